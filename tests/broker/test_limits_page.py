@@ -1,0 +1,80 @@
+"""docs/limits.md and the code have the same bounds."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from logstore.broker import metrics
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.limits import Limits
+from logstore.broker.settings import ServiceConfig
+from logstore.config import LogConfig
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "limits.md"
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+CONFIGS = (Limits, GroupConfig, ServiceConfig, LogConfig)
+NO_BOUNDS = frozenset(
+    {
+        "request_timeout_ms",
+        "connect_timeout_ms",
+        "reconnect_backoff_ms",
+        "reconnect_backoff_max_ms",
+        "shutdown_grace_ms",
+    }
+)
+"""Of `Limits`: times of our own requests, which no client can use up."""
+
+
+def rows() -> list[list[str]]:
+    """Cells of every row: resource, default, set by, at the bound, metric."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "| default |" not in line
+    ]
+
+
+def number(text: str) -> int:
+    found = re.fullmatch(r"([\d,]+) ?(KiB|MiB|)", text)
+    assert found, text
+    return int(found[1].replace(",", "")) * UNITS[found[2]]
+
+
+def in_code(name: str) -> int:
+    if name.startswith("logstore."):
+        module, _, constant = name.rpartition(".")
+        value = getattr(importlib.import_module(module), constant)
+    else:
+        field = name.replace(".", "_")
+        (value,) = (
+            getattr(config(), field) for config in CONFIGS if field in {f.name for f in fields(config)}
+        )
+    assert isinstance(value, int)
+    return value
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_the_page_has_the_bound_of_the_code(row: list[str]) -> None:
+    assert number(row[1]) == in_code(row[2].strip("`"))
+
+
+def test_every_limit_is_on_the_page() -> None:
+    named = {row[2].strip("`") for row in rows()}
+    limits = {each.name.replace("_", ".") for each in fields(Limits) if each.name not in NO_BOUNDS}
+    assert limits <= named
+    assert {"group.max.bytes", "group.coordinator.max.bytes", "event.loop.pause.warn.ms"} <= named
+    store = importlib.import_module("logstore.broker.metadata.server")
+    bounds = {name for name in vars(store) if name.isupper() and isinstance(vars(store)[name], int)}
+    assert bounds == {each.rpartition(".")[2] for each in named if ".metadata.server." in each}
+
+
+def test_metrics_on_the_page_exist() -> None:
+    source = Path(metrics.__file__).read_text()
+    for row in rows():
+        for name in re.findall(r"`(\w+)`", row[4]):
+            stem = name.removesuffix("_total")
+            assert any(stem.endswith(part) for part in re.findall(r'"(\w+)"', source)), name
