@@ -231,9 +231,8 @@ class FetchSessions:
                 self._unwatch(session, topic_partition)
                 self._disturb(session, topic_partition)
         for topic_partition, wanted in body.partitions.items():
-            known = session.wanted.get(topic_partition)
-            if known is not None and known.topic_id != wanted.topic_id:
-                session.told.pop(topic_partition, None)
+            # What a request names is answered: the reader may have dropped what it was told before.
+            session.told.pop(topic_partition, None)
             session.wanted[topic_partition] = wanted
             # At the end: others are served before one that has just got its records.
             session.restless.pop(topic_partition, None)

@@ -152,12 +152,18 @@ class Fetcher:
         if topic_partition in self._states:
             self._changed[topic_partition] = None
 
+    def ask_again(self, topic_partition: TopicPartition) -> None:
+        """Name the partition in the next fetch, because an answer about it was dropped."""
+        self._told.pop(topic_partition, None)
+        self.touch(topic_partition)
+
     def remove(self, topic_partition: TopicPartition) -> bool:
         """Drop a partition, and with it a request that has no partitions left."""
         state = self._states.pop(topic_partition, None)
         if state is None:
             return False
         self._changed[topic_partition] = None
+        self._told.pop(topic_partition, None)  # if it comes back, its log may know less than before
         self._truncating.pop(topic_partition, None)
         self._asking.pop(topic_partition, None)
         if self.in_flight is not None and self.in_flight.sent.get(topic_partition) is state:
@@ -312,7 +318,7 @@ class Fetcher:
                 max_wait_ms = min(max_wait_ms, _WAIT_WHILE_FLUSHING_MS)
                 self._changed[topic_partition] = None
             if self._in_session.pop(topic_partition, None) is not None:
-                del self._told[topic_partition]
+                self._told.pop(topic_partition, None)
                 forgotten.append(topic_partition)
         return FetchRequest(
             replica_id=config.node_id,

@@ -222,6 +222,7 @@ class Followers:
         for topic_partition in list(expected):
             state = fetcher.state_of(in_flight, topic_partition)
             if state is None:
+                fetcher.ask_again(topic_partition)
                 continue
             answer = answers.get(topic_partition)
             if answer is None:

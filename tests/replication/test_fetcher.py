@@ -40,6 +40,18 @@ class Asking:
             describe=lambda topic_partition: LogFacts(3, "", False),
         )
 
+    def fetch(self, now_ms: int = 0) -> FetchRequest:
+        in_flight = self.ask(now_ms)
+        assert in_flight is not None
+        assert isinstance(in_flight.body, FetchRequest)
+        return in_flight.body
+
+    def answered(self, session_id: int) -> None:
+        """The answer arrives: it is of this session."""
+        assert self.fetcher.in_flight is not None
+        self.fetcher.joined(session_id)
+        self.fetcher.finish(self.fetcher.in_flight)
+
     def current(self, in_flight: InFlight) -> list[TopicPartition]:
         """The partitions to which an answer to this request still applies."""
         return [known for known in in_flight.sent if self.fetcher.state_of(in_flight, known) is not None]
@@ -141,6 +153,53 @@ def test_a_request_that_concerns_nobody_any_more_is_given_up() -> None:
     assert asking.current(old) == [], "the late answer finds nobody"
     asking.fetcher.finish(old)
     assert asking.fetcher.in_flight is new, "and does not end the request under way"
+
+
+def test_in_a_session_a_fetch_names_what_changed() -> None:
+    """KIP-227: a partition is named once, and again when its position changes; the rest is understood."""
+    asking = Asking()
+    for partition in (P0, P1, P2):
+        asking.fetcher.put(partition, state())
+    first = asking.fetch()
+    assert (first.session_id, first.session_epoch, len(first.partitions)) == (0, 0, 3)
+    asking.answered(7)
+    asking.fetcher.put(P1, state(offset=11))
+    asking.fetcher.delay(P2, 0)
+    second = asking.fetch()
+    assert (second.session_id, second.session_epoch) == (7, 1)
+    assert (list(second.partitions), second.forgotten) == ([P1], (P2,))
+    asking.answered(7)
+    third = asking.fetch(BACKOFF_MS)
+    assert (third.session_epoch, list(third.partitions), third.forgotten) == (2, [P2], ())
+    asking.answered(7)
+    fourth = asking.fetch(BACKOFF_MS)
+    assert (fourth.session_epoch, fourth.partitions, fourth.forgotten) == (3, {}, ())
+
+
+def test_a_partition_that_comes_back_is_named_again() -> None:
+    """Found by the simulation: the leader had told the high watermark to the former role."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    asking.fetcher.put(P1, state())
+    asking.fetch()
+    asking.fetcher.remove(P0)
+    asking.fetcher.put(P0, state())
+    asking.answered(7)
+    assert list(asking.fetch().partitions) == [P0]
+
+
+def test_a_request_without_an_answer_ends_the_session() -> None:
+    """The leader may have served it, and moved on to the next epoch, or not."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    asking.fetch()
+    asking.answered(7)
+    asking.fetch()
+    in_flight = asking.fetcher.in_flight
+    assert in_flight is not None
+    asking.fetcher.give_up(in_flight, 0)
+    again = asking.fetch(BACKOFF_MS)
+    assert (again.session_id, again.session_epoch, list(again.partitions)) == (7, 0, [P0])
 
 
 def test_delay_keeps_the_phase() -> None:
