@@ -11,8 +11,10 @@ EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark,connect
 unexport PYTHONDONTWRITEBYTECODE
 # More workers than cores: many tests wait for processes, sessions and disks.
 WORKERS ?= 3
+# Beside which `make bench-kafka` measures.
+KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model reader simulate spark spark-restarts verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model reader simulate spark spark-restarts verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -64,6 +66,11 @@ demo: setup ## Run the crash demo and the Spark example
 bench: setup ## Run the benchmarks
 	$(BIN)/python -m pytest bench -p no:xdist -m "not spark" --benchmark-only --benchmark-columns=min,median,ops
 	$(BIN)/python -m pytest bench/test_compaction.py bench/test_wire.py -p no:xdist -q -s
+
+# Without Java or Maven it says so and ends; Apache Kafka comes from Maven Central, once.
+bench-kafka: setup ## Measure brokers beside Apache Kafka; SHORT=1, ROWS=consume-1k, VERSIONS=3.9.1, JSON=1
+	$(BIN)/python -m bench.kafka --versions $(or $(VERSIONS),$(KAFKA_VERSIONS)) $(if $(ROWS),--rows $(ROWS)) \
+		$(if $(SHORT),--short) $(if $(GIB),--gib $(GIB)) $(if $(JSON),--json)
 
 crash: setup ## Cut the power before every disk call; SHORT=1 leaves out crashes during recovery
 	$(BIN)/python -m tests.crash $(if $(SHORT),--short)

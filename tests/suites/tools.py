@@ -1,0 +1,327 @@
+"""Apache Kafka's command line tools, from Maven, against brokers of ours: what each must say and change.
+
+The checks run in the order in which they are written; later ones find the topics of earlier ones.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bench.kafka.jars import jars
+from tests.interop.cluster import Cluster
+from tests.suites.verdict import Result
+
+VERSION: Final = "3.9.1"
+_PATIENCE_S: Final = 180
+_TOOLS: Final = "org.apache.kafka.tools"
+_TOPIC: Final = "tools"
+_RECORDS: Final = 2_000
+
+Check = Callable[["Tools"], None]
+CHECKS: Final[list[Check]] = []
+
+
+def check(function: Check) -> Check:
+    """Add a check; it fails by `AssertionError` or `subprocess.TimeoutExpired`."""
+    CHECKS.append(function)
+    return function
+
+
+def run(cluster: Cluster, directory: Path) -> dict[str, Result]:
+    """Run all checks; return their results by name. Raises `Missing` without Java or the jars."""
+    tools = Tools(cluster, directory)
+    results: dict[str, Result] = {}
+    with (directory / "kafka-tools.txt").open("w") as said:
+        for each in CHECKS:
+            name = each.__name__.replace("_", "-")
+            try:
+                each(tools)
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                results[name] = "failed"
+                said.write(f"--- {name}: {error}\n")
+            else:
+                results[name] = "passed"
+    return results
+
+
+class Tools:
+    """Runs tools against a cluster."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster, self.directory = cluster, directory
+        self._java = ["java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{jars(VERSION)}/*"]
+
+    def run(self, tool: str, *arguments: str, code: int = 0, given: str = "") -> str:
+        """Run a tool with `given` on its standard input; return what it says. It must end with `code`."""
+        done = subprocess.run(
+            [*self._java, tool, *arguments],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == code, (
+            f"{tool} {' '.join(arguments)} ended with {done.returncode}: {said[-2000:]}"
+        )
+        return said
+
+    def ask(self, tool: str, *arguments: str, code: int = 0, given: str = "") -> str:
+        """`run` with the brokers' addresses."""
+        return self.run(
+            tool, "--bootstrap-server", self.cluster.bootstrap, *arguments, code=code, given=given
+        )
+
+    def topics(self, *arguments: str, code: int = 0) -> str:
+        return self.ask(f"{_TOOLS}.TopicCommand", *arguments, code=code)
+
+    def configs(self, *arguments: str) -> str:
+        return self.ask("kafka.admin.ConfigCommand", *arguments)
+
+    def file(self, name: str, content: object) -> str:
+        """Write JSON for a tool; return its path."""
+        path = self.directory / name
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    def leaders(self) -> dict[int, int]:
+        """Return the leader of each partition, as kafka-topics says."""
+        rows = [
+            row for row in self.topics("--describe", "--topic", _TOPIC).splitlines() if "Partition:" in row
+        ]
+        fields = [
+            dict(pair.split(": ", 1) for pair in row.strip().split("\t") if ": " in pair) for row in rows
+        ]
+        return {int(each["Partition"]): int(each["Leader"]) for each in fields}
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + _PATIENCE_S
+        while not holds():
+            assert time.monotonic() < end, f"{what} did not happen within {_PATIENCE_S} s"
+
+
+# --- topics and settings ------------------------------------------------------------------------------
+
+
+@check
+def topics_create_and_describe(tools: Tools) -> None:
+    tools.topics("--create", "--topic", _TOPIC, "--partitions", "3", "--replication-factor", "3")
+    assert sorted(tools.leaders()) == [0, 1, 2]
+    assert _TOPIC in tools.topics("--list").split()
+
+
+@check
+def topics_refuse_a_second_of_the_name(tools: Tools) -> None:
+    said = tools.topics("--create", "--topic", _TOPIC, "--partitions", "3", code=1)
+    assert "already exists" in said
+
+
+@check
+def topics_refuse_too_many_replicas(tools: Tools) -> None:
+    said = tools.topics("--create", "--topic", "too-many", "--replication-factor", "4", code=1)
+    assert "replication factor" in said.lower()
+
+
+@check
+def topics_alter_adds_partitions(tools: Tools) -> None:
+    tools.topics("--create", "--topic", "grows", "--partitions", "1", "--replication-factor", "2")
+    tools.topics("--alter", "--topic", "grows", "--partitions", "4")
+    assert "PartitionCount: 4" in tools.topics("--describe", "--topic", "grows")
+
+
+@check
+def topics_under_replicated_is_empty(tools: Tools) -> None:
+    assert "Partition:" not in tools.topics("--describe", "--under-replicated-partitions")
+
+
+@check
+def topics_delete(tools: Tools) -> None:
+    tools.topics("--create", "--topic", "goes", "--partitions", "1")
+    tools.topics("--delete", "--topic", "goes")
+    tools.until(lambda: "goes" not in tools.topics("--list").split(), "deletion")
+
+
+@check
+def configs_of_a_topic(tools: Tools) -> None:
+    of_topic = ("--entity-type", "topics", "--entity-name", _TOPIC)
+    tools.configs("--alter", *of_topic, "--add-config", "retention.ms=86400000,max.message.bytes=2000000")
+    assert "retention.ms=86400000" in tools.configs("--describe", *of_topic)
+    tools.configs("--alter", *of_topic, "--delete-config", "retention.ms")
+    assert "retention.ms=86400000" not in tools.configs("--describe", *of_topic)
+
+
+@check
+def configs_of_a_broker(tools: Tools) -> None:
+    of_broker = ("--entity-type", "brokers", "--entity-name", "1")
+    assert "log.retention" in tools.configs("--describe", *of_broker, "--all")
+
+
+@check
+def broker_api_versions(tools: Tools) -> None:
+    said = tools.ask("kafka.admin.BrokerApiVersionsCommand")
+    assert said.count("(id: ") == 3
+    assert "Produce(0): " in said
+
+
+@check
+def cluster_id(tools: Tools) -> None:
+    assert "Cluster ID: " in tools.run(
+        f"{_TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", tools.cluster.bootstrap
+    )
+
+
+@check
+def log_dirs(tools: Tools) -> None:
+    said = tools.ask(f"{_TOOLS}.LogDirsCommand", "--describe", "--topic-list", _TOPIC)
+    found = json.loads(next(row for row in said.splitlines() if row.startswith("{")))
+    assert len(found["brokers"]) == 3
+    assert all(each["error"] is None for broker in found["brokers"] for each in broker["logDirs"])
+
+
+# --- records ------------------------------------------------------------------------------------------
+
+
+@check
+def verifiable_producer(tools: Tools) -> None:
+    said = tools.ask(
+        f"{_TOOLS}.VerifiableProducer", "--topic", _TOPIC, "--max-messages", str(_RECORDS), "--acks", "-1"
+    )
+    last = json.loads(said.strip().splitlines()[-1])
+    assert (last["sent"], last["acked"]) == (_RECORDS, _RECORDS), last
+
+
+@check
+def verifiable_consumer(tools: Tools) -> None:
+    said = tools.ask(
+        f"{_TOOLS}.VerifiableConsumer",
+        *("--topic", _TOPIC, "--group-id", "verifiable", "--max-messages", str(_RECORDS)),
+        *("--reset-policy", "earliest"),
+    )
+    rows = [json.loads(row) for row in said.splitlines() if row.startswith("{")]
+    assert sum(row["count"] for row in rows if row["name"] == "records_consumed") >= _RECORDS
+    assert all(row["success"] for row in rows if row["name"] == "offsets_committed")
+
+
+@check
+def console_producer_and_consumer(tools: Tools) -> None:
+    tools.ask("kafka.tools.ConsoleProducer", "--topic", "console", given="one\ntwo\nthree\n")
+    said = tools.ask(
+        f"{_TOOLS}.consumer.ConsoleConsumer",
+        *("--topic", "console", "--from-beginning", "--max-messages", "3", "--timeout-ms", "60000"),
+    )
+    assert [row for row in said.splitlines() if row in ("one", "two", "three")] == ["one", "two", "three"]
+
+
+@check
+def get_offsets(tools: Tools) -> None:
+    said = tools.ask(f"{_TOOLS}.GetOffsetShell", "--topic", _TOPIC)
+    ends = [int(row.rsplit(":", 1)[1]) for row in said.splitlines() if row.startswith(f"{_TOPIC}:")]
+    assert (len(ends), sum(ends)) == (3, _RECORDS)
+
+
+@check
+def delete_records(tools: Tools) -> None:
+    wanted = {"partitions": [{"topic": _TOPIC, "partition": 0, "offset": 5}], "version": 1}
+    path = tools.file("delete.json", wanted)
+    said = tools.ask(f"{_TOOLS}.DeleteRecordsCommand", "--offset-json-file", path)
+    assert "low_watermark: 5" in said
+    assert f"{_TOPIC}:0:5" in tools.ask(f"{_TOOLS}.GetOffsetShell", "--topic", _TOPIC, "--time", "-2")
+
+
+@check
+def dump_log(tools: Tools) -> None:
+    """Of the very files that a broker of ours has written."""
+    (log, *_) = sorted((tools.directory / "data-1").glob(f"{_TOPIC}-0/*.log"))
+    index = log.with_suffix(".index")
+    said = tools.run("kafka.tools.DumpLogSegments", "--files", f"{log},{index}", "--deep-iteration")
+    assert "isvalid: true" in said
+    assert "isvalid: false" not in said
+    assert "Mismatches" not in said
+
+
+@check
+def replica_verification(tools: Tools) -> None:
+    """It reads every replica, with replica id -2, and ends only when it is stopped."""
+    said = ""
+    try:
+        tools.run(
+            f"{_TOOLS}.ReplicaVerificationTool",
+            *("--broker-list", tools.cluster.bootstrap, "--topics-include", _TOPIC),
+            *("--report-interval-ms", "1000", "--time", "-2"),
+        )
+    except subprocess.TimeoutExpired as ended:
+        said = (ended.stdout or b"").decode()
+    assert "max lag is 0" in said, said[-1000:]
+
+
+# --- groups -------------------------------------------------------------------------------------------
+
+
+@check
+def consumer_groups_list_and_describe(tools: Tools) -> None:
+    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    assert "verifiable" in tools.ask(groups, "--list").split()
+    said = tools.ask(groups, "--describe", "--group", "verifiable")
+    assert said.count(_TOPIC) >= 3
+
+
+@check
+def consumer_groups_reset_offsets(tools: Tools) -> None:
+    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    of_group = ("--group", "verifiable", "--topic", _TOPIC)
+    tools.ask(groups, "--reset-offsets", *of_group, "--to-offset", "7", "--execute")
+    rows = [row.split() for row in tools.ask(groups, "--describe", "--group", "verifiable").splitlines()]
+    assert [row[3] for row in rows if row[:2] == ["verifiable", _TOPIC]] == ["7"] * 3
+
+
+@check
+def consumer_groups_delete(tools: Tools) -> None:
+    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    tools.ask(groups, "--delete", "--group", "verifiable")
+    assert "verifiable" not in tools.ask(groups, "--list").split()
+
+
+# --- leaders and replicas -----------------------------------------------------------------------------
+
+
+@check
+def reassign_partitions(tools: Tools) -> None:
+    """Also with a throttle, whose settings `--verify` removes."""
+    plan = tools.file(
+        "plan.json",
+        {"version": 1, "partitions": [{"topic": _TOPIC, "partition": 0, "replicas": [3, 2]}]},
+    )
+    reassign = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    of_plan = ("--reassignment-json-file", plan)
+    tools.ask(reassign, *of_plan, "--execute", "--throttle", "50000000")
+    said = ""
+
+    def is_complete() -> bool:
+        nonlocal said
+        said = tools.ask(reassign, *of_plan, "--verify")
+        return "is completed" in said
+
+    tools.until(is_complete, "reassignment")
+    assert "Clearing" in said
+    assert "throttled" not in tools.configs("--describe", "--entity-type", "topics", "--entity-name", _TOPIC)
+
+
+@check
+def leader_election(tools: Tools) -> None:
+    election = f"{_TOOLS}.LeaderElectionCommand"
+    tools.ask(election, "--election-type", "preferred", "--all-topic-partitions")
+    tools.until(lambda: tools.leaders()[0] == 3, "preferred leader")
+
+
+# --- transactions -------------------------------------------------------------------------------------
+
+
+@check
+def transactions_list(tools: Tools) -> None:
+    tools.ask(f"{_TOOLS}.TransactionsCommand", "list")
