@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import re
+from functools import lru_cache
 from random import Random
 
 ID_BYTES = 16
+_KEPT = 1 << 14
+"""Conversions that are remembered: every fetch between brokers converts the id of each of its topics."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 
@@ -18,12 +21,14 @@ def new_id(random: Random) -> str:
     return text
 
 
+@lru_cache(_KEPT)
 def id_to_text(identity: bytes) -> str:
     """Return the 22 characters for 16 bytes."""
     assert len(identity) == ID_BYTES, f"an id has {ID_BYTES} bytes, not {len(identity)}"
     return base64.urlsafe_b64encode(identity).rstrip(b"=").decode()
 
 
+@lru_cache(_KEPT)
 def id_from_text(text: str) -> bytes:
     """Return the 16 bytes for `text`. Raises `ValueError` for text that `id_to_text` does not write."""
     if not _ID.fullmatch(text):

@@ -164,13 +164,15 @@ class Cluster:
 
 
 @contextmanager
-def running(size: int, directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster of `size` brokers with ids from 1 on, whose data and logs lie in `directory`."""
+def running(
+    size: int, directory: Path, settings: Mapping[str, str] | None = None, *, first_id: int = 1
+) -> Iterator[Cluster]:
+    """A cluster of `size` brokers with ids from `first_id` on, whose data and logs lie in `directory`."""
     given = {**_SETTINGS, "offsets.topic.replication.factor": str(size), **(settings or {})}
     with served() as port:
         processes = {
             node_id: _Process(node_id, directory, f"zookeeper://127.0.0.1:{port}/kafka", given)
-            for node_id in range(1, size + 1)
+            for node_id in range(first_id, first_id + size)
         }
         try:
             for process in processes.values():

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         directory = Path(tempfile.mkdtemp(prefix=f"{suite}-"))
         suite_run, settings = _SUITES[suite]
         try:
-            with running(3, directory, settings) as cluster:
+            with running(3, directory, settings, first_id=0) as cluster:
                 results = suite_run(cluster, directory)
                 cluster.check()
         except Missing as error:
