@@ -26,6 +26,7 @@ from logstore.disk.errors import is_shortage
 BACKLOG: Final = 1024
 PAUSE_S: Final = 0.5
 SAY_AGAIN_S: Final = 10.0
+_MOST_KINDS: Final = 64
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,27 @@ class Seldom:
         self._next_s = now_s + SAY_AGAIN_S
         count, self._count = self._count, 0
         return count
+
+    def has_nothing_to_say(self, now_s: float) -> bool:
+        """Return whether a new object would do the same: everything counted was reported, long ago."""
+        return not self._count and now_s >= self._next_s
+
+
+class SeldomEach:
+    """`Seldom` for each of a few kinds of events; those beyond are counted as one kind."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Seldom] = {}
+
+    def __call__(self, kind: str, now_s: float) -> int:
+        """Count an event of this kind; return the number to report, or 0 if it is too early."""
+        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
+            settled = [known for known, seldom in self._kinds.items() if seldom.has_nothing_to_say(now_s)]
+            for known in settled:
+                del self._kinds[known]
+            if not settled:
+                kind = ""
+        return self._kinds.setdefault(kind, Seldom())(now_s)
 
 
 class Acceptor:

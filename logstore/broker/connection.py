@@ -338,18 +338,19 @@ class Connection(Frames):
             self._is_closing = True
             self.transport.close()
 
-    def refuse(self, reason: str, *, is_quiet: bool = False) -> None:
+    def refuse(self, reason: str) -> None:
         """Disconnect now: the client breaks the protocol, or is one too many.
 
-        Earlier answers are sent as far as the socket accepts them. `is_quiet` if many such are reported at
-        once.
+        Earlier answers are sent as far as the socket accepts them. A client may come back at once, hundreds
+        of times a second: the same reason is logged once in a while, with the number of connections.
         """
         if not self._is_closing and self.transport is not None:
             self._flush()
-            level = logging.DEBUG if is_quiet else logging.WARNING
-            _log.log(
-                level, "disconnecting %s%s: %s", self.peer, self.software and f" ({self.software})", reason
-            )
+            count = self._server.to_report(reason)
+            level = logging.WARNING if count else logging.DEBUG
+            name = self.software and f" ({self.software})"
+            many = f" ({count} connections)" if count > 1 else ""
+            _log.log(level, "disconnecting %s%s: %s%s", self.peer, name, reason, many)
             self.abort()
 
     def abort(self) -> None:

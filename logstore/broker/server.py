@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from logstore.broker.acceptor import Acceptor, Seldom
+from logstore.broker.acceptor import Acceptor, SeldomEach
 from logstore.broker.connection import Connection, shared_scratch
 from logstore.broker.limits import Address, Limits
 from logstore.disk.descriptors import descriptor_limit, open_descriptors
@@ -52,7 +52,7 @@ class Server:
         """connections refused because there were too many"""
         self._by_ip: Counter[str] = Counter()
         self._acceptor: Acceptor | None = None
-        self._seldom = Seldom()
+        self._seldom = SeldomEach()
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
 
@@ -82,8 +82,11 @@ class Server:
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         self.refused += 1
-        count = self._seldom(asyncio.get_running_loop().time())
-        connection.refuse(reason if count <= 1 else f"{reason} ({count} connections)", is_quiet=not count)
+        connection.refuse(reason)
+
+    def to_report(self, reason: str) -> int:
+        """Count a connection that is refused for this reason; return how many to log now, in a flood 0."""
+        return self._seldom(reason, asyncio.get_running_loop().time())
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""

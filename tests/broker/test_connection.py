@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
+from logstore.broker.acceptor import SeldomEach
 from logstore.broker.connection import Connection
 from logstore.broker.limits import Address, Limits
 from logstore.broker.loop import fastest_loop
@@ -293,6 +294,35 @@ def test_rule_2_a_size_that_lies_ends_its_connection_and_no_other(run: Run, data
             assert await answer_of(reader) == b"x" * 100
 
     run(test)
+
+
+def test_a_client_that_comes_back_again_and_again_does_not_fill_the_log(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kafka-replica-verification does, 470 times a second: it speaks a version that is not served."""
+
+    async def test() -> None:
+        async with Bench(Limits(socket_request_max_bytes=100)) as bench:
+            for _ in range(30):
+                assert await bench.is_cut_off(struct.pack(">i", 0))
+            assert await bench.is_cut_off(struct.pack(">i", 101))
+
+    with caplog.at_level("WARNING", "logstore.broker.connection"):
+        run(test)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "disconnecting 127.0.0.1: frame size 0 out of range (1 to 100)",
+        "disconnecting 127.0.0.1: frame size 101 out of range (1 to 100)",
+    ]
+
+
+def test_events_are_reported_by_kind_and_few_kinds_are_kept() -> None:
+    seldom = SeldomEach()
+    assert [seldom("a", 0.0), seldom("a", 1.0), seldom("b", 1.0), seldom("a", 2.0)] == [1, 0, 1, 0]
+    assert seldom("a", 10.0) == 3, "with those that were not reported"
+    assert sum(seldom(str(number), 11.0) for number in range(1_000)) == 64, "63 kinds, and one for the others"
+    assert seldom("1000", 12.0) == 0, "one of the others"
+    assert seldom("1001", 40.0) == 1, "there is room again"
 
 
 def test_what_was_answered_before_garbage_goes_out(run: Run) -> None:

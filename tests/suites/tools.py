@@ -116,21 +116,21 @@ def rows_of(said: str) -> list[dict[str, Any]]:
 
 @check
 def topics_create_and_describe(tools: Tools) -> None:
-    tools.topics("--create", "--topic", _TOPIC, "--partitions", "3", "--replication-factor", "3")
-    assert sorted(tools.leaders()) == [0, 1, 2]
+    tools.topics("--create", "--topic", _TOPIC, "--partitions", "1", "--replication-factor", "3")
+    assert sorted(tools.leaders()) == [0]
     assert _TOPIC in tools.topics("--list").split()
 
 
 @check
 def topics_refuse_a_second_of_the_name(tools: Tools) -> None:
-    said = tools.topics("--create", "--topic", _TOPIC, "--partitions", "3", code=1)
-    assert "already exists" in said, said
+    said = tools.topics("--create", "--topic", _TOPIC, "--partitions", "1", code=1)
+    assert "exists" in said, said
 
 
 @check
 def topics_refuse_too_many_replicas(tools: Tools) -> None:
     said = tools.topics("--create", "--topic", "too-many", "--replication-factor", "4", code=1)
-    assert "replication factor" in said.lower(), said
+    assert "replica" in said, said
 
 
 @check
@@ -227,7 +227,7 @@ def console_producer_and_consumer(tools: Tools) -> None:
 def get_offsets(tools: Tools) -> None:
     said = tools.ask(f"{_TOOLS}.GetOffsetShell", "--topic", _TOPIC)
     ends = [int(row.rsplit(":", 1)[1]) for row in said.splitlines() if row.startswith(f"{_TOPIC}:")]
-    assert (len(ends), sum(ends)) == (3, _RECORDS)
+    assert ends == [_RECORDS], said
 
 
 @check
@@ -276,7 +276,7 @@ def consumer_groups_list_and_describe(tools: Tools) -> None:
     said = tools.ask(groups, "--list")
     assert "verifiable" in said.split(), said
     said = tools.ask(groups, "--describe", "--group", "verifiable")
-    assert said.count(_TOPIC) >= 3, said
+    assert f"verifiable      {_TOPIC}" in said, said
 
 
 @check
@@ -286,14 +286,15 @@ def consumer_groups_reset_offsets(tools: Tools) -> None:
     tools.ask(groups, "--reset-offsets", *of_group, "--to-offset", "7", "--execute")
     said = tools.ask(groups, "--describe", "--group", "verifiable")
     rows = [row.split() for row in said.splitlines()]
-    assert [row[3] for row in rows if row[:2] == ["verifiable", _TOPIC]] == ["7"] * 3, said
+    assert [row[3] for row in rows if row[:2] == ["verifiable", _TOPIC]] == ["7"], said
 
 
 @check
 def consumer_groups_delete(tools: Tools) -> None:
     groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
     tools.ask(groups, "--delete", "--group", "verifiable")
-    assert "verifiable" not in tools.ask(groups, "--list").split()
+    said = tools.ask(groups, "--list")
+    assert "verifiable" not in said.split(), said
 
 
 # --- leaders and replicas -----------------------------------------------------------------------------
