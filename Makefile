@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model reader simulate spark spark-restarts verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model reader simulate spark spark-restarts suites verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -95,6 +95,10 @@ faults: setup ## Fail every disk call in every way
 # Warnings about sockets that a client leaves open say nothing about this package.
 interop: setup ## Run three Kafka clients against one and three brokers; ONLY=groups for a part
 	$(BIN)/python -m pytest tests/interop -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
+
+# Without Java, Maven or pip's sdists a suite is skipped, with the reason.
+suites: setup ## Run kafka-python's tests and Kafka's tools against three brokers; ONLY=kafka-tools
+	$(BIN)/python -m tests.suites $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
 
 spark: setup parts ## Run the Spark tests on separate executor processes (minutes)
 	$(BIN)/python -m tests.spark
