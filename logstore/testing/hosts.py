@@ -85,6 +85,7 @@ def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
         alter_partition_retry_ms=swarm.backoff_ms,
         replica_high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
         truncate_on_fetch=swarm.truncate_on_fetch,
+        max_incremental_fetch_session_cache_slots=swarm.fetch_sessions,
         controlled_shutdown_retry_backoff_ms=swarm.backoff_ms,
         broker_rack=rack_of(swarm, node_id),
         replica_selector_class=ReplicaSelector.RACK_AWARE if swarm.racks else ReplicaSelector.NONE,

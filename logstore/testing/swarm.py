@@ -154,6 +154,8 @@ class Swarm:
     min_insync_replicas: int
     durability: Durability
     truncate_on_fetch: bool = True
+    fetch_sessions: int = 1000
+    """Fetch sessions that a leader keeps: none, too few for its followers, or enough."""
     lag_max_messages: int = -1
     unclean_election: bool = False
     reckless: bool
@@ -248,6 +250,7 @@ def draw(seed: int) -> Swarm:
         min_insync_replicas=random.choice((1, 1, 2, 2, factor)),
         durability=Durability.SYNCED if random.random() < 0.3 else Durability.REPLICATED,
         truncate_on_fetch=random.random() < 0.75,
+        fetch_sessions=stream(seed, "fetch sessions").choice((0, 1, 2, 1000, 1000, 1000)),
         lag_max_messages=random.choice((-1, -1, -1, 4)),
         unclean_election=random.random() < 0.15,
         reckless=random.random() < 0.25,

@@ -20,6 +20,7 @@ from logstore.log.producer_state import ProducerState
 from logstore.replication import following, membership, reading, serving
 from logstore.replication.controller import election
 from logstore.replication.durability import Durability
+from logstore.replication.fetch_sessions import FetchSessions
 from logstore.replication.flushes import Flushes
 from logstore.replication.follower import Followers
 from logstore.replication.isr import PendingExpand, PendingShrink
@@ -338,3 +339,39 @@ def claims_outlive_the_switch(stack: ExitStack) -> None:
         return is_new_epoch
 
     real = swap(stack, Partition, "become_leader", become_leader)
+
+
+# --- fetch sessions ----------------------------------------------------------------------------
+
+
+@plant("a leader does not notice that a partition in a fetch session has moved (KIP-227)")
+def movement_not_noticed(stack: ExitStack) -> None:
+    def moved(self: FetchSessions, topic_partition: Any) -> Any:
+        sessions = [each for each in self.watchers.get(topic_partition, ()) if each.id]
+        yield from real(self, topic_partition)
+        for session in sessions:
+            session.restless.pop(topic_partition, None)
+            self.watch(session, topic_partition)
+
+    real = swap(stack, FetchSessions, "moved", moved)
+
+
+@plant("a follower continues a fetch session that its leader has dropped (KIP-227)")
+def dropped_session_believed(stack: ExitStack) -> None:
+    def on_session_error(self: Any, fetcher: Any, in_flight: Any, error: Any, now_ms: int) -> None:
+        fetcher.joined(in_flight.body.session_id)
+        fetcher.finish(in_flight)
+        for topic_partition in fetcher.states:
+            fetcher.delay(topic_partition, now_ms)
+
+    swap(stack, Followers, "_on_session_error", on_session_error)
+
+
+@plant("a leader repeats nothing to a follower that has dropped an answer in its fetch session")
+def told_once(stack: ExitStack) -> None:
+    def change(self: FetchSessions, session: Any, body: Any, terms: Any) -> None:
+        told = dict(session.told)
+        real(self, session, body, terms)
+        session.told.update({known: told[known] for known in body.partitions if known in told})
+
+    real = swap(stack, FetchSessions, "_change", change)
