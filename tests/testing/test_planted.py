@@ -79,6 +79,9 @@ FIRST_SEEDS: dict[str, int] = {
     "dead-replica-not-waited-for": 9,
     "deletions-not-taken-up": 9,
     "order-for-another-topic-obeyed": 221,
+    "movement-not-noticed": 0,
+    "dropped-session-believed": 99,
+    "told-once": 130,
 }
 
 # Rare ones, found by a seed that is not below 500.
