@@ -25,7 +25,7 @@ from logstore.checkpoint.identity import META_PROPERTIES, PARTITION_METADATA
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.damage import find_batch
-from logstore.segment.indexes import OffsetIndex, TimeIndex
+from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
 from logstore.segment.scan import CHUNK_BYTES, Fault, scan
 
 _LENGTH: Final = struct.Struct(">i")
@@ -182,8 +182,9 @@ def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, 
     A preallocated zero tail and a last entry that is cut short are left out.
     """
     if kind is Kind.OFFSET_INDEX:
-        return [(base_offset + relative, at) for relative, at in OffsetIndex.parse(data).tolist()]
-    return [(timestamp, base_offset + relative) for timestamp, relative in TimeIndex.parse(data).tolist()]
+        return [(base_offset + relative, at) for relative, at in entries_of(data, OffsetIndex.dtype).tolist()]
+    entries = entries_of(data, TimeIndex.dtype).tolist()
+    return [(timestamp, base_offset + relative) for timestamp, relative in entries]
 
 
 def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:

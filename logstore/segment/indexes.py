@@ -55,6 +55,12 @@ NO_TIMESTAMP = -1
 WRITE_BEHIND_ENTRIES = 512
 
 
+def entries_of(data: bytes, dtype: np.dtype[np.void]) -> Entries:
+    """Return the whole entries of a file's content, without the zeros of a preallocated file."""
+    used, size = len(data.rstrip(b"\0")), dtype.itemsize
+    return np.frombuffer(data, dtype, min(-(-used // size), len(data) // size))
+
+
 class IndexFile:
     """Entries of two columns, the first of which ascends. Safe for one writer and many readers.
 
@@ -143,7 +149,7 @@ class IndexFile:
                 raise CorruptIndex(
                     f"{self.path}: {size} bytes are not whole entries of {self.dtype.itemsize}"
                 )
-            entries = self.parse(file.pread(size, 0))
+            entries = entries_of(file.pread(size, 0), self.dtype)
             first, second = (entries[name] for name in self.dtype.names or ())
             if len(entries) and not self._are_sane(first, second):
                 raise CorruptIndex(f"{self.path}: the entries do not ascend; the index must be rebuilt")
@@ -154,13 +160,6 @@ class IndexFile:
             self._file, self._written = file, len(entries)
             self._tail.clear()
             self._map_written()
-
-    @classmethod
-    def parse(cls, data: bytes) -> Entries:
-        """Return the whole entries of a file's content, without the zeros of a preallocated file."""
-        size = cls.dtype.itemsize
-        used = len(data.rstrip(b"\0"))
-        return np.frombuffer(data, cls.dtype, min(-(-used // size), len(data) // size))
 
     @staticmethod
     def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
@@ -395,7 +394,7 @@ class OffsetIndex(IndexFile):
 
         A hint: zeros and part of an entry at the end are ignored, nothing else is checked.
         """
-        entries = cls.parse(data)
+        entries = entries_of(data, cls.dtype)
         slot = bisect_right(entries["relative_offset"], relative_offset) - 1
         return int(entries["position"][slot]) if slot >= 0 else 0
 

@@ -38,7 +38,7 @@ from logstore.log.producer_state import ProducerState, decode_snapshot
 from logstore.log.read_committed import aborted_between
 from logstore.log.reader import checkpointed_offset
 from logstore.log.stretches import Stretch, StretchReader
-from logstore.segment.indexes import OffsetIndex, TimeIndex
+from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, TransactionIndex
 
@@ -89,14 +89,14 @@ class SegmentFiles:
         return self._numbered(LOG_SUFFIX)
 
     def offset_index(self, base_offset: int) -> IndexedOffsets:
-        entries = OffsetIndex.parse(self._read(file_name(base_offset, OffsetIndex.suffix)))
+        entries = entries_of(self._read(file_name(base_offset, OffsetIndex.suffix)), OffsetIndex.dtype)
         offsets = entries["relative_offset"].astype(np.int64)
         positions = entries["position"].astype(np.int64)
         sound = _ascending((np.diff(offsets) <= 0) | (np.diff(positions) <= 0), len(entries))
         return IndexedOffsets(offsets[:sound] + base_offset, positions[:sound])
 
     def time_index(self, base_offset: int) -> IndexedTimes:
-        entries = TimeIndex.parse(self._read(file_name(base_offset, TimeIndex.suffix)))
+        entries = entries_of(self._read(file_name(base_offset, TimeIndex.suffix)), TimeIndex.dtype)
         times_ms = entries["timestamp"].astype(np.int64)
         offsets = entries["relative_offset"].astype(np.int64)
         sound = _ascending((np.diff(times_ms) <= 0) | (np.diff(offsets) < 0), len(entries))
