@@ -234,6 +234,14 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
             counters.truncations_below_high_watermark,
         ),
     )
+    sessions = replicas.waiting.sessions
+    yield from _gauges(
+        "kafka_server_fetchsessioncache_",
+        ("numincrementalfetchsessions", "Fetch sessions", len(sessions)),
+        ("numincrementalfetchpartitionscached", "Partitions in fetch sessions", sessions.partitions),
+    )
+    evicted = ("incrementalfetchsessionevictions", "Fetch sessions replaced by others", sessions.evictions)
+    yield from _counters("kafka_server_fetchsessioncache_", evicted)
     state = 3 if node.broker_epoch >= 0 else 1
     yield _gauge("kafka_server_kafkaserver_brokerstate", "3 if registered, else 1", state)
 
