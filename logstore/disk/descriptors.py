@@ -59,7 +59,7 @@ def open_descriptors() -> int | None:
     """Return how many descriptors this process has open; None where the system does not tell."""
     for directory in ("/proc/self/fd", "/dev/fd"):
         try:
-            return len(os.listdir(directory)) - 1  # noqa: TID251 - the kernel's list; one was open to read it
+            return len(os.listdir(directory)) - 1  # one was open to read it
         except FileNotFoundError:
             continue
         except OSError as error:
