@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model reader simulate spark spark-restarts suites verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -85,6 +85,12 @@ zookeeper: setup parts ## Stop, expire, kill and pause three nodes on a ZooKeepe
 
 kill9: setup parts ## Kill and pause broker processes under load; ROUNDS=100
 	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100)
+
+pressure: setup ## Attack a broker and its store in eight ways while a client works; ONLY=bombs for one
+	$(BIN)/python -m tests.pressure $(if $(ONLY),--only $(ONLY)) $(if $(SENDS),--sends $(SENDS))
+
+soak: setup ## Churn topics, groups and connections, and watch memory, descriptors and files; MINUTES=35
+	$(BIN)/python -m tests.pressure soak --minutes $(or $(MINUTES),35)
 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long

@@ -17,6 +17,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from logstore.broker.limits import Address
@@ -27,6 +28,9 @@ BACKLOG: Final = 1024
 PAUSE_S: Final = 0.5
 SAY_AGAIN_S: Final = 10.0
 _MOST_KINDS: Final = 64
+AT_ONCE: Final = 10
+REST_S: Final = 0.005
+"""Accepting rests so long after `AT_ONCE` connections: at most 2,000 a second."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +116,7 @@ class Acceptor:
 
     async def _accept(self, listener: socket.socket) -> None:
         try:
-            while True:
+            for number in count(1):
                 try:
                     accepted, _ = await self._loop.sock_accept(listener)
                 except OSError as error:
@@ -126,19 +130,20 @@ class Acceptor:
                 task = self._loop.create_task(self._open(accepted))
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
-                await asyncio.sleep(0)  # those who are connected have their turn
+                # Those who are connected have their turn, also while thousands connect at once.
+                await asyncio.sleep(0 if number % AT_ONCE else REST_S)
         finally:
             listener.close()
 
     async def _pause(self, why: str) -> None:
         self.pauses += 1
-        if count := self._seldom(self._loop.time()):
+        if times := self._seldom(self._loop.time()):
             _log.warning(
                 "no descriptor for a new connection (%s; the limit of open files is %d): accepting paused %d "
                 "times; raise the limit (ulimit -n), or lower max.connections",
                 why,
                 self._descriptors.limit,
-                count,
+                times,
             )
         await asyncio.sleep(PAUSE_S)
 

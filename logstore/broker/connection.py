@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 SCRATCH_BYTES: Final = 1 << 16
 _LARGE_BYTES: Final = SCRATCH_BYTES // 2
 _FIRST_ROOM_BYTES: Final = 1 << 21
+REQUESTS_A_TURN: Final = 5
+"""Pipelined requests of one connection that are served before other connections have their turn. A
+producer has no more in flight."""
 _SIZE: Final = struct.Struct(">i")
 _MOST_PIECES: Final = 16
 """Every system takes so many pieces in one write."""
@@ -172,6 +175,7 @@ class Connection(Frames):
         """The client's address, if the transport knows it."""
         self.software = ""
         """Name and version of the client's software, if it has sent them (ApiVersions 3)."""
+        self._turn_left = REQUESTS_A_TURN
         self._descriptor = -1
         """The socket's, for writing past the transport; -1 if that is not possible."""
         self._is_busy = False
@@ -214,6 +218,7 @@ class Connection(Frames):
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._loop.time()
         self._is_cutting = True
+        self._turn_left = REQUESTS_A_TURN
         try:
             super().buffer_updated(nbytes)
         finally:
@@ -221,10 +226,13 @@ class Connection(Frames):
 
     @property
     def takes_frames(self) -> bool:
-        return not (self._is_busy or self._is_clogged or self._is_closing or self._mute is not None)
+        if self._is_busy or self._is_clogged or self._is_closing or self._mute is not None:
+            return False
+        return self._turn_left > 0
 
     def frame_received(self, frame: memoryview) -> None:
         self._is_busy = True
+        self._turn_left -= 1
         self._server.on_frame(self, frame)
 
     def frames_cut(self) -> None:
@@ -233,6 +241,12 @@ class Connection(Frames):
         if self.has_rest and not self.takes_frames and not self._is_paused and not self._is_closing:
             self._is_paused = True
             self.transport.pause_reading()
+        self._yield_turn()
+
+    def _yield_turn(self) -> None:
+        """After `REQUESTS_A_TURN`, let other connections have their turn before the next request."""
+        if self._turn_left == 0 and self.has_rest and not self._is_busy:
+            self._loop.call_soon(self._go_on)
 
     def pause_writing(self) -> None:
         self._is_clogged = True
@@ -289,6 +303,7 @@ class Connection(Frames):
         if self._is_cutting or self._is_closing:
             return
         self._flush()
+        self._turn_left = REQUESTS_A_TURN
         if self.has_rest and self.takes_frames:
             self._is_cutting = True
             try:
@@ -296,6 +311,7 @@ class Connection(Frames):
             finally:
                 self._is_cutting = False
             self._flush()
+            self._yield_turn()
         assert self.transport is not None, "connected"
         if self._is_paused and not self.transport.is_closing() and (self.takes_frames or not self.has_rest):
             self._is_paused = False

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from logstore.broker.acceptor import SeldomEach
-from logstore.broker.connection import Connection
+from logstore.broker.connection import REQUESTS_A_TURN, Connection
 from logstore.broker.limits import Address, Limits
 from logstore.broker.loop import fastest_loop
 from logstore.broker.server import Server
@@ -204,13 +204,39 @@ def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run, monkeypatch
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             calls: list[list[int]] = []
             monkeypatch.setattr(os, "writev", _counted(calls))
-            connection.buffer_updated(_fill(connection, framed(*[b"x" * 10] * 100)))
-            assert calls == [[1400]]
+            connection.buffer_updated(_fill(connection, framed(*[b"x" * 10] * REQUESTS_A_TURN)))
+            assert calls == [[14 * REQUESTS_A_TURN]]
             calls.clear()
             connection.buffer_updated(_fill(connection, framed(b"x" * 100) * 3))
             connection._out += [b"head", bytes(LARGE), b"tail"]
             connection._flush()
             assert calls == [[312], [4, LARGE, 4]], "large pieces go as they are"
+
+    run(test)
+
+
+def test_pipelined_requests_take_turns_with_those_of_others(run: Run) -> None:
+    """Fifty clients with thousands of small requests in their buffers kept another waiting for 51 seconds."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            first, second = await bench.connect(), await bench.connect()
+            for _, writer in (first, second):
+                writer.write(framed(b"hello"))
+            for reader, _ in (first, second):
+                await answer_of(reader)
+            bench.seen.clear()
+            one, other = bench.server.connections
+            many = REQUESTS_A_TURN * 4
+            one.buffer_updated(_fill(one, framed(*[b"one"] * many)))
+            assert len(bench.seen) == REQUESTS_A_TURN
+            other.buffer_updated(_fill(other, framed(b"other")))
+            assert bench.seen[-1] == b"other"
+            for _ in range(many):
+                assert await answer_of(first[0]) == b"one"
+            assert await answer_of(second[0]) == b"other"
+            first[1].write(framed(b"again"))
+            assert await answer_of(first[0]) == b"again"
 
     run(test)
 

@@ -37,7 +37,7 @@ from logstore.disk.files import Disk, publish, read_small_file
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Create, Multi, Operation, Outcome, Set
+from logstore.replication.metastore.operations import Children, Create, Get, Multi, Operation, Outcome, Set
 from logstore.replication.metastore.tree import size_of
 
 _SHORTEST_TIMEOUT_MS, _LONGEST_TIMEOUT_MS = 100, 600_000
@@ -50,9 +50,10 @@ MOST_SESSIONS: Final = 10_000
 REQUESTS_A_TURN: Final = 64
 """Requests of one connection that wait, and that are served in one turn."""
 BYTES_A_TURN: Final = 256 << 10
-"""Bytes of one connection's requests that are served in one turn."""
+"""Bytes of one connection's requests, with their answers, that are served in one turn."""
 _PATIENCE_S = 10.0
 _LATE_MS = 500
+_NAME_BYTES = 30
 
 SECRET_FILE: Final = "session-secret"
 _SECRET_BYTES = 16
@@ -185,7 +186,7 @@ class MetadataServer:
         """
         self._is_due = False
         waiting, self._waiting = self._waiting, {}
-        pending = [each for connection in waiting for each in connection.take()]
+        pending = [each for connection in waiting for each in connection.take(self._answer_size)]
         if self.failed.done():
             return
         run: list[_Pending] = []
@@ -210,6 +211,17 @@ class MetadataServer:
         for connection in waiting:
             if connection.has_requests:
                 self.wake(connection)
+
+    def _answer_size(self, asked: jute.Asked) -> int:
+        """Return about how many bytes the answer has."""
+        match asked.operation:
+            case Get(path):
+                node = self._store.tree.node(path)
+                return len(node.data) if node is not None else 0
+            case Children(path):
+                node = self._store.tree.node(path)
+                return _NAME_BYTES * len(node.children) if node is not None else 0
+        return 0
 
     def _refuse_growth(self, each: _Pending) -> None:
         if count := self._seldom(self._loop.time()):
@@ -390,13 +402,15 @@ class _Connection(asyncio.Protocol):
         """Return whether requests wait that may be served now."""
         return bool(self._requests) and not self._is_clogged
 
-    def take(self) -> list[_Pending]:
-        """Take the requests to serve in one turn: `BYTES_A_TURN`, at least one."""
+    def take(self, answer_size: Callable[[jute.Asked], int]) -> list[_Pending]:
+        """Take the requests to serve in one turn: `BYTES_A_TURN` of them and their answers, at least one."""
         taken: list[_Pending] = []
         size = 0
-        while self.has_requests and (not taken or size + self._requests[0].size <= BYTES_A_TURN):
+        while self.has_requests:
+            size += self._requests[0].size + answer_size(self._requests[0].asked)
+            if taken and size > BYTES_A_TURN:
+                break
             taken.append(self._requests.popleft())
-            size += taken[-1].size
         self._cut()
         return taken
 
