@@ -32,8 +32,26 @@ from logstore.disk.topic_partition import (
 )
 
 __all__ = [
-    "LOCK_FILE", "TEMPORARY_SUFFIX", "Buffer", "CorruptCheckpoint", "DirectoryEntry", "DirectoryLocked",
-    "Disk", "EngineError", "ErrorCode", "File", "InvalidTopic", "Lock", "OsDisk", "TopicPartition",
-    "check_topic_name", "id_from_text", "id_to_text", "parse_directory_name", "publish", "read_small_file",
-    "remove_if_exists", "set_aside_fate",
-]  # fmt: skip
+    "LOCK_FILE",
+    "TEMPORARY_SUFFIX",
+    "Buffer",
+    "CorruptCheckpoint",
+    "DirectoryEntry",
+    "DirectoryLocked",
+    "Disk",
+    "EngineError",
+    "ErrorCode",
+    "File",
+    "InvalidTopic",
+    "Lock",
+    "OsDisk",
+    "TopicPartition",
+    "check_topic_name",
+    "id_from_text",
+    "id_to_text",
+    "parse_directory_name",
+    "publish",
+    "read_small_file",
+    "remove_if_exists",
+    "set_aside_fate",
+]

@@ -35,10 +35,21 @@ if TYPE_CHECKING:
     from logstore.spark.offsets import Behind, lags
 
 __all__ = [
-    "Behind", "CorruptLedger", "DataLoss", "InvalidOption", "JavaMissing", "LogstoreDataSource",
-    "NoMatchingTime", "PublicationBroken", "RowRefused", "StagedFileGone", "UnknownTopic", "WriteRefused",
-    "check_java", "lags",
-]  # fmt: skip
+    "Behind",
+    "CorruptLedger",
+    "DataLoss",
+    "InvalidOption",
+    "JavaMissing",
+    "LogstoreDataSource",
+    "NoMatchingTime",
+    "PublicationBroken",
+    "RowRefused",
+    "StagedFileGone",
+    "UnknownTopic",
+    "WriteRefused",
+    "check_java",
+    "lags",
+]
 
 __getattr__ = names_from(
     __name__,

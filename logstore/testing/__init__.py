@@ -53,11 +53,35 @@ if TYPE_CHECKING:
     from logstore.testing.world import World
 
 __all__ = [
-    "STORE", "CrashLab", "CrashReport", "CrashRun", "CrashViolation", "Delivery", "Fault", "FaultyDisk",
-    "Features", "Fetched", "MemoryDisk", "Operation", "PartitionChecker", "Profile", "RecordingDisk",
-    "Report", "RequestFailed", "SimulatedCluster", "SimulatedConsumer", "SimulatedProducer", "Swarm",
-    "Timings", "Violation", "VolatileDisk", "World", "check_recovery", "draw", "run",
-]  # fmt: skip
+    "STORE",
+    "CrashLab",
+    "CrashReport",
+    "CrashRun",
+    "CrashViolation",
+    "Delivery",
+    "Fault",
+    "FaultyDisk",
+    "Features",
+    "Fetched",
+    "MemoryDisk",
+    "Operation",
+    "PartitionChecker",
+    "Profile",
+    "RecordingDisk",
+    "Report",
+    "RequestFailed",
+    "SimulatedCluster",
+    "SimulatedConsumer",
+    "SimulatedProducer",
+    "Swarm",
+    "Timings",
+    "Violation",
+    "VolatileDisk",
+    "World",
+    "check_recovery",
+    "draw",
+    "run",
+]
 
 _DISKS = ("Fault", "FaultyDisk", "MemoryDisk", "Operation", "Profile", "RecordingDisk", "VolatileDisk")
 __getattr__ = names_from(

@@ -16,6 +16,16 @@ from logstore.testing.disks.recording import Operation, RecordingDisk, Recording
 from logstore.testing.disks.volatile import VolatileDisk, VolatileFile
 
 __all__ = [
-    "Fault", "FaultyDisk", "FaultyFile", "MemoryDisk", "MemoryFile", "MemoryLock", "Operation", "Profile",
-    "RecordingDisk", "RecordingFile", "VolatileDisk", "VolatileFile",
-]  # fmt: skip
+    "Fault",
+    "FaultyDisk",
+    "FaultyFile",
+    "MemoryDisk",
+    "MemoryFile",
+    "MemoryLock",
+    "Operation",
+    "Profile",
+    "RecordingDisk",
+    "RecordingFile",
+    "VolatileDisk",
+    "VolatileFile",
+]
