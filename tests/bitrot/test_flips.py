@@ -35,7 +35,7 @@ def truth(disk: MemoryDisk) -> Seen:
     return seen
 
 
-def test_the_reference_is_sound_and_complete(disk: MemoryDisk, truth: Seen) -> None:
+def test_reference_directory_is_valid_and_complete(disk: MemoryDisk, truth: Seen) -> None:
     files = disk.files()
     assert verified(disk, f"{ROOT}/orders-0/x") is None
     assert {kind_of(path) for path, content in files.items() if content} == KINDS
@@ -76,7 +76,7 @@ def every_byte(disk: MemoryDisk, chance: random.Random) -> list[tuple[str, int, 
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_some_bytes_of_every_kind(disk: MemoryDisk, truth: Seen, seed: int) -> None:
+def test_flips_in_a_sample_of_every_kind_of_byte(disk: MemoryDisk, truth: Seen, seed: int) -> None:
     chance = random.Random(seed)
     by_kind: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for case in every_byte(disk, chance):
@@ -87,14 +87,14 @@ def test_some_bytes_of_every_kind(disk: MemoryDisk, truth: Seen, seed: int) -> N
 
 
 def test_the_sign_of_an_epoch(disk: MemoryDisk, truth: Seen) -> None:
-    """Negative, it passed for unknown: found by `test_every_byte`."""
+    """Negative, it passed for unknown: found by `test_flip_in_every_byte`."""
     active = max(path for path in disk.files() if path.endswith(".log") and "/orders-0/0" in path)
     count(disk, truth, [(active, 12, 7)])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_byte(disk: MemoryDisk, truth: Seen) -> None:
+def test_flip_in_every_byte(disk: MemoryDisk, truth: Seen) -> None:
     counts = count(disk, truth, every_byte(disk, random.Random(2)))
     for kind, outcomes in sorted(counts.items()):
         print(f"{kind:28} {dict(outcomes)}")

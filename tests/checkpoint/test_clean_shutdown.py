@@ -26,7 +26,7 @@ def test_the_bytes_are_kafkas() -> None:
     assert format_clean_shutdown(CleanShutdown(7)) == b'{"version":0,"brokerEpoch":7}'
 
 
-def test_fields_of_our_own_ride_along() -> None:
+def test_additional_fields_round_trip() -> None:
     marker = CleanShutdown(7, {"logs": {"t-0": [1, 2]}})
     assert format_clean_shutdown(marker) == b'{"version":0,"brokerEpoch":7,"logs":{"t-0":[1,2]}}'
     assert parse_clean_shutdown(format_clean_shutdown(marker)) == marker
@@ -64,11 +64,11 @@ def test_no_input_raises(data: bytes) -> None:
     parse_clean_shutdown(data)
 
 
-def test_a_later_version_is_read_for_what_we_know_of_it() -> None:
+def test_known_fields_of_a_later_version_are_read() -> None:
     assert parse_clean_shutdown(b'{"version":9,"brokerEpoch":5,"x":1}') == CleanShutdown(5, {"x": 1})
 
 
-def test_once_written_it_survives_and_once_removed_it_is_gone() -> None:
+def test_writing_and_removing_are_durable() -> None:
     disk = MemoryDisk(directories=["/data"])
     assert read_clean_shutdown(disk, "/data") is None
     write_clean_shutdown(disk, "/data", CleanShutdown(3))

@@ -130,7 +130,7 @@ def test_reading_and_writing_through_a_disk() -> None:
     assert read_meta_properties(disk.durable_image(), "/data") == properties
 
 
-def test_contradictions_are_our_own_mistake() -> None:
+def test_contradictory_values_are_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         MetaProperties(version=1, node_id=1)
     with pytest.raises(AssertionError):

@@ -58,7 +58,7 @@ def test_row_224_files_without_entries(data: bytes) -> None:
     assert parse_leader_epoch_checkpoint(data) == []
 
 
-def test_leniencies_that_are_kafkas() -> None:
+def test_tolerated_deviations_are_kafkas() -> None:
     """Any run of blanks, leading zeros, line ends of other systems."""
     assert parse_offset_checkpoint(b"0\r\n01\r\nt \t 007  \x0b00042 \r\n") == {TopicPartition("t", 7): 42}
     assert parse_leader_epoch_checkpoint(b"00\r1\r1\t2\r") == [(1, 2)]
@@ -131,7 +131,7 @@ def test_malformed_leader_epochs(entry: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"0\n2\norders 0 42\nmy-topic 11 1234567\n", b"0\n3\n0 0\n2 5\n5 1006\n"])
-def test_row_226_a_file_cut_at_any_byte_is_never_half_believed(data: bytes) -> None:
+def test_row_226_file_cut_at_any_byte_is_read_whole_or_refused(data: bytes) -> None:
     """A number that lost its last digit is still a number. Exhaustive: every length but the whole."""
     parse = parse_offset_checkpoint if b"orders" in data else parse_leader_epoch_checkpoint
     assert len(parse(data)) == int(data.split()[1])
@@ -197,6 +197,6 @@ def test_row_225_a_directory_that_does_not_exist_is_an_os_error() -> None:
         write_leader_epoch_checkpoint(disk, "/gone", [])
 
 
-def test_a_negative_offset_is_our_own_mistake() -> None:
+def test_negative_offset_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         format_offset_checkpoint({TopicPartition("t", 0): -1})

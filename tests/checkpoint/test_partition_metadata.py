@@ -41,7 +41,7 @@ def test_the_golden_file_both_ways() -> None:
         GOLDEN.replace(b"version: 0", b"version: 7") + b"\nowner: somebody\n",
     ],
 )
-def test_leniencies(data: bytes) -> None:
+def test_tolerated_deviations(data: bytes) -> None:
     """Blanks, line ends, and versions to come, which may say more."""
     assert parse_partition_metadata(data) == GOLDEN_ID
 
@@ -100,7 +100,7 @@ def test_no_input_raises_anything_else(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("topic_id", ["", "short", "A" * 22, GOLDEN_ID + "=", GOLDEN_ID[:-1] + "x"])
-def test_no_file_is_written_for_what_is_no_id(topic_id: str) -> None:
+def test_invalid_topic_id_writes_no_file(topic_id: str) -> None:
     with pytest.raises(ValueError):
         format_partition_metadata(topic_id)
 

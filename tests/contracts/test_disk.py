@@ -60,7 +60,7 @@ def test_a_view_of_wide_items_counts_in_bytes(file: File) -> None:
     assert file.pread(800, 0) == numbers.tobytes()
 
 
-def test_what_was_written_does_not_follow_the_callers_buffer(file: File) -> None:
+def test_written_data_is_independent_of_the_buffer(file: File) -> None:
     """Buffers are reused for the next batch as soon as `pwrite` returns."""
     buffer = bytearray(b"first")
     file.pwrite(buffer, 0)
@@ -68,7 +68,7 @@ def test_what_was_written_does_not_follow_the_callers_buffer(file: File) -> None
     assert file.pread(5, 0) == b"first"
 
 
-def test_nobody_has_to_wait_for_what_was_just_read(file: File) -> None:
+def test_asking_for_the_page_cache_changes_nothing(file: File) -> None:
     """Or nobody can tell; asking changes nothing, at the end and past it neither."""
     file.pwrite(bytes(200_000), 0)
     file.pread(200_000, 0)
@@ -126,7 +126,7 @@ def test_a_file_opened_to_read_cannot_be_changed(disk: Disk, root: str) -> None:
     reader.close()
 
 
-def test_a_closed_file_refuses_all_but_another_close(disk: Disk, root: str) -> None:
+def test_closed_file_refuses_everything_but_close(disk: Disk, root: str) -> None:
     file = disk.open(f"{root}/file", create=True, write=True)
     file.close()
     file.close()
@@ -151,7 +151,7 @@ def test_sync_keeps_the_content(file: File) -> None:
     assert file.pread(100, 0) == b"contentmore"
 
 
-def test_a_file_that_is_let_go_of_is_closed(disk: Disk, root: str) -> None:
+def test_unreferenced_file_is_closed(disk: Disk, root: str) -> None:
     """Segments are let go of, not closed, so that a reader in the middle of one can finish."""
     before = len(os.listdir("/dev/fd"))
     for number in range(30):
@@ -196,7 +196,7 @@ def test_a_map_outlives_the_file_object_and_the_name(disk: Disk, root: str) -> N
     assert bytes(view) == b"mapped"
 
 
-def test_a_map_of_nothing_is_empty(file: File) -> None:
+def test_map_of_zero_bytes_is_empty(file: File) -> None:
     """`mmap` itself refuses a length of 0, and means the whole file by it elsewhere."""
     assert bytes(file.map(0)) == b""
     file.pwrite(b"content", 0)

@@ -49,7 +49,7 @@ def test_create_keeps_an_existing_file_and_exclusive_refuses_it(disk: Disk, root
     assert names(disk, root) == ["file", "new"]
 
 
-def test_exclusive_means_nothing_without_create(disk: Disk, root: str) -> None:
+def test_exclusive_without_create_has_no_effect(disk: Disk, root: str) -> None:
     put(disk, f"{root}/file")
     disk.open(f"{root}/file", exclusive=True).close()
 
@@ -202,7 +202,7 @@ def test_make_dir_makes_parents_and_accepts_an_existing_one(disk: Disk, root: st
     assert names(disk, f"{root}/a") == ["b", "d"]
 
 
-def test_paths_may_be_written_in_other_ways(disk: Disk, root: str) -> None:
+def test_equivalent_paths_name_the_same_file(disk: Disk, root: str) -> None:
     disk.make_dir(f"{root}/a")
     put(disk, f"{root}//a/../file")
     assert read_small_file(disk, f"{root}/./file") == b"content"
@@ -241,7 +241,7 @@ def test_a_directory_has_one_owner(disk: Disk, root: str) -> None:
     again.release()
 
 
-def test_a_lock_file_stays_behind(disk: Disk, root: str) -> None:
+def test_lock_file_remains_after_release(disk: Disk, root: str) -> None:
     """Removing it would let a third opener lock a new file while a second waits on the old one."""
     disk.lock(root).release()
     assert names(disk, root) == [LOCK_FILE]
@@ -263,7 +263,7 @@ def test_publish_replaces_whole(disk: Disk, root: str) -> None:
     assert names(disk, root) == ["small"]
 
 
-def test_publish_overwrites_a_left_over_temporary_file(disk: Disk, root: str) -> None:
+def test_publish_overwrites_a_leftover_temporary_file(disk: Disk, root: str) -> None:
     put(disk, f"{root}/small.tmp", b"what an earlier crash left, longer than the new content")
     publish(disk, root, "small", b"new")
     assert read_small_file(disk, f"{root}/small") == b"new"

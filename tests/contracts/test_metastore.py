@@ -137,7 +137,7 @@ def test_claim_race_has_one_winner(store: MetadataStore) -> None:
     assert store.call(two, Check("/controller_epoch", 1), 0)[0].error is None
 
 
-def test_session_lives_by_heartbeats_and_dies_of_silence(subject: Subject, store: MetadataStore) -> None:
+def test_session_expires_without_heartbeats(subject: Subject, store: MetadataStore) -> None:
     quiet, lively = store.open_session(TIMEOUT_MS, 0), store.open_session(TIMEOUT_MS, 0)
     store.call(quiet, Create("/ids/1", ephemeral=True, make_parents=True), 0)
     store.call(lively, Children("/ids", watch=True), 0)
@@ -150,7 +150,7 @@ def test_session_lives_by_heartbeats_and_dies_of_silence(subject: Subject, store
     assert store.open_session(TIMEOUT_MS, 1500) > lively
 
 
-def test_sessions_that_die_together_hear_nothing_of_each_other(subject: Subject) -> None:
+def test_sessions_that_expire_together_get_no_events(subject: Subject) -> None:
     """A watch for a session that is over has nobody to go to."""
     store = subject.store
     one, two = store.open_session(TIMEOUT_MS, 0), store.open_session(TIMEOUT_MS, 0)
@@ -170,7 +170,7 @@ def test_many_writes_stay_readable(store: MetadataStore) -> None:
     assert len(store.call(session, Children("/"), 0)[0].children) == 20
 
 
-def test_an_absent_node_takes_a_watch_on_its_creation_only_for_its_data(store: MetadataStore) -> None:
+def test_absent_node_accepts_a_data_watch_only(store: MetadataStore) -> None:
     one, two = store.open_session(TIMEOUT_MS, 0), store.open_session(TIMEOUT_MS, 0)
     assert store.call(one, Get("/a", watch=True), 0) == (Outcome(StoreError.NO_NODE), [])
     assert store.call(one, Children("/a", watch=True), 0) == (Outcome(StoreError.NO_NODE), [])
@@ -179,7 +179,7 @@ def test_an_absent_node_takes_a_watch_on_its_creation_only_for_its_data(store: M
     assert store.call(two, Create("/a/b"), 0)[1] == []
 
 
-def test_a_deletion_is_told_once(store: MetadataStore) -> None:
+def test_deletion_is_notified_once(store: MetadataStore) -> None:
     """Whoever watches both a node and its children hears one word; and it comes to the deleter, too."""
     one = store.open_session(TIMEOUT_MS, 0)
     store.call(one, Create("/a"), 0)
@@ -194,7 +194,7 @@ def test_a_deletion_is_told_once(store: MetadataStore) -> None:
     ]
 
 
-def test_a_fenced_write_makes_no_parents(store: MetadataStore) -> None:
+def test_fenced_write_creates_no_parents(store: MetadataStore) -> None:
     """Parents are made in the same transaction as what is below them, or not at all."""
     session = store.open_session(TIMEOUT_MS, 0)
     store.call(session, Create("/epoch", b"1"), 0)

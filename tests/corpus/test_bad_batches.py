@@ -167,7 +167,7 @@ def test_a_leader_refuses(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_follower_takes_it_whole_or_not_at_all(name: str) -> None:
+def test_follower_accepts_or_refuses_it_whole(name: str) -> None:
     """A follower judges less, but nothing can make it raise something else or keep half a batch."""
     data, _ = BAD[name]
     try:
@@ -178,7 +178,7 @@ def test_a_follower_takes_it_whole_or_not_at_all(name: str) -> None:
         assert sum(batch.size for batch in found.batches) == len(found.data)
 
 
-def test_the_good_one_is_good() -> None:
+def test_valid_batch_is_accepted() -> None:
     """The table's lies are told about this batch; without them it passes."""
     validated = validate_and_assign(GOOD, next_offset=9, leader_epoch=1, now_ms=T0, config=LogConfig())
     assert validated.first_offset == validated.last_offset == 9

@@ -42,7 +42,7 @@ def run_python(source: str, *arguments: str) -> list[str]:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def test_a_short_write_at_a_size_limit_is_finished_or_raises(tmp_path: Path) -> None:
+def test_short_write_at_size_limit_completes_or_raises(tmp_path: Path) -> None:
     """The kernel writes what fits below the limit and says so in the count, not by an error.
 
     Only a writer that goes on meets the EFBIG behind it.
@@ -67,7 +67,7 @@ def test_a_short_write_at_a_size_limit_is_finished_or_raises(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_short_counts_are_continued(
+def test_short_reads_and_writes_continue(
     kind: type[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Signals and full devices make the kernel write less than it was asked to."""
@@ -85,9 +85,7 @@ def test_short_counts_are_continued(
     file.close()
 
 
-def test_a_short_count_that_equals_the_number_of_items_is_still_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_count_is_in_bytes_not_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 items of 8 bytes, 100 bytes written: `len` of the view would call that done."""
     pwrite = os.pwrite
     monkeypatch.setattr(
@@ -101,9 +99,7 @@ def test_a_short_count_that_equals_the_number_of_items_is_still_short(
     file.close()
 
 
-def test_a_device_that_takes_nothing_is_an_error_not_a_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_of_zero_bytes_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", lambda file, data, at: 0)
     file = OsDisk().open(f"{tmp_path}/file", create=True, write=True)
     with pytest.raises(OSError, match="no more bytes"):
@@ -114,7 +110,7 @@ def test_a_device_that_takes_nothing_is_an_error_not_a_loop(
 # --- what is not a regular file -----------------------------------------------------------------
 
 
-def test_links_are_refused(tmp_path: Path) -> None:
+def test_symbolic_links_are_refused(tmp_path: Path) -> None:
     """A link planted in a log dir must not lead our writes to another file."""
     (tmp_path / "target").write_bytes(b"precious")
     (tmp_path / "link").symlink_to("target")
@@ -133,7 +129,7 @@ def test_links_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [False, True])
-def test_a_pipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path, write: bool) -> None:
+def test_pipe_is_refused_without_blocking(tmp_path: Path, write: bool) -> None:
     """An ordinary open of a pipe blocks until somebody opens the other end: for ever, here."""
     os.mkfifo(tmp_path / "pipe")
     before = open_descriptors()
@@ -148,7 +144,7 @@ def test_a_device_is_refused() -> None:
         OsDisk().open("/dev/null")
 
 
-def test_scan_leaves_out_links_and_special_files(tmp_path: Path) -> None:
+def test_scan_skips_links_and_special_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     (tmp_path / "directory").mkdir()
     (tmp_path / "link").symlink_to("file")
@@ -164,7 +160,7 @@ def test_scan_leaves_out_links_and_special_files(tmp_path: Path) -> None:
     assert found[1].modified_ms == 1_234_567_890_123
 
 
-def test_a_log_dir_may_itself_be_a_link(tmp_path: Path) -> None:
+def test_log_dir_may_be_a_symbolic_link(tmp_path: Path) -> None:
     """Operators link /data to the disk of the day; only what is inside must not be links."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "data").symlink_to("disk")
@@ -180,7 +176,7 @@ def test_a_log_dir_may_itself_be_a_link(tmp_path: Path) -> None:
 # --- descriptors --------------------------------------------------------------------------------
 
 
-def test_a_file_that_nobody_closed_is_closed_with_its_last_reference(tmp_path: Path) -> None:
+def test_unclosed_file_is_closed_with_its_last_reference(tmp_path: Path) -> None:
     """Segments are let go of, never closed under a reader; the last one out closes the descriptor."""
     file = OsDisk().open(f"{tmp_path}/file", create=True)
     reader, descriptor = file, file._descriptor
@@ -191,7 +187,7 @@ def test_a_file_that_nobody_closed_is_closed_with_its_last_reference(tmp_path: P
         os.fstat(descriptor)
 
 
-def test_a_closed_file_goes_quietly(tmp_path: Path) -> None:
+def test_closed_file_is_collected_without_a_warning(tmp_path: Path) -> None:
     OsDisk().open(f"{tmp_path}/file", create=True).close()
     gc.collect()
 
@@ -277,7 +273,7 @@ def test_publish_syncs_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_publish_that_fails_anywhere_leaves_an_old_or_new_whole_file(tmp_path: Path) -> None:
+def test_failed_publish_leaves_the_old_or_the_new_file(tmp_path: Path) -> None:
     """Every call fails once; the small file is never half of anything and later publishes work."""
     counting = FaultyDisk(OsDisk())
     publish(counting, str(tmp_path), "small", b"old")
@@ -292,7 +288,7 @@ def test_publish_that_fails_anywhere_leaves_an_old_or_new_whole_file(tmp_path: P
         assert (tmp_path / "small").read_bytes() == b"newer"
 
 
-def test_an_open_file_costs_no_dictionary(tmp_path: Path) -> None:
+def test_open_file_has_no_instance_dictionary(tmp_path: Path) -> None:
     """A broker holds several for each of thousands of segments."""
     file = OsDisk().open(f"{tmp_path}/file", create=True)
     assert not hasattr(file, "__dict__")

@@ -10,13 +10,13 @@ from logstore.disk.files import make_durable_dir
 from logstore.testing.disks import MemoryDisk
 
 
-def test_all_that_was_missing_is_made() -> None:
+def test_missing_directories_are_created_and_synced() -> None:
     disk = MemoryDisk()
     make_durable_dir(disk, "/srv/data/orders-0")
     assert [each.name for each in disk.durable_image().scan("/srv/data")] == ["orders-0"]
 
 
-def test_names_that_a_killed_process_made_survive_with_what_is_made_below_them() -> None:
+def test_directories_created_by_a_killed_process_are_synced() -> None:
     """It made the directories and was killed before it synced them; they look like old ones to the next."""
     disk = MemoryDisk()
     disk.make_dir("/srv/data/orders-0")
@@ -25,7 +25,7 @@ def test_names_that_a_killed_process_made_survive_with_what_is_made_below_them()
     assert [each.name for each in left.scan("/srv/data")] == ["orders-0"]
 
 
-def test_names_above_that_nobody_can_sync_are_not_ours() -> None:
+def test_existing_parents_on_a_read_only_file_system_are_not_synced() -> None:
     """A log dir on a read-only image's mount point opens; a directory that was made here must be durable."""
 
     class Image(MemoryDisk):

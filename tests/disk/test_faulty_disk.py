@@ -96,7 +96,7 @@ def test_the_kth_call_of_any_kind_fails() -> None:
     ]
 
 
-def test_once_and_for_ever() -> None:
+def test_faults_fire_once_or_always() -> None:
     once, forever = (
         disk_with(Fault(operation="pwrite", at=2)),
         disk_with(Fault(operation="pwrite", at=2, forever=True)),
@@ -117,7 +117,7 @@ def test_once_and_for_ever() -> None:
     opened(forever).pwrite(b"x", 0)
 
 
-def test_faults_choose_by_path_and_count_alone() -> None:
+def test_faults_depend_on_path_and_count_only() -> None:
     disk = disk_with(Fault(operation="pwrite", path=lambda path: path.endswith(".index"), at=2))
     log, index = disk.open("/d/0.log", create=True), disk.open("/d/0.index", create=True)
     for file in (log, index, log):
@@ -127,7 +127,7 @@ def test_faults_choose_by_path_and_count_alone() -> None:
     log.pwrite(b"x", 0)
 
 
-def test_a_short_write_leaves_its_beginning() -> None:
+def test_short_write_keeps_its_prefix() -> None:
     disk = disk_with(Fault(operation="pwrite", short=3, errno=errno.ENOSPC))
     with pytest.raises(OSError) as raised:
         opened(disk).pwrite(memoryview(b"abcdef"), 7)
@@ -135,7 +135,7 @@ def test_a_short_write_leaves_its_beginning() -> None:
     assert read_small_file(disk, "/d/file") == b"contentabc"
 
 
-def test_a_failed_sync_loses_the_pages_for_good() -> None:
+def test_failed_sync_loses_the_pages() -> None:
     """F1: what a second fsync answers proves nothing about what the first one lost."""
     memory = MemoryDisk({"/d/file": b"content"})
     disk = FaultyDisk(memory, [Fault(operation="sync")])

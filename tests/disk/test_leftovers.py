@@ -76,9 +76,7 @@ def is_garbage(image: tuple[tuple[str, bytes], ...]) -> bool:
 
 @pytest.mark.parametrize("profile", Profile)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_nothing_is_enumerated_that_could_not_be_drawn(
-    script: Callable[[MemoryDisk], None], profile: Profile
-) -> None:
+def test_enumerated_images_can_be_drawn(script: Callable[[MemoryDisk], None], profile: Profile) -> None:
     """Two descriptions of one model, by luck and in order: no image here that the other calls illegal."""
     disk, random = disk_after(script), Random(3)
     drawn = {shown(disk.image(random, profile)) for _ in range(2_000)}
@@ -95,9 +93,7 @@ def test_nothing_is_enumerated_that_could_not_be_drawn(
         (move_and_remove, Profile.POSIX),
     ],
 )
-def test_nothing_can_be_drawn_that_is_not_enumerated(
-    script: Callable[[MemoryDisk], None], profile: Profile
-) -> None:
+def test_drawn_images_are_enumerated(script: Callable[[MemoryDisk], None], profile: Profile) -> None:
     """Where single bytes are written and nothing is garbage, the telling images are all there are."""
     disk, random = disk_after(script), Random(3)
     assert {shown(disk.image(random, profile)) for _ in range(1_500)} <= enumerated(disk, profile)
@@ -110,7 +106,7 @@ def all_of_it(disk: MemoryDisk) -> None:
 
 
 @pytest.mark.parametrize("profile", Profile)
-def test_a_bound_keeps_both_ends(profile: Profile) -> None:
+def test_limited_enumeration_keeps_both_extremes(profile: Profile) -> None:
     disk = disk_after(all_of_it)
     few, many = enumerated(disk, profile, 4), enumerated(disk, profile)
     assert few <= many
@@ -118,7 +114,7 @@ def test_a_bound_keeps_both_ends(profile: Profile) -> None:
     assert {shown(disk.copy()), shown(disk.durable_image())} <= few
 
 
-def test_a_long_write_is_torn_at_telling_bytes() -> None:
+def test_long_write_is_torn_at_critical_bytes() -> None:
     disk = MemoryDisk({"/f": b""})
     content = bytes(range(1, 251)) * 4
     disk.open("/f", write=True).pwrite(content, 0)
@@ -139,14 +135,14 @@ def test_equal_disks_have_equal_pictures() -> None:
     assert pictures.disk(first.picture(first.least)).files() == {"/d/f": b"xy"}
 
 
-def test_a_choice_says_what_is_lost() -> None:
+def test_choice_lists_what_is_lost() -> None:
     disk = disk_after(replace)
     leftovers = Leftovers(disk, Profile.POSIX, Pictures())
     assert leftovers.lost(leftovers.least) == 2
     assert leftovers.describe(leftovers.least) == ["lost: create /d/g", "lost: rename /d/g to /d/f"]
 
 
-def test_a_killed_process_leaves_everything_and_nothing_of_it_safe() -> None:
+def test_killed_process_leaves_unsynced_data_visible_and_unsynced() -> None:
     """`survivor` shares nothing with the disk it was taken of, and the power can still be cut on it."""
     disk = disk_after(replace)
     survivor = disk.survivor()
@@ -161,7 +157,7 @@ def test_a_killed_process_leaves_everything_and_nothing_of_it_safe() -> None:
     assert disk.durable_image().files() == {"/d/f": b""}
 
 
-def test_a_killed_process_holds_no_lock_and_no_nameless_file() -> None:
+def test_killed_process_releases_locks_and_unlinked_files() -> None:
     disk = MemoryDisk({"/d/f": b"xyz"}, capacity=10)
     lock, file = disk.lock("/d"), disk.open("/d/f")
     disk.remove("/d/f")

@@ -68,7 +68,7 @@ FOREIGN_HOLDERS = {
 
 
 @pytest.mark.parametrize("holder", FOREIGN_HOLDERS)
-def test_another_process_excludes_us_and_its_death_lets_us_in(holder: str, tmp_path: Path) -> None:
+def test_lock_is_held_until_its_process_dies(holder: str, tmp_path: Path) -> None:
     with other_process(FOREIGN_HOLDERS[holder], f"{tmp_path}/{LOCK_FILE}") as process:
         for _ in range(2):  # the failed attempt must not leave us thinking that we hold it
             with pytest.raises(DirectoryLocked, match=f"{tmp_path} is in use by another process"):
@@ -103,14 +103,14 @@ def attempts(path: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_we_exclude_either_kind_of_locker_until_release(tmp_path: Path) -> None:
+def test_lock_excludes_both_lock_types_until_release(tmp_path: Path) -> None:
     lock = OsDisk().lock(str(tmp_path))
     assert attempts(tmp_path / LOCK_FILE) == ["refused", "refused"]
     lock.release()
     assert attempts(tmp_path / LOCK_FILE) == ["granted", "granted"]
 
 
-def test_a_refused_second_opener_does_not_end_the_first_ones_lock(tmp_path: Path) -> None:
+def test_refused_second_lock_keeps_the_first(tmp_path: Path) -> None:
     """POSIX drops a process's lock when it closes *any* descriptor of the file: attempts must not open it."""
     lock = OsDisk().lock(str(tmp_path))
     with pytest.raises(DirectoryLocked, match="already open in this process"):
@@ -121,7 +121,7 @@ def test_a_refused_second_opener_does_not_end_the_first_ones_lock(tmp_path: Path
     lock.release()
 
 
-def test_one_directory_under_two_names_has_one_owner(tmp_path: Path) -> None:
+def test_directory_with_two_paths_has_one_owner(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to("data")
     lock = OsDisk().lock(f"{tmp_path}/data")
@@ -130,7 +130,7 @@ def test_one_directory_under_two_names_has_one_owner(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_an_unlinked_lock_file_does_not_let_a_second_owner_in_here(tmp_path: Path) -> None:
+def test_unlinked_lock_file_admits_no_second_owner_in_this_process(tmp_path: Path) -> None:
     """A clean-up that removes the file: the registry knows the directory, not the file."""
     lock = OsDisk().lock(str(tmp_path))
     (tmp_path / LOCK_FILE).unlink()
@@ -139,9 +139,7 @@ def test_an_unlinked_lock_file_does_not_let_a_second_owner_in_here(tmp_path: Pat
     lock.release()
 
 
-def test_a_lock_won_on_an_unlinked_file_is_not_a_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_on_an_unlinked_file_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM broker removes its lock file on exit, perhaps between our opening it and our locking it.
 
     Then our lock is on a file without a name, and the next opener would lock a new one beside us.
@@ -163,7 +161,7 @@ def test_a_lock_won_on_an_unlinked_file_is_not_a_lock(
 
 
 @pytest.mark.parametrize("releases", ["releases", "does not"])
-def test_a_child_neither_owns_nor_releases_nor_prolongs_the_lock(releases: str, tmp_path: Path) -> None:
+def test_forked_child_neither_owns_nor_releases_the_lock(releases: str, tmp_path: Path) -> None:
     """`flock` belongs to all processes that share the descriptor: a worker that outlives its broker
     would keep the directory, and one that cleans up would give it away."""
     source = """
@@ -206,7 +204,7 @@ def test_a_child_neither_owns_nor_releases_nor_prolongs_the_lock(releases: str, 
         OsDisk().lock(str(tmp_path)).release()
 
 
-def test_a_child_can_lock_whatever_other_threads_did_at_the_fork(tmp_path: Path) -> None:
+def test_forked_child_can_lock_despite_other_threads(tmp_path: Path) -> None:
     """A guard that some thread held at the fork would stay held in the child: nobody there releases it."""
     source = """
         import os, sys, threading
@@ -238,9 +236,7 @@ def test_a_child_can_lock_whatever_other_threads_did_at_the_fork(tmp_path: Path)
     assert done.returncode == 0
 
 
-def test_what_is_wrong_with_the_directory_is_said_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_errors_are_reported_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that is a file, is missing or cannot be written is not "locked by somebody"."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotADirectoryError):

@@ -7,7 +7,7 @@ import pytest
 from logstore.disk.marks import mark, observed
 
 
-def test_marks_are_heard_inside_the_block_only() -> None:
+def test_marks_are_observed_only_inside_the_block() -> None:
     heard: list[str] = []
     mark("before")
     with observed(heard.append):
@@ -16,7 +16,7 @@ def test_marks_are_heard_inside_the_block_only() -> None:
     assert heard == ["inside"]
 
 
-def test_an_error_in_the_block_ends_the_hearing() -> None:
+def test_error_in_the_block_ends_observation() -> None:
     heard: list[str] = []
     with pytest.raises(ValueError, match="boom"), observed(heard.append):
         raise ValueError("boom")

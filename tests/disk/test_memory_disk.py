@@ -53,7 +53,7 @@ def test_every_image_is_legal(profile: Profile, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_the_durable_image_is_what_was_synced_and_no_more(seed: int) -> None:
+def test_durable_image_contains_only_synced_data(seed: int) -> None:
     disk = MemoryDisk()
     witness = Witness(disk, "/data", Random(seed))
     for _ in range(5):
@@ -62,7 +62,7 @@ def test_the_durable_image_is_what_was_synced_and_no_more(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_looking_at_images_changes_nothing(seed: int) -> None:
+def test_taking_images_does_not_change_the_disk(seed: int) -> None:
     """Crash scripts take thousands of images of one run."""
     watched, alone = MemoryDisk(), MemoryDisk()
     for disk in (watched, alone):
@@ -194,7 +194,7 @@ def test_a_removed_file_may_come_back(profile: Profile) -> None:
     assert {image.files().get("/d/file") for image in images(disk, profile)} == {None}
 
 
-def test_a_directory_that_was_not_synced_into_its_parent_may_vanish_with_all_in_it() -> None:
+def test_unsynced_directory_may_vanish_with_its_content() -> None:
     """Syncing what is in it is not enough, unless the file system's journal keeps the order."""
     disk = MemoryDisk(directories=["/d"])
     disk.make_dir("/d/topic-0")
@@ -207,7 +207,7 @@ def test_a_directory_that_was_not_synced_into_its_parent_may_vanish_with_all_in_
 
 
 @BOTH
-def test_a_file_is_never_under_two_names_nor_under_none(profile: Profile) -> None:
+def test_renamed_file_survives_under_exactly_one_name(profile: Profile) -> None:
     """Renames in a chain and across directories, each kept or lost alone: still one file."""
     disk = MemoryDisk({"/d/a": b"content"}, directories=["/e"])
     disk.rename("/d/a", "/d/b")
@@ -218,7 +218,7 @@ def test_a_file_is_never_under_two_names_nor_under_none(profile: Profile) -> Non
 
 
 @BOTH
-def test_a_synced_move_out_of_an_unsynced_directory_stands(profile: Profile) -> None:
+def test_synced_move_out_of_an_unsynced_directory_survives(profile: Profile) -> None:
     """The creation under the old name is not synced; it may not bring that name back, nor lose the file."""
     disk = MemoryDisk(directories=["/d", "/e"])
     put(disk, "/d/a", b"content", sync=True)
@@ -228,7 +228,7 @@ def test_a_synced_move_out_of_an_unsynced_directory_stands(profile: Profile) -> 
         assert image.files() == {"/e/b": b"content"}
 
 
-def test_syncing_a_directory_orders_what_was_done_elsewhere_in_a_journal() -> None:
+def test_directory_sync_commits_earlier_operations_of_a_journal() -> None:
     """A journal is one: a later operation in it does not survive without the earlier ones."""
     disk = MemoryDisk(directories=["/d", "/e"])
     put(disk, "/d/earlier", b"", sync=True)
@@ -258,7 +258,7 @@ def test_pages_of_a_failed_sync_are_lost_although_the_next_sync_succeeds() -> No
 
 
 @BOTH
-def test_a_cut_disk_and_its_files_are_dead(profile: Profile) -> None:
+def test_disk_and_files_are_unusable_after_a_power_cut(profile: Profile) -> None:
     """An engine that goes on after the cut must not reach the disk that came back."""
     disk = MemoryDisk({"/d/file": b"content"})
     file = disk.open("/d/file", write=True)
@@ -290,7 +290,7 @@ def test_a_cut_disk_and_its_files_are_dead(profile: Profile) -> None:
     after.lock("/d").release()
 
 
-def test_a_full_disk_takes_what_fits_and_says_so() -> None:
+def test_full_disk_writes_what_fits_and_raises() -> None:
     disk = MemoryDisk({"/d/file": b"1234"}, capacity=10)
     file = disk.open("/d/file", write=True)
     assert disk.free("/d") == 6
@@ -309,7 +309,7 @@ def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     assert disk.free("/d") == 1
 
 
-def test_room_comes_back_when_the_last_handle_goes() -> None:
+def test_space_is_freed_with_the_last_handle() -> None:
     disk = MemoryDisk({"/d/file": b"12345678"}, capacity=10)
     file = disk.open("/d/file")
     disk.remove("/d/file")
@@ -328,7 +328,7 @@ def test_room_comes_back_when_the_last_handle_goes() -> None:
     assert disk.free("/d") == 6
 
 
-def test_a_hole_takes_no_room() -> None:
+def test_hole_takes_no_space() -> None:
     """Preallocated index files on a nearly full disk."""
     disk = MemoryDisk(directories=["/d"], capacity=100)
     file = disk.open("/d/index", create=True)
@@ -339,7 +339,7 @@ def test_a_hole_takes_no_room() -> None:
     assert bytes(view[:5]) == b"entry"
 
 
-def test_a_cut_under_a_map_is_a_broken_promise() -> None:
+def test_truncating_a_mapped_file_is_an_assertion_error() -> None:
     """On a real file the next look at the map would kill the process; here the culprit is named."""
     disk = MemoryDisk({"/d/file": bytes(100)})
     file = disk.open("/d/file", write=True)
@@ -362,7 +362,7 @@ def test_modification_times_come_from_the_clock() -> None:
     assert disk.copy().scan("/d") == disk.scan("/d")
 
 
-def test_a_copy_is_durable_and_apart() -> None:
+def test_copy_is_durable_and_independent() -> None:
     disk = MemoryDisk(directories=["/d"])
     put(disk, "/d/file", b"unsynced")
     copy = disk.copy()

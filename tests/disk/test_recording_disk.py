@@ -56,7 +56,7 @@ def test_reads_are_recorded_on_request() -> None:
     assert loud.operations[2] == Operation("pread", "/d/a", 0, 7)
 
 
-def test_before_sees_the_disk_as_it_is_ahead_of_each_operation() -> None:
+def test_before_is_called_ahead_of_each_operation() -> None:
     """One run gives the images of a power cut at every point of it."""
     memory = MemoryDisk(directories=["/d"])
     seen: list[tuple[str, dict[str, bytes]]] = []
@@ -72,7 +72,7 @@ def test_before_sees_the_disk_as_it_is_ahead_of_each_operation() -> None:
     ]
 
 
-def test_before_can_stop_the_world() -> None:
+def test_before_can_stop_the_operation() -> None:
     """A power cut in the middle of a call: nothing of the operation happens, the caller never returns."""
 
     class Stop(BaseException):
@@ -89,7 +89,7 @@ def test_before_can_stop_the_world() -> None:
     assert memory.power_cut(Random(1)).files()["/d/small"] == b"old"
 
 
-def test_a_call_that_failed_was_tried() -> None:
+def test_failed_calls_are_recorded() -> None:
     disk = RecordingDisk(FaultyDisk(MemoryDisk(), [Fault(operation="make_dir")]))
     with pytest.raises(OSError):
         disk.make_dir("/d")

@@ -16,7 +16,7 @@ def disk() -> MemoryDisk:
     return MemoryDisk(directories=["/a"])
 
 
-def test_only_the_boot_that_is_named_counts(disk: MemoryDisk) -> None:
+def test_running_file_names_one_boot(disk: MemoryDisk) -> None:
     assert not has_run_on(disk, "/a", "one")
     write_running(disk, "/a", "one")
     assert has_run_on(disk, "/a", "one")
@@ -25,12 +25,12 @@ def test_only_the_boot_that_is_named_counts(disk: MemoryDisk) -> None:
     assert has_run_on(disk, "/a", "2"), "a shorter one leaves nothing of the longer one before it"
 
 
-def test_a_boot_that_cannot_be_told_is_never_the_same(disk: MemoryDisk) -> None:
+def test_unknown_boot_never_matches(disk: MemoryDisk) -> None:
     write_running(disk, "/a", "")
     assert not has_run_on(disk, "/a", "")
 
 
-def test_it_is_taken_back(disk: MemoryDisk) -> None:
+def test_running_file_is_removed(disk: MemoryDisk) -> None:
     write_running(disk, "/a", "one")
     remove_running(disk, "/a")
     remove_running(disk, "/a")
@@ -38,7 +38,7 @@ def test_it_is_taken_back(disk: MemoryDisk) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"boot":"on', b"[]", b'{"boot":1}', b"\xff", b"[" * 100_000])
-def test_what_cannot_be_read_says_nothing(disk: MemoryDisk, content: bytes) -> None:
+def test_unreadable_running_file_is_ignored(disk: MemoryDisk, content: bytes) -> None:
     file = disk.open(f"/a/{RUNNING_FILE}", create=True, write=True)
     file.pwrite(content, 0)
     file.close()
@@ -46,5 +46,5 @@ def test_what_cannot_be_read_says_nothing(disk: MemoryDisk, content: bytes) -> N
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
-def test_this_boot_has_a_name() -> None:
+def test_boot_id_is_constant_and_not_empty() -> None:
     assert boot_id() == boot_id() != ""

@@ -23,7 +23,7 @@ def test_names_that_kafka_accepts(topic: str) -> None:
 @pytest.mark.parametrize(
     "topic", ["", ".", "..", "x" * 250, "a/b", "a b", "a\n", "a\0", "\u00e9", "\u0661", "a:b", "a*"]
 )
-def test_names_that_it_refuses(topic: str) -> None:
+def test_names_that_kafka_refuses(topic: str) -> None:
     with pytest.raises(InvalidTopic):
         check_topic_name(topic)
 
@@ -49,7 +49,7 @@ def test_the_last_hyphen_separates(name: str, expected: tuple[str, int]) -> None
         "orders-0.0123456789abcdef0123456789abcdef-delete",
     ],
 )  # fmt: skip
-def test_other_directories_are_no_partitions(name: str) -> None:
+def test_other_directory_names_are_not_partitions(name: str) -> None:
     with pytest.raises(InvalidTopic):
         parse_directory_name(name)
 

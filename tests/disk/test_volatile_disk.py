@@ -27,7 +27,7 @@ def put(disk: Disk, path: str, content: bytes, *, sync: bool = False) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_comes_back_is_legal_and_goes_on_being_so(seed: int, tmp_path: Path) -> None:
+def test_images_after_repeated_power_cuts_are_legal(seed: int, tmp_path: Path) -> None:
     """Cut, go on upon what came back, cut again: each generation takes the last one's files for durable."""
     random = Random(seed)
     disk = VolatileDisk(OsDisk())
@@ -113,7 +113,7 @@ def test_an_unsynced_cut_is_undone_or_not(tmp_path: Path) -> None:
     assert {dict(files)["a"] for files in outcomes(tmp_path, OLD, "cut")} == {b"old.", b"o"}
 
 
-def test_unsynced_names_come_and_go(tmp_path: Path) -> None:
+def test_unsynced_names_may_survive_or_not(tmp_path: Path) -> None:
     """Creation, removal and replacement, each with and without."""
     a, b = ("a", b"old."), ("b", b"new")
     assert outcomes(tmp_path, OLD, "create") == {(a,), (a, b)}
@@ -125,7 +125,7 @@ def test_unsynced_names_come_and_go(tmp_path: Path) -> None:
     }
 
 
-def test_a_new_directory_goes_with_all_that_was_synced_in_it(tmp_path: Path) -> None:
+def test_unsynced_directory_vanishes_with_its_synced_files(tmp_path: Path) -> None:
     outcomes(tmp_path, {}, "make_directory")
     left = {
         tuple(sorted(str(path.relative_to(root)) for path in root.rglob("*"))) for root in tmp_path.iterdir()
@@ -139,7 +139,7 @@ def test_a_new_directory_goes_with_all_that_was_synced_in_it(tmp_path: Path) -> 
     }
 
 
-def test_a_large_file_comes_back_whole(tmp_path: Path) -> None:
+def test_large_file_is_restored(tmp_path: Path) -> None:
     """Longer than the pieces in which it is copied back."""
     content = bytes(range(256)) * (SAVED_BYTES // 256) + b"the end"
     found = set()
@@ -155,7 +155,7 @@ def test_a_large_file_comes_back_whole(tmp_path: Path) -> None:
     assert found == {(("large", content), ("small", b"small")), (("large", b"small"),)}
 
 
-def test_what_is_written_and_synced_after_the_removal_counts_if_the_file_comes_back(tmp_path: Path) -> None:
+def test_data_synced_after_a_removal_survives_with_the_file(tmp_path: Path) -> None:
     """The sync is of the file, not of its name."""
     found = set()
     for seed in range(20):
@@ -190,7 +190,7 @@ def test_no_descriptor_stays_open_for_names_that_were_synced(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_rename_between_directories_stands(seed: int, tmp_path: Path) -> None:
+def test_rename_between_directories_survives(seed: int, tmp_path: Path) -> None:
     disk = VolatileDisk(OsDisk())
     disk.make_dir(f"{tmp_path}/d")
     disk.make_dir(f"{tmp_path}/e")
@@ -217,7 +217,7 @@ def test_maps_of_a_file_that_is_rolled_back_stay_readable(seed: int, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_a_cut_disk_and_its_files_and_locks_are_dead(tmp_path: Path) -> None:
+def test_disk_files_and_locks_are_unusable_after_a_power_cut(tmp_path: Path) -> None:
     disk = VolatileDisk(OsDisk())
     file = disk.open(f"{tmp_path}/file", create=True)
     disk.sync_dir(str(tmp_path))
@@ -252,7 +252,7 @@ def test_a_cut_disk_and_its_files_and_locks_are_dead(tmp_path: Path) -> None:
     again.release()
 
 
-def test_what_was_there_before_is_durable(tmp_path: Path) -> None:
+def test_existing_files_are_durable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     disk = VolatileDisk(OsDisk())
     file = disk.open(f"{tmp_path}/file", write=True)

@@ -42,7 +42,7 @@ def rebuilt(batch: Batch) -> bytes:
 
 
 @pytest.mark.parametrize("entry", BATCHES, ids=IDS)
-def test_header_says_what_is_listed(entry: dict[str, Any]) -> None:
+def test_header_matches_the_vector(entry: dict[str, Any]) -> None:
     """Each field of the header, and what follows from it."""
     data = content(entry["file"])
     batch = Batch(data)
@@ -81,7 +81,7 @@ def test_header_says_what_is_listed(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("entry", BATCHES, ids=IDS)
-def test_records_are_those_listed(entry: dict[str, Any]) -> None:
+def test_records_match_the_vector(entry: dict[str, Any]) -> None:
     """Offsets, effective times, sequences, keys, values and headers, whatever the codec."""
     records = list(Batch(content(entry["file"])).records())
     assert len(records) == len(entry["records"])
@@ -120,7 +120,7 @@ def test_decoded_batches_encode_to_the_same_bytes(entry: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("name", ["codec-gzip", "codec-zstd", "codec-lz4-stored-block", "codec-snappy"])
-def test_compressed_framing_is_that_of_kafka(name: str) -> None:
+def test_compressed_framing_is_kafkas(name: str) -> None:
     """The first bytes of a stream name its format and options; those are ours to choose, and Kafka's."""
     prefix = {"codec-gzip": 8, "codec-zstd": 6, "codec-lz4-stored-block": 7, "codec-snappy": 16}[name]
     data = content(f"{name}.bin")

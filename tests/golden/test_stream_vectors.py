@@ -54,7 +54,7 @@ def test_valid_prefix_and_what_follows_from_it(entry: dict[str, Any]) -> None:
     assert f"{producers.end_offset:020}.snapshot" == after["snapshot_name"]
 
 
-def test_walking_looks_at_no_checksum() -> None:
+def test_iterating_batches_checks_no_crc() -> None:
     """Row 8, the other half: a walk yields the damaged batch; its checksum is a question of its own."""
     entry = named(STREAMS, "stream-bad-crc-middle")
     batches = list(walk(content(entry["file"])))

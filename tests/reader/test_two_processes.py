@@ -50,7 +50,7 @@ def run_beside_each_other(directory: Path, seed: int, operations: int, seconds: 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_reader_beside_an_owner(seed: int, tmp_path: Path) -> None:
+def test_reader_in_another_process(seed: int, tmp_path: Path) -> None:
     """Some thousand operations; what is left in the end is read by both sides alike."""
     directory = tmp_path / "busy-0"
     seen = run_beside_each_other(directory, seed, operations=2500, seconds=0)
@@ -64,21 +64,21 @@ def test_a_reader_beside_an_owner(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [3])
-def test_a_reader_beside_an_owner_for_a_minute(seed: int, tmp_path: Path) -> None:
+def test_reader_in_another_process_for_a_minute(seed: int, tmp_path: Path) -> None:
     """Sixty seconds of it: `make reader`."""
     seen = run_beside_each_other(tmp_path / "busy-0", seed, operations=0, seconds=60)
     print(seen)
     assert seen["out of range"] > 0, "nothing was ever cut or deleted under the reader"
 
 
-def test_the_reader_tells_what_nobody_wrote() -> None:
+def test_reader_notices_records_that_were_not_written() -> None:
     """A value that is not whole, and one at another offset, are found."""
     assert offset_of(value_at(17, 3)) == 17
     with pytest.raises(AssertionError, match="nobody wrote"):
         offset_of(value_at(17, 3)[:-1] + b"x")
 
 
-def test_the_owner_does_all_that_it_can(tmp_path: Path) -> None:
+def test_owner_performs_every_kind_of_operation(tmp_path: Path) -> None:
     """Segments go, histories change, keys are replaced, and what no compaction may take is there."""
     random, bases, generation, done = Random(5), list[int](), 0, Counter[str]()
     with Log.open(tmp_path / "busy-0", CONFIG, disk=OsDisk()) as log:
