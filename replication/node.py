@@ -237,6 +237,11 @@ class Node:
         """Take one event. Raises `InvalidRequest` for a request that its sender may not send."""
         return self._end_turn(self._receive(event, now_ms), now_ms)
 
+    def look(self, now_ms: int) -> list[Effect]:
+        """Have waiting fetches look at what moved; only if `WaitingRequests.defers_fetches` is set."""
+        self.replicas.waiting.look(now_ms)
+        return self._end_turn(self.replicas.end_turn(now_ms), now_ms)
+
     def _end_turn(self, effects: list[Effect], now_ms: int) -> list[Effect]:
         if self.logs.failed_dirs and self.logs.is_offline:
             # Nothing is left to serve. Closing the session spares others the wait for its timeout.

@@ -185,6 +185,18 @@ class WaitingRequests:
         )
         self._all: tuple[Purgatory[TopicPartition, Any], ...] = (self.produces, self.fetches, self.deletions)
         self._woken: dict[TopicPartition, None] = {}
+        self.defers_fetches = False
+        """Whether waiting fetches look at what moved in `look`, and not at the end of each turn.
+
+        Then several appends of one wake-up are fetched at once. Whoever sets it calls `look` soon after each
+        turn that left `has_to_look` set.
+        """
+        self._looks: list[tuple[DelayedFetch, TopicPartition]] = []
+
+    @property
+    def has_to_look(self) -> bool:
+        """Whether a waiting fetch has not looked at a partition that moved."""
+        return bool(self._looks)
 
     @property
     def count(self) -> int:
@@ -209,15 +221,25 @@ class WaitingRequests:
         """Complete the requests that became ready; completing one may wake others."""
         while self._woken:
             woken, self._woken = self._woken, {}
-            looks: list[tuple[DelayedFetch, TopicPartition]] = []
             for topic_partition in woken:
                 for purgatory in (self.produces, self.deletions):
                     if topic_partition in purgatory.watchers:
                         purgatory.check(topic_partition, now_ms)
-                looks += [(each, topic_partition) for each in self.sessions.moved(topic_partition)]
-            for fetch, topic_partition in looks:
-                if not fetch.is_completed and fetch.is_ready_after(topic_partition, now_ms):
-                    self.fetches.complete(fetch, now_ms)
+                self._looks += [(each, topic_partition) for each in self.sessions.moved(topic_partition)]
+            if not self.defers_fetches:
+                self.look(now_ms)
+
+    def look(self, now_ms: int) -> None:
+        """Complete the fetches that are ready with what has moved; that may wake other requests."""
+        looks, self._looks = self._looks, []
+        ready = {
+            fetch: None
+            for fetch, topic_partition in looks
+            if not fetch.is_completed and fetch.is_ready_after(topic_partition, now_ms)
+        }
+        # When all have looked: an answer then has the bytes of every partition that moved.
+        for fetch in ready:
+            self.fetches.complete(fetch, now_ms)
 
     def expire(self, now_ms: int) -> None:
         """Complete the requests whose deadline has passed."""

@@ -176,6 +176,8 @@ class Runtime:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
         self._outlets = _outlets_of(self)
+        # Appends of one wake-up, from several producers, go to a follower in one answer.
+        node.replicas.waiting.defers_fetches = True
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -307,6 +309,8 @@ class Runtime:
         now_s = stopwatch_s()
         if now_s - self._woke_s > NOTABLE_S:
             self.pauses.blocked(now_s - self._woke_s, now_s)
+        if self.node.replicas.waiting.has_to_look:
+            self._turn(self.node.look)
         self._set_timer()
 
     def _set_timer(self) -> None:

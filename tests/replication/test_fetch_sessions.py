@@ -94,6 +94,11 @@ class Rig(Manager):
         self.take(serving.fetch(self.manager, address, body, self.now_ms))
         return self.body(FetchResponse, token) if replica_id < 0 else self.body(FetchResponse)
 
+    def look(self) -> None:
+        """Have waiting fetches look at what moved, as `Node.look` does."""
+        self.manager.waiting.look(self.now_ms)
+        self.take(self.manager.end_turn(self.now_ms))
+
     def join(self, replica_id: int, offset: int = 0, *partitions: TopicPartition) -> int:
         """Begin a session of a follower, or of a consumer (-1), at this offset everywhere; returns its id."""
         response = self.ask(replica_id, dict.fromkeys(partitions or MANY, offset), session=(0, 0))
@@ -137,6 +142,52 @@ def test_a_fetch_looks_at_the_partition_that_moved_and_reads_it_once(
     assert response is not None
     assert list(response.partitions) == list(wanted), "all of them are answered"
     assert {known for known, result in response.partitions.items() if result.records} == {P0, P1}
+
+
+def test_appends_of_one_wake_up_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's loop reads several sockets before the followers' fetches look at what came."""
+    rig = Rig(P0, P1)
+    waiting = rig.manager.waiting
+    waiting.defers_fetches = True
+    assert rig.ask(F1, {P0: 0, P1: 0}, max_wait_ms=WAIT_MS) is None
+    assert rig.ask(-1, {P1: 0}, max_wait_ms=WAIT_MS, token="consumer") is None
+    work = Work(monkeypatch)
+    rig.produce("a", P0, acks=1)
+    rig.produce("b", P0, acks=1)
+    rig.produce("c", P1, acks=1)
+    assert rig.body(FetchResponse) is None, "nobody has looked"
+    assert work.of() == {}
+    assert waiting.has_to_look
+    rig.look()
+    assert not waiting.has_to_look
+    response = rig.body(FetchResponse)
+    assert response is not None
+    first = len(response.partitions[P0].records)
+    assert (first, len(response.partitions[P1].records)) == (2 * len(batch(b"a")), len(batch(b"c")))
+    assert work.of()["amount"] <= 3, "each partition once for each fetch"
+    assert rig.body(FetchResponse, "consumer") is None, "not committed"
+    rig.look()
+    assert rig.body(FetchResponse) is None, "answered once"
+
+
+@pytest.mark.parametrize("ends", ["expires", "is abandoned"])
+def test_a_fetch_that_ends_before_it_looks_is_not_answered_again(ends: str) -> None:
+    rig = Rig(P0)
+    waiting = rig.manager.waiting
+    waiting.defers_fetches = True
+    assert rig.ask(F1, {P0: 0}, max_wait_ms=WAIT_MS) is None
+    rig.produce("a", P0, acks=1)
+    assert waiting.has_to_look
+    if ends == "expires":
+        rig.now_ms += WAIT_MS
+        rig.take(rig.manager.tick(rig.now_ms))
+        assert rig.body(FetchResponse) is not None
+    else:
+        (fetch,) = (each for _, _, each in waiting.fetches._deadlines)
+        waiting.abandon(fetch.address)
+    rig.look()
+    assert rig.body(FetchResponse) is None
+    assert waiting.fetches.delayed == 0
 
 
 @pytest.mark.parametrize("waiters", [1, 200])
