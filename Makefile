@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -53,6 +53,9 @@ test: setup parts ## Run the tests (minutes)
 
 bitrot: setup ## Flip one bit in every byte of a log dir (minutes)
 	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark
+
+bench-partitions: setup ## Measure the pauses of three brokers with many partitions; PARTITIONS=1000
+	PARTITIONS=$(or $(PARTITIONS),1000) $(BIN)/python -m pytest bench/test_partitions.py -p no:xdist -p no:benchmark -q -s
 
 bench-spark: setup parts ## Compare Spark reads of a log and of Parquet; RECORDS=1000000 for a short run
 	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py bench/test_spark_write.py \

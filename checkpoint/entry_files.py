@@ -28,7 +28,7 @@ older file is completed from them when the log is loaded. The order of the entri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
@@ -180,10 +180,11 @@ class OffsetFile:
         if self.get(partition) > offset:
             self.write({**self.offsets, partition: offset})
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Remove one entry."""
-        if partition in self.offsets:
-            self.write({each: offset for each, offset in self.offsets.items() if each != partition})
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Remove the entries of these partitions; nothing is written if there are none."""
+        going = self.offsets.keys() & partitions
+        if going:
+            self.write({each: offset for each, offset in self.offsets.items() if each not in going})
 
 
 # --- epochs --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from logstore.errors import LogDirOffline
+from logstore.errors import LogDirOffline, OutOfResources
 from logstore.log.manager import LogManager
 from logstore.replication.effects import (
     CloseSession,
@@ -73,6 +73,8 @@ def flush(logs: LogManager, effect: Sync) -> SyncDone:
         log = logs.get(effect.topic_partition)
         if log is not None:
             log.flush()
+    except OutOfResources:
+        pass  # nothing was synced and nothing has failed; the engine looks
     except (LogDirOffline, OSError) as error:
         failure = str(error)
     return SyncDone(effect.topic_partition, effect.end_offset, failure)

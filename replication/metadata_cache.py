@@ -46,6 +46,11 @@ class MetadataCache:
         """Whether it may join an ISR: alive, and not about to stop (KIP-841)."""
         return broker_id in self.brokers and broker_id not in self._shutting_down
 
+    @property
+    def in_sync_candidates(self) -> frozenset[int]:
+        """The brokers that may join an ISR, as `may_be_in_sync`."""
+        return frozenset(self.brokers).difference(self._shutting_down)
+
     def rack_of(self, broker_id: int) -> str | None:
         """Return the rack of a live broker, empty if it has none; None if it is not alive."""
         endpoint = self.brokers.get(broker_id)

@@ -131,8 +131,9 @@ class Node:
         self._register_at_ms: int | None = None
         self._former_sessions: set[int] = set()
         self._former_epochs: deque[int] = deque(maxlen=_MOST_FORMER_EPOCHS)
-        self._held: list[Request] = []
         self._gate = OrderGate(self._next_id, config.request_timeout_ms)
+        self._held: deque[Request] = deque()
+        """Requests of the controller that wait: for the registration, or for the end of an earlier one."""
         self._failures_reported = 0
         self._report: tuple[int, int] | None = None
         """The store call that reports failed logs, and how many it reports."""
@@ -266,9 +267,8 @@ class Node:
                     return self._serve(_sender(event), body, now_ms)
                 if self.broker_epoch < 0:
                     mark("node: a controller's request waits for the registration")
-                    self._held.append(event)
-                    return []
-                return self._obey(event, now_ms)
+                self._held.append(event)
+                return self._obey_held(now_ms)
             case Response():
                 return self._on_response(event, now_ms)
             case Abandoned(address):
@@ -300,8 +300,12 @@ class Node:
                 if session_id != self.session_id:
                     return []
                 return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
-            case SyncDone():
-                return self.replicas.on_sync_done(event, now_ms)
+            case SyncDone(topic_partition):
+                effects = self.replicas.on_sync_done(event, now_ms)
+                if (roles := self.replicas.roles_under_way) is not None:
+                    effects += orders.new_log_flushed(self.replicas, roles, topic_partition, now_ms)
+                    effects += self._obey_held(now_ms)
+                return effects
 
     def _serve(self, address: Address, body: messages.RequestBody, now_ms: int) -> list[Effect]:
         serve = SERVED.get(type(body))
@@ -311,17 +315,22 @@ class Node:
             return self.controller.on_request(address, body, now_ms)
         raise InvalidRequest(f"{type(body).__name__} is for nodes, not for clients")
 
-    def _obey(self, request: Request, now_ms: int) -> list[Effect]:
-        if not self._gate.admits(order_in(request).controller_epoch):
-            assert self.session_id is not None, "registered without a session"
-            self._gate.hold(request)
-            return [*self._gate.look_up(self.session_id, now_ms)]
-        return ORDERS[type(request.body)](self.replicas, _sender(request), request.body, now_ms)
+    def _obey_held(self, now_ms: int) -> list[Effect]:
+        """Carry out the controller's requests in their order, up to one that cannot be finished yet."""
+        effects: list[Effect] = []
+        while self._held and self.broker_epoch >= 0 and self.replicas.roles_under_way is None:
+            request = self._held.popleft()
+            if self._gate.admits(order_in(request).controller_epoch):
+                effects += ORDERS[type(request.body)](self.replicas, _sender(request), request.body, now_ms)
+            else:
+                assert self.session_id is not None, "registered without a session"
+                self._gate.hold(request)
+                effects += self._gate.look_up(self.session_id, now_ms)
+        return effects
 
     def _judge_orders(self, verdict: Verdict, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for request in verdict.confirmed:
-            effects += self._obey(request, now_ms)
+        self._held.extendleft(reversed(verdict.confirmed))
+        effects = self._obey_held(now_ms)
         for request in verdict.refused:
             effects += orders.refuse_unconfirmed(
                 self.replicas, _sender(request), order_in(request), verdict.reason, now_ms
@@ -371,7 +380,7 @@ class Node:
         self._registration_call = None
         self._register_at_ms = None
         self._report = self._report_again_ms = None
-        self._held += self._gate.release()
+        self._held.extendleft(reversed(self._gate.release()))
         # Leaderships first: nothing may be acknowledged under a registration that is gone.
         return [*orders.session_lost(self.replicas, now_ms), *self.controller.on_session_lost(now_ms)]
 
@@ -439,11 +448,9 @@ class Node:
         # The controller assigns every role to the new registration, and gets a report of each refused one.
         self._failures_reported = self.replicas.failures
         effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
-        held, self._held = self._held, []
-        for request in held:
+        if self._held:
             mark("node: a controller's request is served after the registration")
-            effects += self._obey(request, now_ms)
-        return effects
+        return [*effects, *self._obey_held(now_ms)]
 
     # --- failed logs --------------------------------------------------------------------------
 

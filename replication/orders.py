@@ -22,8 +22,8 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import LogDirOffline, OutOfResources
-from logstore.replication.effects import Address, Effect, Peer, answer
+from logstore.errors import DiskFull, LogDirOffline, OutOfResources
+from logstore.replication.effects import Address, Effect, Peer, Sync, answer
 from logstore.replication.messages import (
     BEING_DELETED,
     NO_EPOCH,
@@ -37,6 +37,7 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from logstore.replication.new_logs import RolesUnderWay
 from logstore.replication.order_gate import Order
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
@@ -60,12 +61,23 @@ def session_lost(manager: ReplicaManager, now_ms: int) -> list[Effect]:
     Clients that wait for a commit go on waiting: the next role tells what became of their batches.
     """
     manager.broker_epoch = -1
+    if manager.roles_under_way is not None:
+        mark("roles: those that wait for new logs end with the session")
+        _end_roles_under_way(manager, manager.roles_under_way)
     for topic_partition, partition in manager.partitions.items():
         if partition.is_leader:
             partition.suspend()
             manager.record(partition, "stops leading", "its session is over", now_ms)
             manager.waiting.wake(topic_partition)
     return manager.end_turn(now_ms)
+
+
+def _end_roles_under_way(manager: ReplicaManager, roles: RolesUnderWay) -> None:
+    """Answer without taking the roles that still wait; the next registration gets all roles again."""
+    manager.roles_under_way = None
+    refusal = ErrorCode.STALE_BROKER_EPOCH
+    codes = {each: roles.codes.get(each, refusal) for each in roles.body.partitions}
+    manager.effects.append(answer(roles.address, LeaderAndIsrResponse(refusal, codes)))
 
 
 def stop(manager: ReplicaManager, now_ms: int) -> list[Effect]:
@@ -163,25 +175,60 @@ def leader_and_isr(
             manager.logs.vouch()
         if body.assigned is not None and not is_late:
             _set_strays_aside(manager, body.assigned, now_ms)
-    codes: dict[TopicPartition, ErrorCode] = {}
+    assert manager.roles_under_way is None, "one request after the other"
+    manager.roles_under_way = roles = RolesUnderWay(address, body, is_late)
     # Leaders first: they stop following before anything else in this turn.
     order = sorted(body.partitions, key=lambda known: body.partitions[known].leader != manager.config.node_id)
     for topic_partition in order:
-        state = body.partitions[topic_partition]
-        try:
-            code = take_role(manager, topic_partition, state, body, now_ms, is_late=is_late)
-        except (EngineError, OSError) as error:
-            code = _refused(manager, topic_partition, error, now_ms)
-        codes[topic_partition] = code
-        change = "becomes leader" if state.leader == manager.config.node_id else "becomes follower"
-        if code is ErrorCode.NONE:
-            manager.note(topic_partition, change, now_ms, state=state)
-        else:
-            manager.note(topic_partition, "refuses a role", now_ms, state=state, reason=code.name)
+        _take_role_of(manager, roles, topic_partition, now_ms)
     manager.start_checks(now_ms)
-    manager.followers.drop_idle()
-    manager.effects.append(answer(address, LeaderAndIsrResponse(ErrorCode.NONE, codes)))
+    return _answer_when_all_taken(manager, roles, now_ms)
+
+
+def new_log_flushed(
+    manager: ReplicaManager, roles: RolesUnderWay, topic_partition: TopicPartition, now_ms: int
+) -> list[Effect]:
+    """Take the roles that waited for new logs, once the last of these logs is durable."""
+    roles.unflushed.discard(topic_partition)
+    if not roles.unflushed:
+        for each in list(roles.waiting):
+            _take_role_of(manager, roles, each, now_ms)
+    return _answer_when_all_taken(manager, roles, now_ms)
+
+
+def _answer_when_all_taken(manager: ReplicaManager, roles: RolesUnderWay, now_ms: int) -> list[Effect]:
+    if not roles.waiting:
+        manager.roles_under_way = None
+        manager.followers.drop_idle()
+        codes = {each: roles.codes[each] for each in roles.body.partitions}
+        manager.effects.append(answer(roles.address, LeaderAndIsrResponse(ErrorCode.NONE, codes)))
     return manager.end_turn(now_ms)
+
+
+def _take_role_of(
+    manager: ReplicaManager, roles: RolesUnderWay, topic_partition: TopicPartition, now_ms: int
+) -> None:
+    """Take one role of a request and keep the result; a role whose log is new waits for its flush."""
+    state, has_waited = roles.body.partitions[topic_partition], topic_partition in roles.waiting
+    roles.waiting.pop(topic_partition, None)
+    try:
+        code = take_role(manager, topic_partition, state, roles.body, now_ms, is_late=roles.is_late)
+        if code is None and has_waited:
+            raise DiskFull(f"{topic_partition}: no space for a new log; free some space")
+    except (EngineError, OSError) as error:
+        code = _refused(manager, topic_partition, error, now_ms)
+    if code is None:
+        mark("roles: one waits until its new log is durable")
+        roles.waiting[topic_partition] = None
+        roles.unflushed.add(topic_partition)
+        manager.effects.append(Sync(topic_partition, 0))
+        return
+    roles.codes[topic_partition] = code
+    change = "becomes leader" if state.leader == manager.config.node_id else "becomes follower"
+    if code is ErrorCode.NONE:
+        manager.note(topic_partition, change, now_ms, state=state)
+    else:
+        manager.note(topic_partition, "refuses a role", now_ms, state=state, reason=code.name)
 
 
 def _refused(
@@ -201,8 +248,11 @@ def take_role(
     now_ms: int,
     *,
     is_late: bool,
-) -> ErrorCode:
-    """Lead or follow a partition according to `state`; return the error code if that fails."""
+) -> ErrorCode | None:
+    """Lead or follow a partition according to `state`; return the error code if that fails.
+
+    Returns None if nothing was done yet, because the partition's log is new and must be flushed first.
+    """
     if topic_partition in manager.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if manager.config.node_id not in state.replicas:
@@ -224,6 +274,8 @@ def take_role(
     # Every replica has a log from here on, led or not: its entry would be missing in the next high
     # watermark checkpoint otherwise (KAFKA-1647).
     partition = known or _create(manager, topic_partition, state, topic_id, body, now_ms)
+    if partition is None:
+        return None
     if state.leader == manager.config.node_id:
         # Stop following first: no more records of the old leader may be appended.
         manager.stop_asking(topic_partition)
@@ -305,7 +357,8 @@ def _create(
     topic_id: str,
     body: LeaderAndIsrRequest,
     now_ms: int,
-) -> Partition:
+) -> Partition | None:
+    """Return the replica over its log; None if the log is new and not durable yet."""
     config, logs = _log_config(manager, topic_partition.topic, body), manager.logs
     left_id = logs.topic_id(topic_partition)
     # A log without a role is older than a request to this registration. It belongs to a deleted topic: its
@@ -326,9 +379,15 @@ def _create(
         raise LogDirOffline(
             f"{topic_partition} may be in a log dir that failed; repair the dir and restart the broker"
         )
-    log = logs.get_or_create(topic_partition, config=config, topic_id=topic_id).partition
+    log = logs.get_or_begin(topic_partition, config=config, topic_id=topic_id).partition
+    if log.sync_name is not None:
+        if state.leader == manager.config.node_id:
+            # With the log's other files: by itself it would take two more fsyncs when the role is taken.
+            log.assign_epoch(state.leader_epoch, log.log_end_offset)
+        return None
     log.set_high_watermark(max(logs.checkpointed_high_watermark(topic_partition), log.log_start_offset))
-    partition = Partition(log, manager.config, manager.metadata, manager.counters, was_clean=logs.was_clean)
+    was_clean = logs.was_clean or log.was_created
+    partition = Partition(log, manager.config, manager.metadata, manager.counters, was_clean=was_clean)
     manager.partitions[topic_partition] = partition
     manager.deleted.pop(topic_partition, None)
     return partition
@@ -370,10 +429,19 @@ def stop_replica(
     for topic_partition, order in body.partitions.items():
         topic_id = body.topic_ids.get(topic_partition.topic, "")
         try:
-            code = stop_one(manager, topic_partition, order, topic_id, is_late=is_late)
+            codes[topic_partition] = stop_one(manager, topic_partition, order, topic_id)
         except (EngineError, OSError) as error:
-            code = _refused(manager, topic_partition, error, now_ms)
-        codes[topic_partition] = code
+            codes[topic_partition] = _refused(manager, topic_partition, error, now_ms)
+    going = [each for each, order in body.partitions.items() if order.delete and not codes[each]]
+    try:
+        manager.logs.delete(*going)
+    except (EngineError, OSError) as error:
+        codes.update({each: _refused(manager, each, error, now_ms) for each in going})
+    else:
+        for topic_partition in going:
+            _note_deletion(manager, topic_partition, body, is_late=is_late)
+    for topic_partition, code in codes.items():
+        order = body.partitions[topic_partition]
         change = "deletes the replica" if order.delete else "stops the replica"
         reason = "" if code is ErrorCode.NONE else f"refused: {code.name}"
         manager.note(topic_partition, change, now_ms, leader_epoch=order.leader_epoch, reason=reason)
@@ -394,10 +462,8 @@ def stop_one(
     topic_partition: TopicPartition,
     order: StopReplicaPartition,
     topic_id: str,
-    *,
-    is_late: bool,
 ) -> ErrorCode:
-    """Stop serving one partition; the error code if it cannot be."""
+    """Stop serving one partition, and forget a replica that is to be deleted; return the error code."""
     if topic_partition in manager.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
     own_id = manager.logs.topic_id(topic_partition)
@@ -410,16 +476,22 @@ def stop_one(
     _stop_serving(manager, topic_partition)
     if order.delete:
         manager.drop(topic_partition)
-        manager.logs.delete(topic_partition)
-        manager.retries.succeeded(topic_partition)
-        if is_late:
-            # What is known about this replica's deletion may be newer, and must stay.
-            mark("replica manager: an order to delete comes late")
-        elif topic_id and order.leader_epoch != NO_EPOCH:
-            # A deleted topic never returns: another topic of the same name has another id.
-            is_topic_deleted = order.leader_epoch == BEING_DELETED
-            manager.deleted[topic_partition] = topic_id, _FOR_EVER if is_topic_deleted else order.leader_epoch
     return ErrorCode.NONE
+
+
+def _note_deletion(
+    manager: ReplicaManager, topic_partition: TopicPartition, body: StopReplicaRequest, *, is_late: bool
+) -> None:
+    manager.retries.succeeded(topic_partition)
+    topic_id = body.topic_ids.get(topic_partition.topic, "")
+    leader_epoch = body.partitions[topic_partition].leader_epoch
+    if is_late:
+        # What is known about this replica's deletion may be newer, and must stay.
+        mark("replica manager: an order to delete comes late")
+    elif topic_id and leader_epoch != NO_EPOCH:
+        # A deleted topic never returns: another topic of the same name has another id.
+        is_topic_deleted = leader_epoch == BEING_DELETED
+        manager.deleted[topic_partition] = topic_id, _FOR_EVER if is_topic_deleted else leader_epoch
 
 
 def _stop_serving(manager: ReplicaManager, topic_partition: TopicPartition) -> None:
@@ -442,10 +514,12 @@ def update_metadata(
     # not repeat its updates.
     if refusal is None and not _is_late(manager, address, body):
         _note_controller(manager, body.controller_id, body.controller_epoch)
+        before = manager.metadata.in_sync_candidates
         manager.metadata.update(body)
-        # The high watermark waits for live followers that are about to join, but not for dead ones.
-        for partition in manager.partitions.values():
-            manager.advance(partition, now_ms)
+        if before != manager.metadata.in_sync_candidates:
+            # The high watermark waits for live followers that are about to join, but not for dead ones.
+            for partition in manager.partitions.values():
+                manager.advance(partition, now_ms)
         for topic_partition in manager.waiting.deletions.keys:
             manager.waiting.wake(topic_partition)  # a dead replica need not confirm a deletion
     manager.effects.append(answer(address, UpdateMetadataResponse(refusal or ErrorCode.NONE)))

@@ -49,6 +49,7 @@ from logstore.replication.messages import (
     RequestBody,
 )
 from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.new_logs import RolesUnderWay
 from logstore.replication.partition import Counters, Partition
 from logstore.replication.role_retries import RoleRetries
 from logstore.replication.state_change import Side, Sink, StateChange, unheard
@@ -95,6 +96,8 @@ class ReplicaManager:
         self.deleted: dict[TopicPartition, tuple[str, int]] = {}
         """Replicas deleted by the controller: topic id, and the leader epoch of the order."""
         self.topic_configs: dict[str, tuple[Mapping[str, str], LogConfig]] = {}
+        self.roles_under_way: RolesUnderWay | None = None
+        """A LeaderAndIsr whose new logs are not durable yet; other requests of the controller wait."""
         self.newest_orders: dict[type[RequestBody], tuple[int, int]] = {}
         """The latest request of each kind from a controller: controller epoch and correlation id."""
         self.effects: list[Effect] = []

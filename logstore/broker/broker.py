@@ -28,6 +28,7 @@ from logstore.broker.runtime import Runtime, StoreClient
 from logstore.broker.server import Server
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
+from logstore.broker.threads import run_all
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.errors import LogDirOffline
 from logstore.log.manager import DirectoryProgress, LogManager
@@ -93,6 +94,7 @@ class Assembly:
                     settings=settings.logs,
                     progress=progress,
                     boot_id=boot_id,
+                    run_all=run_all,
                 ),
             )
             address = await server.listen(listen)

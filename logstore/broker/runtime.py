@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from logstore.broker.clock import stopwatch_s
@@ -208,9 +209,12 @@ class Runtime:
         await self._loop.run_in_executor(None, self._end_threads)
         if self.ended.done():
             return  # a bug in the last turn, or in a sync: the state of the logs is unknown
-        self.node.logs.close(mark_clean=self.node.is_clean)
+        close = partial(self.node.logs.close, mark_clean=self.node.is_clean)
+        await self._loop.run_in_executor(None, close)
         carry_out(self.node.leave(self._clock()), self.node, self._outlets)
         await self._loop.run_in_executor(None, self._store.close)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
 
     @property
     def _longest_departure_s(self) -> float:
@@ -230,12 +234,13 @@ class Runtime:
         if self.ended.done():
             self.node.logs.let_nobody_vouch()  # a bug in the middle of an operation
         self.node.logs.abandon()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
 
     def _end(self) -> None:
         self._is_stopping = True
-        for timer in (self._timer, self._heartbeat):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self.peers.close()
         inbox, self._inbox = self._inbox, deque()
         for event in inbox:

@@ -146,17 +146,25 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
     stays. Only if the last step fails (always `EIO`), the new file is in place and may not be durable. One
     caller at a time for each name.
     """
+    put_in_place(disk, directory, name, data)
+    try:
+        disk.sync_dir(directory)
+    except OSError as error:
+        # Always EIO, even for a full disk: the new content is in place, so the call was not refused.
+        raise OSError(errno.EIO, f"directory cannot be synced: {error.strerror}", directory) from error
+
+
+def put_in_place(disk: Disk, directory: str, name: str, data: bytes) -> None:
+    """Replace the small file `directory/name` by `data`, atomically; the next `sync_dir` makes it durable.
+
+    Raises `OSError`, and the old file stays. One caller at a time for each name.
+    """
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
     with closing(disk.open(temporary, create=True, write=True)) as file:
         file.truncate(0)
         file.pwrite(data, 0)
         file.sync()
     disk.rename(temporary, f"{directory}/{name}")
-    try:
-        disk.sync_dir(directory)
-    except OSError as error:
-        # Always EIO, even for a full disk: the new content is in place, so the call was not refused.
-        raise OSError(errno.EIO, f"directory cannot be synced: {error.strerror}", directory) from error
 
 
 def make_durable_dir(disk: Disk, directory: str) -> None:

@@ -113,6 +113,7 @@ class Opening(NamedTuple):
     producer_expiration_ms: int
     accept_loss: bool
     reads_all: bool = False
+    is_new: bool = False
 
 
 class Loading:

@@ -16,7 +16,8 @@ data/
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -53,8 +54,21 @@ from logstore.log.upkeep import (
 )
 from logstore.segment.seal import remove_seals
 
+_REMOVED_AT_ONCE = 10
+"""Deleted partitions whose files a tick unlinks: a thousand at once would keep everybody waiting."""
+
 DirectoryProgress = Callable[[str, int, int], None]
 """Receives the partition's directory, the bytes checked so far and the bytes to check in it."""
+
+
+RunAll = Callable[[Sequence[Callable[[], None]]], None]
+"""Runs actions, in any order or at once, and returns when all have ended. Raises the first one's error."""
+
+
+def one_by_one(actions: Sequence[Callable[[], None]]) -> None:
+    """Run the actions in their order."""
+    for act in actions:
+        act()
 
 
 class NodeFacts(NamedTuple):
@@ -68,6 +82,15 @@ class NodeFacts(NamedTuple):
     boot_id: str
     failed_dirs: list[str]
     """A log dir adds its path when its disk failed and its logs are offline."""
+    run_all: RunAll
+
+
+class Leaving(NamedTuple):
+    """A partition whose directory is renamed: `unique` makes its new name so, `delay_ms` is for deletion."""
+
+    topic_partition: TopicPartition
+    unique: str
+    delay_ms: int
 
 
 class LogDir:
@@ -92,6 +115,9 @@ class LogDir:
         self.was_empty = False
         self._closed_by_us = False
         self._doomed: list[tuple[int, str]] = []
+        self._names_lock = threading.Lock()
+        self._names_made = self._names_durable = 0
+        """How many directories of new logs were made, and how many of their names are durable."""
         self.deadline_ms = MAX_LONG
         """The time of the next `tick`: a flush by age or a directory to remove."""
 
@@ -131,9 +157,13 @@ class LogDir:
         self.was_empty = marker is None and all(
             entry.name in (LOCK_FILE, META_PROPERTIES) for entry in entries
         )
-        for entry in entries:
-            if entry.is_directory and (partition := self._partition_in(entry.name)) is not None:
-                self._open_partition(partition, config_of(partition.topic), progress)
+        self._node.run_all(
+            [
+                partial(self._open_partition, partition, config_of(partition.topic), progress)
+                for entry in entries
+                if entry.is_directory and (partition := self._partition_in(entry.name)) is not None
+            ]
+        )
         self.checkpoints.write_fallen_high_watermarks()
         self.checkpoints.keep_first_dirty_of(self.known)
         self._set_deadline(self._clock())
@@ -166,7 +196,12 @@ class LogDir:
         return f"{self.path}/{topic_partition.directory_name}"
 
     def _load(
-        self, topic_partition: TopicPartition, config: LogConfig, progress: DirectoryProgress | None = None
+        self,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        progress: DirectoryProgress | None = None,
+        *,
+        is_new: bool = False,
     ) -> Log:
         directory, producers = self._directory_of(topic_partition), self._node.settings.producers
         checkpoints = self.checkpoints
@@ -186,6 +221,7 @@ class LogDir:
             # After a clean shutdown of ours, the recovery point is the log end.
             closed_at=recovery_point if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
+            is_new=is_new,
         )
         first_dirty_offset = checkpoints.limit_to(topic_partition, loaded)
         log = PartitionLog(
@@ -222,13 +258,27 @@ class LogDir:
             raise LogDirOffline(f"{topic_partition} is in {self.path}, which is offline: {self.failure}")
 
     def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
-        """Create an empty log; its directory is durable when this returns. Raises `LogDirOffline`."""
+        """Create an empty log. Its `flush` makes it durable; append nothing before.
+
+        Raises `LogDirOffline`, `DiskFull`.
+        """
         # Remove the entries of a deleted log of the same name: they do not apply to the new log.
-        self._forget(topic_partition)
+        self._forget([topic_partition])
         with self._or_offline(f"cannot create {topic_partition}", f"creating {topic_partition}"):
             self._disk.make_dir(self._directory_of(topic_partition))
-            self._disk.sync_dir(self.path)
-            return self._load(topic_partition, config)
+            self._names_made += 1
+            log = self._load(topic_partition, config, is_new=True)
+        log.partition.sync_name = partial(self._sync_names, self._names_made)
+        log.partition.was_created = True
+        return log
+
+    def _sync_names(self, number: int) -> None:
+        """Make the names of the first `number` new directories durable; threads share an fsync."""
+        with self._names_lock:
+            if self._names_durable < number:
+                made = self._names_made
+                self._disk.sync_dir(self.path)
+                self._names_durable = made
 
     def reopen(self, topic_partition: TopicPartition, config: LogConfig, *, accept_loss: bool) -> Log:
         """Open a log that is in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
@@ -257,34 +307,42 @@ class LogDir:
 
     # --- removing -------------------------------------------------------------------------------------
 
-    def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str, delay_ms: int) -> None:
-        """Rename a partition's directory to `…-delete` or `…-stray`. Raises `DiskFull`, `LogDirOffline`."""
-        self.check_online(topic_partition)
+    def rename_away(self, going: Sequence[Leaving], fate: str) -> None:
+        """Rename partitions' directories to `…-delete` or `…-stray`, with the fsyncs of one.
+
+        Raises `DiskFull` with nothing changed, `LogDirOffline`.
+        """
+        if not going:
+            return
+        self.check_online(going[0].topic_partition)
         # First, because a full disk may refuse it: nothing has changed then, and the call can be repeated.
         # If a crash prevents the rename, recovery reads the log from the start.
-        self._forget(topic_partition)
-        log = self.logs.pop(topic_partition, None)
-        if log is None:
-            mark("log dir: a damaged log is taken away")
-            del self.damaged[topic_partition]
-        else:
-            log.partition.abandon()
-        self.known.discard(topic_partition)
-        # A name has at most 255 characters: a long topic name is shortened, and the id keeps it unique.
-        suffix = f"-{topic_partition.partition}.{unique}-{fate}"
-        renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
-        with self._or_offline("", f"moving {topic_partition}"):
-            self._disk.rename(self._directory_of(topic_partition), renamed)
+        self._forget([each.topic_partition for each in going])
+        for topic_partition, unique, delay_ms in going:
+            log = self.logs.pop(topic_partition, None)
+            if log is None:
+                mark("log dir: a damaged log is taken away")
+                del self.damaged[topic_partition]
+            else:
+                log.partition.abandon()
+            self.known.discard(topic_partition)
+            # A name has at most 255 characters: a long topic name is shortened, and the id keeps it unique.
+            suffix = f"-{topic_partition.partition}.{unique}-{fate}"
+            renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
+            with self._or_offline("", f"moving {topic_partition}"):
+                self._disk.rename(self._directory_of(topic_partition), renamed)
+            if fate == "delete":
+                due_ms = self._clock() + delay_ms
+                self._doomed.append((due_ms, renamed))
+                self.deadline_ms = min(self.deadline_ms, due_ms)
+        with self._or_offline("", f"moving {going[0].topic_partition}"):
             self._disk.sync_dir(self.path)
-        if fate == "delete":
-            due_ms = self._clock() + delay_ms
-            self._doomed.append((due_ms, renamed))
-            self.deadline_ms = min(self.deadline_ms, due_ms)
 
-    def _forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a partition from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
-        with self._or_offline(f"cannot move {topic_partition} away", f"moving {topic_partition}"):
-            self.checkpoints.forget(topic_partition)
+    def _forget(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """Remove partitions from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
+        first = topic_partitions[0]
+        with self._or_offline(f"cannot move {first} away", f"moving {first}"):
+            self.checkpoints.forget(topic_partitions)
 
     # --- checkpoints ----------------------------------------------------------------------------------
 
@@ -323,10 +381,10 @@ class LogDir:
         for log in self.logs.values():
             remove_deleted_files(log.partition, now_ms)
             expire_losses(log.partition, now_ms)
-        due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
-        self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
-        for path in due:
-            _remove_tree(self._disk, path)
+        due = [each for each in self._doomed if each[0] <= now_ms][:_REMOVED_AT_ONCE]
+        for each in due:
+            self._doomed.remove(each)
+            _remove_tree(self._disk, each[1])
         self._set_deadline(now_ms)
 
     def heed(self, log: PartitionLog) -> None:
@@ -380,9 +438,15 @@ class LogDir:
 
     def close(self, *, mark_clean: bool) -> None:
         """Close every log, write the checkpoints and, with `mark_clean`, the clean-shutdown marker."""
-        closed = [self.guarded(log.close) for log in list(self.logs.values())]
+        failed: list[Log] = []
+
+        def close(log: Log) -> None:
+            if not self.guarded(log.close):
+                failed.append(log)
+
+        self._node.run_all([partial(close, log) for log in self.logs.values()])
         # Damaged partitions must be checked again, and a clean start would not do that.
-        mark_clean = mark_clean and all(closed) and not self.damaged
+        mark_clean = mark_clean and not failed and not self.damaged
         if self.failure is None and self._lock is not None:
             self.guarded(partial(self._leave_marks, mark_clean))
         self.abandon()

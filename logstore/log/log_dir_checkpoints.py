@@ -61,12 +61,13 @@ class LogDirCheckpoints:
 
     def limit_to(self, topic_partition: TopicPartition, loaded: LoadedLog) -> int:
         """Lower the partition's entries to the recovered log. Returns its first dirty offset."""
-        # The log may be shorter than its checkpoint says: new records at those offsets must not count as
-        # synced.
-        self.recovery_points.lower(topic_partition, loaded.log_end_offset)
-        if self.first_dirty.get(topic_partition) > loaded.log_end_offset:
-            self.first_dirty.set(topic_partition, loaded.log_start_offset)
-        return self.first_dirty.get(topic_partition)
+        with self._lock:  # logs are opened in several threads
+            # The log may be shorter than its checkpoint says: new records at those offsets must not count as
+            # synced.
+            self.recovery_points.lower(topic_partition, loaded.log_end_offset)
+            if self.first_dirty.get(topic_partition) > loaded.log_end_offset:
+                self.first_dirty.set(topic_partition, loaded.log_start_offset)
+            return self.first_dirty.get(topic_partition)
 
     def limited_high_watermark(self, topic_partition: TopicPartition, log_end_offset: int) -> int:
         """Lower a partition's high watermark to the log end, in memory only. Returns the new value."""
@@ -91,13 +92,13 @@ class LogDirCheckpoints:
         if kept != self.first_dirty.offsets:
             self.first_dirty.write(kept)
 
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a partition from all four files."""
+    def forget(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Remove partitions from all four files."""
         with self._lock:
             try:
                 # The cleaner's too: a new partition of that name would count as compacted up to there.
                 for file in (self.recovery_points, self.log_starts, self.high_watermarks, self.first_dirty):
-                    file.forget(topic_partition)
+                    file.forget(topic_partitions)
             except OSError as error:
                 if is_refusal(error):
                     mark("log dir: no room to forget a partition that is to go")

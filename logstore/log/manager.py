@@ -11,7 +11,7 @@ only bounds: a missing or unreadable one costs time, not data.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -23,7 +23,7 @@ from logstore.disk.running import remove_running, write_running
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, LogDirOffline
 from logstore.log.log import Log
-from logstore.log.log_dir import DirectoryProgress, LogDir, NodeFacts
+from logstore.log.log_dir import DirectoryProgress, Leaving, LogDir, NodeFacts, RunAll, one_by_one
 from logstore.log.losses import Loss
 from logstore.log.manager_config import LogManagerConfig
 from logstore.log.partition_log import Clock
@@ -42,7 +42,7 @@ class LogManager:
     partition's, `LogDirOffline` if all dirs fail. A single failed dir is listed in `offline_dirs`.
     """
 
-    # Eleven parameters: each is a separate choice of the program, and all but four have defaults.
+    # Twelve parameters: each is a separate choice of the program, and all but four have defaults.
     def __init__(
         self,
         log_dirs: Sequence[str],
@@ -57,12 +57,14 @@ class LogManager:
         settings: LogManagerConfig | None = None,
         accept_loss: Collection[TopicPartition] = (),
         boot_id: str = "",
+        run_all: RunAll = one_by_one,
     ) -> None:
         """Open the log dirs with the node's `settings`.
 
         `configs` holds the settings of single topics; other topics have `config`, by default the one in
         `settings`. Damaged partitions in `accept_loss` are truncated at the damage instead of being left out.
         `boot_id` identifies the boot of the machine (`logstore.disk.files.boot_id`); empty if unknown.
+        `run_all` opens and closes the logs of a dir, perhaps in threads, which then call `progress`.
         """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
             raise ValueError(f"log dirs are {list(log_dirs)}; give at least one, each only once")
@@ -86,7 +88,7 @@ class LogManager:
         """Compacts the logs and reports their state."""
         self.failed_dirs: list[str] = []
         """Log dirs whose disk failed, as they failed: a look at its length tells of a new one."""
-        node = NodeFacts(disk, clock, random, settings, broker_epoch, boot_id, self.failed_dirs)
+        node = NodeFacts(disk, clock, random, settings, broker_epoch, boot_id, self.failed_dirs, run_all)
         self._dirs: list[LogDir] = []
         try:
             for directory in log_dirs:
@@ -197,8 +199,20 @@ class LogManager:
     ) -> Log:
         """Return the partition's log; a new one goes to the dir with the fewest logs.
 
-        `topic_id` is durable before the log can be written. Raises `InconsistentTopicId`, `LogDirOffline`,
-        `DamagedLog`.
+        The log, its directory and `topic_id` are durable when this returns. Raises `InconsistentTopicId`,
+        `LogDirOffline`, `DamagedLog`, `DiskFull`.
+        """
+        log = self.get_or_begin(topic_partition, config=config, topic_id=topic_id)
+        if log.partition.sync_name is not None:
+            log.flush()
+        return log
+
+    def get_or_begin(
+        self, topic_partition: TopicPartition, *, config: LogConfig | None = None, topic_id: str = ""
+    ) -> Log:
+        """Do as `get_or_create`, but leave it to the first `flush` of a new log to make it durable.
+
+        Append nothing before that. Many new logs that are flushed in threads share fsyncs.
         """
         log = self.get(topic_partition)
         if log is None:
@@ -230,12 +244,13 @@ class LogManager:
             topic_partition, config or self._config_of(topic_partition), accept_loss=accept_loss
         )
 
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Remove the log, even a damaged one; its files are deleted after `file.delete.delay.ms`.
+    def delete(self, *topic_partitions: TopicPartition) -> None:
+        """Remove logs, even damaged ones; their files are deleted after `file.delete.delay.ms`.
 
-        Unknown partitions are ignored. Raises `LogDirOffline`, and `DiskFull` with nothing changed.
+        All of them cost the fsyncs of one. Unknown partitions are ignored. Raises `LogDirOffline`, and
+        `DiskFull`: then nothing changed in the log dir that is full.
         """
-        self._rename_away(topic_partition, "delete")
+        self._rename_away(topic_partitions, "delete")
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Remove the log and keep its files, as `<topic>-<partition>.<32 hex>-stray`, for an operator.
@@ -243,19 +258,24 @@ class LogManager:
         Damaged logs are moved too; unknown partitions are ignored. Raises `LogDirOffline`, and `DiskFull`
         with nothing changed.
         """
-        self._rename_away(topic_partition, "stray")
+        self._rename_away([topic_partition], "stray")
 
-    def _rename_away(self, topic_partition: TopicPartition, fate: str) -> None:
-        home = self._home_of_damaged(topic_partition)
-        config = self._config_of(topic_partition)
-        if home is None:
-            log = self.get(topic_partition)
-            if log is None:
-                return
-            (home,) = (log_dir for log_dir in self._online() if topic_partition in log_dir.logs)
-            config = log.partition.config
-        unique = f"{self._random.getrandbits(128):032x}"
-        home.rename_away(topic_partition, unique, fate, config.file_delete_delay_ms)
+    def _rename_away(self, topic_partitions: Iterable[TopicPartition], fate: str) -> None:
+        going: dict[str, list[Leaving]] = {}
+        for topic_partition in topic_partitions:
+            home = self._home_of_damaged(topic_partition)
+            config = self._config_of(topic_partition)
+            if home is None:
+                log = self.get(topic_partition)
+                if log is None:
+                    continue
+                (home,) = (log_dir for log_dir in self._online() if topic_partition in log_dir.logs)
+                config = log.partition.config
+            unique = f"{self._random.getrandbits(128):032x}"
+            leaving = Leaving(topic_partition, unique, config.file_delete_delay_ms)
+            going.setdefault(home.path, []).append(leaving)
+        for log_dir in self._dirs:
+            log_dir.rename_away(going.get(log_dir.path, ()), fate)
 
     def _online(self) -> list[LogDir]:
         return [log_dir for log_dir in self._dirs if log_dir.failure is None]

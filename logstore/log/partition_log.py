@@ -33,15 +33,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
-from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, write_leader_epoch_checkpoint
+from logstore.checkpoint.entry_files import (
+    LEADER_EPOCH_CHECKPOINT,
+    format_leader_epoch_checkpoint,
+    write_leader_epoch_checkpoint,
+)
 from logstore.checkpoint.identity import (
     PARTITION_METADATA,
+    format_partition_metadata,
     read_partition_metadata,
     write_partition_metadata,
 )
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, is_shortage
-from logstore.disk.files import Disk
+from logstore.disk.files import Disk, put_in_place
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
@@ -125,6 +130,10 @@ class PartitionLog:
         self.is_closed = False
         self.topic_id = read_partition_metadata(self.disk, directory)
         """The topic's id, 22 characters; None if it is not known yet."""
+        self.sync_name: Callable[[], None] | None = None
+        """Set while the log is new: nothing of it is durable before `flush`, which calls this."""
+        self.was_created = False
+        """Whether this process made it: then no former owner can have lost a part of it."""
         self.report: RecoveryReport = loaded.report
         self.segments = Segments(loaded.segments.values())
         self.log_start_offset = loaded.log_start_offset
@@ -230,7 +239,8 @@ class PartitionLog:
                 "a deleted topic of the same name left it; move the directory away"
             )
         with self.lock:
-            self.guarded(lambda: write_partition_metadata(self.disk, self.directory, topic_id))
+            if self.sync_name is None:
+                self.guarded(lambda: write_partition_metadata(self.disk, self.directory, topic_id))
             self.topic_id = topic_id
 
     def producers(self) -> tuple[ProducerEntry, ...]:
@@ -249,7 +259,7 @@ class PartitionLog:
         return self.epoch_cache.epoch_for_offset(offset)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Record that `epoch` starts at `start_offset`; durable when it returns."""
+        """Record that `epoch` starts at `start_offset`; durable when it returns, in a new log at `flush`."""
         with self.lock:
             self.check_writable()
             self.change_epochs(lambda epochs: epochs.assign(epoch, start_offset))
@@ -267,7 +277,10 @@ class PartitionLog:
         """Apply `change` to the epochs: the file first, then the state."""
         changed = LeaderEpochCache(self.epoch_cache.entries)
         if change(changed):
-            self.guarded(lambda: write_leader_epoch_checkpoint(self.disk, self.directory, changed.entries))
+            if self.sync_name is None:
+                self.guarded(
+                    lambda: write_leader_epoch_checkpoint(self.disk, self.directory, changed.entries)
+                )
             self.epoch_cache, self.epochs = changed, changed.entries
             self.latest_epoch = changed.latest_epoch
 
@@ -326,13 +339,15 @@ class PartitionLog:
     def flush(self) -> None:
         """Make every appended record survive power loss, then move the recovery point.
 
-        Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered.
+        A new log, whose name and small files are not durable yet, must be flushed before the first append.
+        Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered. Raises
+        `DiskFull` for a new log, which stays as it is; try again.
         """
         self.sync_up_to(self.log_end_offset)
 
     def sync_up_to(self, offset: int) -> None:
         """Return once everything below `offset` is durable. Concurrent callers share one fsync."""
-        if self.recovery_point < offset:
+        if self.recovery_point < offset or self.sync_name is not None:
             self.check_writable()
             self.group_commit.join()
             self.check_writable()
@@ -342,6 +357,8 @@ class PartitionLog:
 
         `end_offset` was read before the bytes are synced: later appends may be synced too but do not count.
         """
+        if self.sync_name is not None:
+            _finish(self, self.sync_name)
         segments = self.segments
         touched = [each for each in segments.since(self.recovery_point) if each.base_offset < end_offset]
         is_open = False
@@ -357,11 +374,8 @@ class PartitionLog:
                 self.disk.sync_dir(self.directory)
                 for segment in new:
                     segment.name_is_durable = True
-        except FileNotFoundError as error:
-            if self.is_closed:  # abandoned meanwhile: the file is not ours any more, and the disk is fine
-                raise LogClosed(f"{self.directory} was closed; open it again") from error
-            self.fail(error)
         except OSError as error:
+            _refuse_if_closed(self, error)
             if not is_open and is_shortage(error):
                 raise refusal(error, self.directory, "nothing was synced") from error
             self.fail(error)
@@ -448,6 +462,39 @@ def _sync_for_group(log: PartitionLog) -> None:
     log.sync_segments(log.log_end_offset)
 
 
+def _finish(log: PartitionLog, sync_name: Callable[[], None]) -> None:
+    """Write and sync what a new log has in memory only: one fsync for each file and each directory."""
+    while log.sync_name is not None:
+        topic_id, epochs = log.topic_id, log.epochs
+        try:
+            if topic_id is not None:
+                data = format_partition_metadata(topic_id)
+                put_in_place(log.disk, log.directory, PARTITION_METADATA, data)
+            if epochs:
+                data = format_leader_epoch_checkpoint(epochs)
+                put_in_place(log.disk, log.directory, LEADER_EPOCH_CHECKPOINT, data)
+        except OSError as error:
+            _refuse_if_closed(log, error)
+            log.disk_failed(error)
+        try:
+            log.disk.sync_dir(log.directory)
+            sync_name()
+        except OSError as error:
+            _refuse_if_closed(log, error)
+            log.fail(error)
+        with log.lock:
+            if (topic_id, epochs) == (log.topic_id, log.epochs):
+                log.sync_name = None
+                for segment in log.segments:
+                    segment.name_is_durable = True
+
+
+def _refuse_if_closed(log: PartitionLog, error: OSError) -> None:
+    """Raise `LogClosed` if a file is missing because the log was deleted meanwhile: the disk is fine."""
+    if log.is_closed and isinstance(error, FileNotFoundError):
+        raise LogClosed(f"{log.directory} was closed; open it again") from error
+
+
 def _close_files(log: PartitionLog) -> None:
     log.deleted_files.remove_due(log.clock())
     log.snapshots.take(log.producer_state, log.log_end_offset)
@@ -455,10 +502,14 @@ def _close_files(log: PartitionLog) -> None:
     active.become_inactive()
     if active.was_trimmed:
         active.sync_log()
-    active.sync_indexes()
+    # A log without a record has nothing to lose: files that a crash takes are made again.
+    is_blank = not active.size and log.log_end_offset == log.segments.first.base_offset == 0
+    if not is_blank:
+        active.sync_indexes()
     for segment in log.segments:
         segment.close()
-    log.disk.sync_dir(log.directory)
+    if not is_blank:
+        log.disk.sync_dir(log.directory)
 
 
 def files_without_checksum(log: PartitionLog) -> list[str]:

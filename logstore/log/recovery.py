@@ -105,6 +105,7 @@ def load(
     producer_expiration_ms: int = MAX_LONG,
     closed_at: int | None = None,
     accept_loss: bool = False,
+    is_new: bool = False,
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
@@ -113,7 +114,8 @@ def load(
     only tells how bad a loss is. Producers that have been idle for `producer_expiration_ms` are forgotten.
     Raises `OSError`, `DamagedLog` if synced batches are gone or changed (no batch was touched then), and
     `DiskFull` if sound batches must be cut and there is no room for them in quarantine. With `accept_loss`
-    the log is cut where the damage begins, and the report lists it.
+    the log is cut where the damage begins, and the report lists it. `is_new`: the directory was just made,
+    and the caller makes it durable with the rest of the new log.
     """
     opening = Opening(
         disk,
@@ -125,6 +127,7 @@ def load(
         progress or _no_progress,
         producer_expiration_ms,
         accept_loss,
+        is_new=is_new,
     )
     first = _begin(opening)
     try:
@@ -182,9 +185,10 @@ def _recover(
     _settle_epochs(loading, log_end_offset, log_start_offset)
     snapshots = _load_producers(loading, is_clean, start, log_end_offset)
     _settle_seals(loading)
-    loading.disk.sync_dir(loading.directory)
-    for segment in loading.segments.values():
-        segment.name_is_durable = True
+    if not loading.opening.is_new:
+        loading.disk.sync_dir(loading.directory)
+        for segment in loading.segments.values():
+            segment.name_is_durable = True
     return LoadedLog(
         segments=loading.segments,
         log_start_offset=start,

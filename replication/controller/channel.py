@@ -4,10 +4,11 @@
                   newest       oldest │            │ timeout, disconnect, error
                                       └────────────┘ back to the head, sent again after a back-off
 
-An entry becomes one request: it has a kind (LeaderAndIsr, UpdateMetadata, StopReplica) and partitions. Its
-body is built when it is sent, so it lists the live brokers of that moment. A partition that is enqueued again
-is removed from older entries of the same kind: only its last state matters. Requests are sent until they are
-answered or the broker's incarnation is gone; a slow broker delays only itself.
+An entry becomes a request: it has a kind (LeaderAndIsr, UpdateMetadata, StopReplica) and partitions. A large
+one is sent in parts, one after the other: a broker handles a request in one turn, and serves others between
+two. The body is built when it is sent, so it lists the live brokers of that moment. A partition that is
+enqueued again is removed from older entries of the same kind: only its last state matters. Requests are sent
+until they are answered or the broker's incarnation is gone; a slow broker delays only itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from logstore.disk.errors import ErrorCode
@@ -34,6 +36,10 @@ _RESPONSES = {
 }
 
 
+_METADATA_FACTOR = 10
+"""An UpdateMetadata may list that many more partitions: a broker only keeps them."""
+
+
 @dataclass(slots=True)
 class Entry:
     """A future request: its kind, and its content for each partition.
@@ -44,6 +50,14 @@ class Entry:
     kind: type[ControlRequest]
     partitions: dict[TopicPartition, m.PartitionState | m.StopReplicaPartition] = field(default_factory=dict)
     is_full: bool = False
+
+    def part(self, most: int) -> Entry:
+        """Remove and return the first `most` partitions as an entry of their own; `is_full` goes with it."""
+        first = dict(islice(self.partitions.items(), most))
+        for topic_partition in first:
+            del self.partitions[topic_partition]
+        is_full, self.is_full = self.is_full, False
+        return Entry(self.kind, first, is_full)
 
     def drop(self, topic_partitions: Iterable[TopicPartition]) -> bool:
         """Remove these partitions from the request; return whether it had any of them."""
@@ -100,11 +114,15 @@ class Channel:
             self._queue.append(Entry(kind, dict(partitions), is_full))
         self._drop_empty()
 
-    def withdraw(self, topic: str) -> None:
-        """Remove a topic that is gone: requests about it would be sent with the id of its namesake."""
+    def withdraw(self, topic: str, kind: type[ControlRequest] | None = None) -> None:
+        """Remove a topic that is gone from requests (of one kind): they would be sent with its namesake's id.
+
+        The request in flight loses it too, because it may be sent again.
+        """
         entries = [*self._queue, self._in_flight.entry] if self._in_flight is not None else [*self._queue]
         for entry in entries:
-            entry.drop([each for each in entry.partitions if each.topic == topic])
+            if kind is None or entry.kind is kind:
+                entry.drop([each for each in entry.partitions if each.topic == topic])
         self._drop_empty()
 
     def _drop_empty(self) -> None:
@@ -126,7 +144,15 @@ class Channel:
             self._take_back(now_ms)
         if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms:
             return None
-        entry = self._queue.popleft()
+        entry = self._queue[0]
+        most = self._config.partitions_per_request
+        if entry.kind is m.UpdateMetadataRequest:
+            most *= _METADATA_FACTOR
+        if len(entry.partitions) > most:
+            mark("channel: a large request is sent in parts")
+            entry = entry.part(most)
+        else:
+            self._queue.popleft()
         body = build(self.broker_id, self.broker_epoch, entry)
         self._in_flight = _InFlight(next_id(), entry, now_ms + self._config.request_timeout_ms)
         return Send(self.broker_id, self._in_flight.correlation_id, body)

@@ -23,6 +23,12 @@ class ControllerConfig:
     event_retries: int = 3
     """Attempts for a failed event before the controller resigns."""
 
+    partitions_per_request: int = 50
+    """Most partitions in one request to a broker; ten times as many if it only tells their leaders."""
+
+    partitions_per_transaction: int = 50
+    """Most partitions whose states are written to the store in one transaction."""
+
     num_partitions: int = 1
     """Partitions of a topic created with -1."""
     default_replication_factor: int = 1
@@ -62,6 +68,8 @@ class ControllerConfig:
         least = {
             "request_timeout_ms": 1,
             "retry_backoff_ms": 1,
+            "partitions_per_request": 1,
+            "partitions_per_transaction": 1,
             "num_partitions": 1,
             "default_replication_factor": 1,
             "leader_imbalance_check_interval_seconds": 1,

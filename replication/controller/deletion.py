@@ -351,6 +351,9 @@ def advance(context: Context) -> Steps[None]:
             was_replaced |= not (yield from _remove_nodes(context, name, deletion.topic_id))
             for each in context.partitions_of(name):
                 context.record(each, "has deleted the topic")
+            for channel in context.channels.values():
+                # An order may be queued twice. The second one would reach a new topic of this name.
+                channel.withdraw(name, m.StopReplicaRequest)
             context.forget_topic(name)
             del context.deletions[name]
     if was_replaced:

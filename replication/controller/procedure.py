@@ -23,6 +23,7 @@ to be new to us: another writer's, or our own from an event that has started aga
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from logstore.disk.errors import EngineError, ErrorCode
@@ -41,7 +42,6 @@ from logstore.replication.metastore.operations import (
     Create,
     Delete,
     Get,
-    Multi,
     Outcome,
     Set,
     Stat,
@@ -138,9 +138,9 @@ def learn_state(context: Context, topic_partition: TopicPartition, read: Outcome
     return known
 
 
-def fenced_write(
-    context: Context, topic_partition: TopicPartition, state: LeaderAndIsr, over: KnownState | None
-) -> Multi:
+def state_writes(
+    topic_partition: TopicPartition, state: LeaderAndIsr, over: KnownState | None
+) -> tuple[Write, ...]:
     """Return the write of `state` over the version that was read, or over nothing (None).
 
     A first state checks that its topic exists: the node's parents must not come back without the topic.
@@ -148,8 +148,38 @@ def fenced_write(
     path, data = partition_state_path(topic_partition), layout.encode_state(state)
     if over is None:
         is_there = Check(layout.topic_path(topic_partition.topic), ANY_VERSION)
-        return context.fenced(is_there, Create(path, data, make_parents=True))
-    return context.fenced(Set(path, data, over.partition_epoch))
+        return is_there, Create(path, data, make_parents=True)
+    return (Set(path, data, over.partition_epoch),)
+
+
+def _write_states(
+    context: Context, wanted: Mapping[TopicPartition, LeaderAndIsr], *, together: int
+) -> Steps[dict[TopicPartition, Outcome]]:
+    """Write these states over the known ones, `together` in a transaction; return the outcome of each.
+
+    If one write is refused, its whole transaction is. The other partitions in it then get CONNECTION_LOSS:
+    try them again.
+    """
+    writes = {each: state_writes(each, state, context.states.get(each)) for each, state in wanted.items()}
+    names = list(wanted)
+    batches = [names[start : start + together] for start in range(0, len(names), together)]
+    outcomes = yield tuple(
+        context.fenced(*chain.from_iterable(writes[each] for each in batch)) for batch in batches
+    )
+    found: dict[TopicPartition, Outcome] = {}
+    for batch, outcome in zip(batches, outcomes, strict=True):
+        check_fence(outcome)
+        end = 1  # the fence comes first
+        for each in batch:
+            start, end = end, end + len(writes[each])
+            if outcome.error is None:
+                found[each] = Outcome(results=outcome.results[start:end])
+            elif outcome.failed_index < 0 or start <= outcome.failed_index < end:
+                found[each] = Outcome(outcome.error)
+            else:
+                mark("settle: another partition stopped the transaction")
+                found[each] = Outcome(StoreError.CONNECTION_LOSS)
+    return found
 
 
 def settle(
@@ -208,12 +238,12 @@ def settle(
         attempted.update(wanted)
         had_state = {each: context.states[each].state for each in wanted if each in context.states}
         replaced.update(had_state)
-        outcomes = yield tuple(
-            fenced_write(context, each, state, context.states.get(each)) for each, state in wanted.items()
-        )
+        # From the second round on one by one: what stands in the way of one partition must not stop others.
+        together = context.config.partitions_per_transaction if number == 0 else 1
+        outcomes = yield from _write_states(context, wanted, together=together)
         remaining = []
-        for (each, state), outcome in zip(wanted.items(), outcomes, strict=True):
-            check_fence(outcome)
+        for each, state in wanted.items():
+            outcome = outcomes[each]
             if outcome.error is StoreError.NO_NODE and each not in had_state:
                 mark("settle: a topic is gone before its first state")
             elif outcome.error is not None:

@@ -222,16 +222,13 @@ def zombie_controller_writes(stack: ExitStack) -> None:
 
 @plant("state nodes are written without a version check")
 def unconditional_writes(stack: ExitStack) -> None:
-    def fenced_write(context: Any, topic_partition: Any, state: Any, over: Any) -> Multi:
-        multi = real(context, topic_partition, state, over)
-        return Multi(
-            tuple(
-                replace(write, version=ANY_VERSION) if isinstance(write, Set) else write
-                for write in multi.writes
-            )
+    def state_writes(topic_partition: Any, state: Any, over: Any) -> tuple[Any, ...]:
+        return tuple(
+            replace(write, version=ANY_VERSION) if isinstance(write, Set) else write
+            for write in real(topic_partition, state, over)
         )
 
-    real = swap(stack, procedure, "fenced_write", fenced_write)
+    real = swap(stack, procedure, "state_writes", state_writes)
 
 
 @plant("a new leader keeps the previous epoch")

@@ -56,6 +56,7 @@ from logstore.replication.messages import (
 from logstore.replication.partition import ACKS_ALL, Partition
 from logstore.replication.replica_manager import ReplicaManager
 from tests.replication.invariants import check_node
+from tests.replication.new_logs import finished
 
 TP = TopicPartition("t", 0)
 CONTROLLER = 99
@@ -282,6 +283,7 @@ class Stage:
         peer = Peer(CONTROLLER, self._take_id())
         if isinstance(body, LeaderAndIsrRequest):
             effects = orders.leader_and_isr(manager, peer, body, self.now_ms)
+            effects = finished(manager, effects, self.now_ms)
         else:
             effects = orders.update_metadata(manager, peer, body, self.now_ms)
         found = [e for e in effects if isinstance(e, Respond) and e.correlation_id == peer.correlation_id]

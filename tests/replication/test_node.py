@@ -48,6 +48,7 @@ from logstore.replication.metastore.layout import (
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
 from logstore.replication.node import Node
 from logstore.testing.disks.faulty import Fault, FaultyDisk
+from tests.replication.new_logs import finished_in
 from tests.replication.stage import batch
 
 TP = TopicPartition("t", 0)
@@ -67,7 +68,8 @@ class Registering:
         self.effects = self.node.start(self.now_ms)
 
     def receive(self, event: object) -> list[Effect]:
-        self.effects = self.node.receive(event, self.now_ms)  # type: ignore[arg-type]
+        effects = self.node.receive(event, self.now_ms)  # type: ignore[arg-type]
+        self.effects = finished_in(self.node, effects, self.now_ms)
         return self.effects
 
     def call(self) -> StoreCall:

@@ -13,6 +13,7 @@ import pytest
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
+from logstore.replication.carrying import flush
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.effects import (
@@ -30,7 +31,6 @@ from logstore.replication.effects import (
     StoreCall,
     StoreEvent,
     Sync,
-    SyncDone,
 )
 from logstore.replication.messages import CreateTopicsRequest, NewTopic
 from logstore.replication.metastore import layout
@@ -76,8 +76,8 @@ class Host:
                     self._events.append(Request(target, correlation_id, body))
                 case Respond(target, correlation_id, body) if target == self.node.node_id:
                     self._events.append(Response(target, correlation_id, body))
-                case Sync(topic_partition, end_offset):
-                    self._events.append(SyncDone(topic_partition, end_offset))
+                case Sync():
+                    self._events.append(flush(self.node.logs, effect))
 
     def receive(self, event: Event) -> None:
         self._carry_out(self.node.receive(event, self.now_ms))

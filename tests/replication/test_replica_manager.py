@@ -37,6 +37,7 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
 )
 from logstore.replication.replica_manager import ReplicaManager
+from tests.replication.new_logs import finished
 from tests.replication.stage import batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -83,8 +84,8 @@ class Manager:
         return self._ids
 
     def take(self, effects: list[Effect]) -> list[Effect]:
-        self.effects = effects
-        return effects
+        self.effects = finished(self.manager, effects, self.now_ms)
+        return self.effects
 
     def body(self, kind: type[BODY], token: object = None) -> BODY | None:
         """Return the answer of this kind among the last effects."""

@@ -76,7 +76,10 @@ def elect(world: World) -> object:
 def balanced() -> World:
     world = strayed(
         ControllerConfig(
-            request_timeout_ms=1_000, retry_backoff_ms=100, leader_imbalance_check_interval_seconds=20
+            request_timeout_ms=1_000,
+            retry_backoff_ms=100,
+            leader_imbalance_check_interval_seconds=20,
+            partitions_per_transaction=1,
         )
     )
     deadline_ms = world.members[1].controller.deadline_ms

@@ -58,7 +58,11 @@ class Swarm:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         config = ControllerConfig(
-            request_timeout_ms=1_000, retry_backoff_ms=100, leader_imbalance_check_interval_seconds=2
+            request_timeout_ms=1_000,
+            retry_backoff_ms=100,
+            leader_imbalance_check_interval_seconds=2,
+            partitions_per_request=1 + seed % 3,
+            partitions_per_transaction=(50, 1, 3)[seed // 3 % 3],
         )
         self.world = World(BROKERS, seed=seed, config=config)
         made = self.world.create(*(topic(*lists, name=name) for name, lists in ASSIGNMENT.items()))

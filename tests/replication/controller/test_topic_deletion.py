@@ -221,6 +221,26 @@ def test_a_broker_that_has_room_again_is_asked_though_its_refusal_comes_after() 
     assert_gone(world)
 
 
+def test_a_second_order_to_delete_does_not_reach_a_new_topic_of_the_name() -> None:
+    """It was queued when the first one's answer ended the deletion; its id is filled in when it is sent."""
+    world = made()
+    context = context_of(world)
+    request(world)
+    world.run(until=lambda: "t" in context.deletions and context.deletions["t"].is_complete)
+    old_id, channel = context.topics["t"].topic_id, context.channels[3]
+    channel._not_before_ms = world.now_ms + 1_000
+    channel.enqueue(
+        StopReplicaRequest, dict.fromkeys((T0, T1), StopReplicaPartition(BEING_DELETED, delete=True))
+    )
+    world.run(until=lambda: "t" not in context.deletions)
+    world.create(topic((2, 3), (3, 4)))
+    world.run()
+    assert context.topics["t"].topic_id != old_id
+    sent = [each for each in world.members[3].broker.received if isinstance(each, StopReplicaRequest)]
+    assert {each.topic_ids["t"] for each in sent} == {old_id}
+    assert {T0, T1} <= world.members[3].broker.states.keys()
+
+
 def test_the_answer_to_a_former_order_confirms_nothing() -> None:
     """A broker still had to answer an order to stop a replica without deleting it when the deletion began."""
     world = made()

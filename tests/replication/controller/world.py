@@ -159,7 +159,11 @@ class World:
 
     def __init__(self, brokers: int, *, seed: int = 0, config: ControllerConfig | None = None) -> None:
         self.config = config or ControllerConfig(
-            request_timeout_ms=1_000, retry_backoff_ms=100, auto_leader_rebalance_enable=False
+            request_timeout_ms=1_000,
+            retry_backoff_ms=100,
+            auto_leader_rebalance_enable=False,
+            # Every write is a store call of its own, before which a test may stop a controller.
+            partitions_per_transaction=1,
         )
         self.store = MemoryStore()
         self.now_ms = 0
