@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+from logstore.broker.acceptor import SeldomEach
+
 
 class JsonLines(logging.Formatter):
     """Formats time, level, logger, message, and the exception if there is one."""
@@ -21,8 +23,26 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class QuietKazoo(logging.Filter):
+    """Drops what kazoo says of its ordinary work, and of each kind of warning all but one in ten seconds.
+
+    A store that is away for a minute would fill the log otherwise; the node reports the end of a session.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seldom = SeldomEach()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged."""
+        if not record.name.startswith("kazoo"):
+            return True
+        return record.levelno >= logging.WARNING and self._seldom(str(record.msg), record.created) > 0
+
+
 def log_as_json(level: int = logging.INFO) -> None:
     """Log everything of this process to stderr as JSON."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
+    handler.addFilter(QuietKazoo())
     logging.basicConfig(level=level, handlers=[handler])

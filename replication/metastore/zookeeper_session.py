@@ -81,9 +81,22 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
     kazoo's own handler has one thread for watches and another for results, which race.
     """
 
-    def __init__(self, connect_timeout_s: float) -> None:
+    def __init__(self, connect_timeout_s: float, on_death: Callable[[], None]) -> None:
+        """`on_death` is called on a thread of kazoo's that ends with an exception."""
         super().__init__()
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s, self._on_death = connect_timeout_s, on_death
+
+    def spawn(self, func: Any, *arguments: Any, **options: Any) -> Any:
+        def watched() -> None:
+            try:
+                func(*arguments, **options)
+            except Exception:
+                _log.critical(
+                    "a thread of the ZooKeeper client failed; its session counts as lost", exc_info=True
+                )
+                self._on_death()
+
+        return super().spawn(watched)
 
     def start(self) -> None:
         """No threads."""
@@ -161,7 +174,7 @@ class Session:
             # kazoo waits for a server's first answer for the timeout divided by the number of hosts.
             hosts=",".join([address.hosts] * -(-_ATTEMPTS // (address.hosts.count(",") + 1))),
             timeout=timeout_ms / 1000,
-            handler=_InOrder(timeout_ms / 1000 / _ATTEMPTS),
+            handler=_InOrder(timeout_ms / 1000 / _ATTEMPTS, self._on_lost),
             # kazoo's own pauses grow to minutes, in which the session would expire.
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.02, max_delay=min(_LONGEST_PAUSE_S, timeout_ms / 8000)

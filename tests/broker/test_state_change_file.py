@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from logstore.broker import state_change_file
 from logstore.broker.state_change_file import StateChangeFile
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
@@ -44,3 +47,16 @@ def test_a_disk_that_fails_stops_the_log_and_nothing_else() -> None:
     log(CHANGE)
     log(CHANGE)
     assert len(lines(disk)) == 1
+
+
+def test_a_full_file_is_kept_until_the_next_one_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    log = StateChangeFile(PATH, disk=disk)
+    log(CHANGE)
+    monkeypatch.setattr(state_change_file, "MOST_BYTES", 3 * disk.open(PATH).size())
+    for _ in range(10):
+        log(CHANGE)
+    assert [entry.name for entry in disk.scan("") if not entry.is_directory] == [PATH, f"{PATH}.1"]
+    assert len(lines(disk)) == 2
+    assert disk.open(f"{PATH}.1").size() == 3 * disk.open(PATH).size() // 2
+    assert all(parse_line(line) == CHANGE for line in lines(disk))

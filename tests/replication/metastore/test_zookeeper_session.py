@@ -343,3 +343,20 @@ def test_few_calls_are_given_to_kazoo_at_once(rig: Rig) -> None:
         assert len(rig.client.sent) <= 64
         rig.client.answer(stat(1))
     assert rig.take() == []
+
+
+def test_a_thread_of_kazoo_that_dies_ends_its_session_and_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody noticed: the node went on as the owner of a session that nobody kept alive."""
+    rig = Rig(monkeypatch)
+    call = rig.submit(Get("/x"))
+
+    def fails() -> None:
+        raise KeyError("a bug")
+
+    rig.client.options["handler"].spawn(fails).join(30)
+    assert rig.take() == [StoreReply(call, Outcome(StoreError.SESSION_EXPIRED)), SessionExpired(77)]
+    assert rig.client.is_stopped
+    (record,) = (each for each in caplog.records if each.levelname == "CRITICAL")
+    assert "a thread of the ZooKeeper client failed" in record.getMessage()
