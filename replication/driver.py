@@ -309,8 +309,11 @@ class InProcessCluster:
     def create_topic(self, topic: NewTopic, *, timeout_ms: int = 60_000) -> CreateTopicsResponse:
         """Create a topic and wait until each of its partitions has a leader.
 
-        Raises `TimeoutError` if that takes longer than `timeout_ms`, `ValueError` if the topic is refused.
+        Listed nodes that have just been started are waited for. Raises `TimeoutError` if that takes longer
+        than `timeout_ms`, `ValueError` if the topic is refused.
         """
+        listed = {node_id for replicas in topic.assignment for node_id in replicas} & self.nodes.keys()
+        self.run_until(lambda: listed <= self._registered(), timeout_ms)
         body = self.administer(CreateTopicsRequest((topic,)), timeout_ms=timeout_ms)
         if not isinstance(body, CreateTopicsResponse):
             raise TimeoutError(f"create topic {topic.name}: no answer from the controller in {timeout_ms} ms")
@@ -324,6 +327,11 @@ class InProcessCluster:
         ):
             raise TimeoutError(f"topic {topic.name} has partitions without a leader after {timeout_ms} ms")
         return body
+
+    def _registered(self) -> set[int]:
+        """Return the nodes that the controller knows."""
+        contexts = (node.controller.context for node in self.nodes.values() if node.controller.is_active)
+        return {broker for context in contexts if context is not None for broker in context.brokers}
 
     def reassign(
         self, topic_partition: TopicPartition, replicas: tuple[int, ...] | None, *, timeout_ms: int = 60_000
