@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model mutants pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -97,6 +97,9 @@ soak: setup ## Churn topics, groups and connections, and watch memory, descripto
 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long
+
+mutants: setup ## Make 80 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
+	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))
 
 faults: setup ## Fail every disk call in every way
 	$(BIN)/python -m pytest tests/faults -n $(WORKERS) -p no:benchmark

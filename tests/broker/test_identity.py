@@ -117,6 +117,28 @@ def test_two_processes_of_one_broker_never_share_a_block() -> None:
     asyncio.run(run())
 
 
+def test_a_block_that_another_broker_takes_meanwhile_is_its_own() -> None:
+    """Both read the same node; the write of the second one must fail."""
+
+    async def run() -> None:
+        store = Lossy()
+        assert await ProducerIds(1, store.ask, Random(1)).take() == 0
+        others = layout.encode_producer_ids(
+            layout.ProducerIdBlock(2, BLOCK_SIZE, 2 * BLOCK_SIZE - 1, "other")
+        )
+
+        def fate(operation: Operation) -> bool | None:
+            if isinstance(operation, Set):
+                store.fate = lambda operation: None
+                store._store.call(store._session, Set(layout.PRODUCER_IDS_PATH, others, -1), 0)
+            return None
+
+        store.fate = fate
+        assert await ProducerIds(3, store.ask, Random(3)).take() == 2 * BLOCK_SIZE
+
+    asyncio.run(run())
+
+
 def test_blocks_follow_each_other_as_kafka_writes_them() -> None:
     async def run() -> None:
         store = Lossy()

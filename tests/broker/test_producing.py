@@ -251,3 +251,21 @@ def test_what_append_takes() -> None:
         whole,
     ]
     assert records_of(None, b"k", [("h", None)], 77) == [Record(0, 77, b"k", None, (Header("h", None),))]
+
+
+def test_the_sequence_begins_again_behind_the_largest_number() -> None:
+    """It is an int32 in the batch, so 2^31 - 1 is followed by 0, inside a batch or between two."""
+
+    async def test() -> None:
+        leader = Leader()
+        producer = Producer(leader, TP)
+        await producer.send([b"a"])
+        producer._next_sequence = 2**31 - 2
+        await producer.send([b"b", b"c", b"d"])
+        await producer.send([b"e"])
+        producer._next_sequence = 2**31 - 1
+        await producer.send([b"f"])
+        await producer.send([b"g"])
+        assert leader.numbers == [(7, 0), (7, 2**31 - 2), (7, 1), (7, 2**31 - 1), (7, 0)]
+
+    run(test)

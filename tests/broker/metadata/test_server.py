@@ -13,6 +13,7 @@ from kazoo.protocol.serialization import CheckVersion, Connect, Create2, Delete,
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from logstore.broker.limits import Address
+from logstore.broker.metadata import jute
 from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
@@ -158,6 +159,28 @@ def test_a_session_belongs_to_who_knows_its_password() -> None:
         assert await thief.is_cut_off()
         assert await heir.greet(session_id, password) == (session_id, password)
         assert await peer.is_cut_off(), "a session has one connection"
+
+    running(scenario)
+
+
+def test_what_a_replaced_connection_asked_before_is_not_carried_out() -> None:
+    """Its session goes on elsewhere: the client counted the request as lost, and may have repeated it."""
+
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.connect()
+        session_id, password = await peer.greet()
+        server = rig.server
+        former = server._by_session[session_id]
+        await rig.connect()
+        while len(server._connections) < 2:
+            await asyncio.sleep(0)
+        (following,) = server._connections - {former}
+        # Both within one turn of the loop: the request waits for its end.
+        server.ask(former, jute.Asked(5, jute.Kind.CREATE, Create("/late")))
+        server.greet(following, jute.Hello(TIMEOUT_MS, session_id, password))
+        assert await peer.is_cut_off()
+        assert not server._pending, "it had its turn"
+        assert rig.store.tree.node("/late") is None
 
     running(scenario)
 
