@@ -47,6 +47,13 @@ class Rig:
         self.store.close()
 
 
+def framed(xid: int, request: object) -> bytes:
+    """A request as it arrives."""
+    body = request.serialize()  # type: ignore[attr-defined]
+    kind = request.type  # type: ignore[attr-defined]
+    return struct.pack(">iii", len(body) + 8, xid, kind) + bytes(body)
+
+
 class Peer:
     """Speaks in frames."""
 
@@ -68,8 +75,7 @@ class Peer:
         return found, secret
 
     def ask(self, xid: int, request: object) -> None:
-        body = request.serialize()  # type: ignore[attr-defined]
-        self.send(struct.pack(">ii", xid, request.type) + body)  # type: ignore[attr-defined]
+        self._writer.write(framed(xid, request))
 
     async def error(self) -> tuple[int, int]:
         """The next reply's xid and error."""
@@ -176,10 +182,10 @@ def test_what_a_replaced_connection_asked_before_is_not_carried_out() -> None:
             await asyncio.sleep(0)
         (following,) = server._connections - {former}
         # Both within one turn of the loop: the request waits for its end.
-        server.ask(former, jute.Asked(5, jute.Kind.CREATE, Create("/late")))
+        former.data_received(framed(5, Create2("/late", b"", OPEN_ACL_UNSAFE, 0)))
         server.greet(following, jute.Hello(TIMEOUT_MS, session_id, password))
         assert await peer.is_cut_off()
-        assert not server._pending, "it had its turn"
+        assert not server._waiting, "it had its turn"
         assert rig.store.tree.node("/late") is None
 
     running(scenario)
