@@ -15,7 +15,12 @@ from tests.interop.cluster import Cluster
 from tests.suites.verdict import Result
 
 VERSION: Final = "3.0.12"
-SETTINGS: Final = {"auto.create.topics.enable": "true", "num.partitions": "4"}
+SETTINGS: Final = {
+    "auto.create.topics.enable": "true",
+    "num.partitions": "4",
+    # Its consumers ask for 3 s.
+    "group.min.session.timeout.ms": "1000",
+}
 """What its own broker is configured with."""
 _SPEAKS: Final = "3.9.0"
 """The version of Apache Kafka that its tests take the brokers for."""
