@@ -65,9 +65,6 @@ class FetchState:
     phase: Phase
     delayed_until_ms: int = 0
 
-    def is_ready(self, now_ms: int) -> bool:
-        return self.delayed_until_ms <= now_ms
-
     def at(self, fetch_offset: int, last_fetched_epoch: int) -> FetchState:
         """Return the state that fetches from this offset."""
         return FetchState(self.leader_epoch, fetch_offset, last_fetched_epoch, Phase.FETCHING)
@@ -117,6 +114,8 @@ class Fetcher:
         self._changed: dict[TopicPartition, None] = {}
         """Partitions whose place in the session may have to change."""
         self._delayed: list[tuple[int, int, TopicPartition, FetchState]] = []
+        self._paused: set[TopicPartition] = set()
+        """Partitions whose delay has not ended. The clock may step back: an ended delay stays ended."""
         self._sequence = 0
         self._session_id = NO_SESSION
         self._session_epoch = FIRST_SESSION_EPOCH
@@ -142,7 +141,14 @@ class Fetcher:
         if state.delayed_until_ms:
             self._sequence += 1
             heappush(self._delayed, (state.delayed_until_ms, self._sequence, topic_partition, state))
-        elif state.phase is Phase.TRUNCATING:
+            self._paused.add(topic_partition)
+        else:
+            self._queue(topic_partition, state)
+
+    def _queue(self, topic_partition: TopicPartition, state: FetchState) -> None:
+        self._changed[topic_partition] = None
+        self._paused.discard(topic_partition)
+        if state.phase is Phase.TRUNCATING:
             self._truncating[topic_partition] = None
         elif state.phase is not Phase.FETCHING:
             self._asking[topic_partition] = None
@@ -163,6 +169,7 @@ class Fetcher:
         if state is None:
             return False
         self._changed[topic_partition] = None
+        self._paused.discard(topic_partition)
         self._told.pop(topic_partition, None)  # if it comes back, its log may know less than before
         self._truncating.pop(topic_partition, None)
         self._asking.pop(topic_partition, None)
@@ -255,7 +262,7 @@ class Fetcher:
             sent = {known: self._states[known] for known in self._asking}
             body = self._bounds_request(sent)
         else:
-            body = self._fetch_request(broker_epoch, now_ms, may_fetch, describe)
+            body = self._fetch_request(broker_epoch, may_fetch, describe)
             sent = self._in_session
         if not sent and not (isinstance(body, FetchRequest) and body.forgotten):
             return None
@@ -267,7 +274,7 @@ class Fetcher:
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, _, topic_partition, state = heappop(self._delayed)
             if self._states.get(topic_partition) is state:
-                self.put(topic_partition, state.delayed(0))
+                self._queue(topic_partition, state)
 
     def _epoch_request(self, sent: Mapping[TopicPartition, FetchState]) -> OffsetForLeaderEpochRequest:
         return OffsetForLeaderEpochRequest(
@@ -293,7 +300,6 @@ class Fetcher:
     def _fetch_request(
         self,
         broker_epoch: int,
-        now_ms: int,
         may_fetch: Callable[[TopicPartition, FetchState], bool],
         describe: Callable[[TopicPartition], LogFacts],
     ) -> FetchRequest:
@@ -306,7 +312,8 @@ class Fetcher:
         max_wait_ms = config.replica_fetch_wait_max_ms
         for topic_partition in changed:
             state = self._states.get(topic_partition)
-            if state is not None and state.phase is Phase.FETCHING and state.is_ready(now_ms):
+            is_due = state is not None and topic_partition not in self._paused
+            if state is not None and is_due and state.phase is Phase.FETCHING:
                 if may_fetch(topic_partition, state):
                     wanted = self._wanted(state, describe(topic_partition))
                     if self._told.get(topic_partition) != wanted:

@@ -25,7 +25,7 @@ def answers_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return asked.get(correlation_id)
 
     monkeypatch.setattr(Followers, "_find", trusting)
-    monkeypatch.setattr(Fetcher, "_current", lambda self, in_flight: iter(self._states.items()))
+    monkeypatch.setattr(Fetcher, "state_of", lambda self, in_flight, known: self._states.get(known))
 
 
 def repeats_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
