@@ -32,7 +32,7 @@ MEMORY_MIB: Final = {
     "frames": 64,
     "topics": 96,
     "pipelines": 128,
-    "store_writes": 200,  # the tree, a snapshot of it, and requests under way
+    "store_writes": 256,  # the tree, a snapshot of it in pieces and as a whole, and requests under way
     "store_reads": 64,
 }
 """How far a process may grow during an attack."""
