@@ -1,9 +1,11 @@
-"""Run the code blocks of one page in order, in the current folder, as a reader would.
+"""Run the code blocks of pages in order, in the current folder, as a reader would.
 
-    python tests/page_runner.py PAGE [--spark]
+    python tests/page_runner.py PAGE... [--spark]
 
-Python blocks share one namespace. Shell blocks run line by line. Blocks for pytest are run by pytest. Blocks
-that need Spark run only with `--spark`, the others only without it.
+Each page starts with its own namespace and an empty folder: the files of the page before it are removed.
+Several pages in one process share a JVM. The Python blocks of a page share its namespace. Shell blocks run
+line by line. Blocks for pytest are run by pytest. Blocks that need Spark run only with `--spark`, the others
+only without it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -106,7 +109,7 @@ def run_pytest(block: Block) -> None:
     subprocess.run(command, check=True, env=environment)
 
 
-def main(page: Path, *, spark: bool) -> None:
+def run_page(page: Path, *, spark: bool) -> None:
     """Run the page's blocks."""
     whole_page = page.name in ABOUT_SPARK
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -123,5 +126,22 @@ def main(page: Path, *, spark: bool) -> None:
             run_shell(block.code)
 
 
+def empty(folder: Path) -> None:
+    """Remove everything in the folder."""
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+
+
+def main(arguments: list[str]) -> None:
+    """Run the pages. Raises for a folder that is not empty: it might be somebody's."""
+    assert not any(Path().iterdir()), "run this in an empty folder"
+    for page in (each for each in arguments if not each.startswith("--")):
+        run_page(Path(page), spark="--spark" in arguments)
+        empty(Path())
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), spark="--spark" in sys.argv)
+    main(sys.argv[1:])

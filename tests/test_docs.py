@@ -20,6 +20,7 @@ from logstore.config import LogConfig, kafka_name
 from logstore.disk.errors import ErrorCode
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
 from tests.page_runner import ABOUT_SPARK, Block, blocks_of, check
+from tests.spark.spark_home import quick_environment
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.is_file())
@@ -29,18 +30,20 @@ by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relat
 # --- code blocks ------------------------------------------------------------------------------
 
 
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
     """What a reader's shell has, and nothing of this test run."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "JAVA_HOME") if name in os.environ}
-    return {**kept, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    return {**kept, "HOME": str(home), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
 
 
-def run_page(page: Path, tmp_path: Path, *options: str) -> str:
-    """Run the page's blocks in an empty folder; returns what they print."""
+def run_pages(pages: list[Path], tmp_path: Path, *options: str, **variables: str) -> str:
+    """Run the blocks of each page in an empty folder; returns what they print."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests/page_runner.py"), str(page), *options],
-        cwd=tmp_path,
-        env=environment(tmp_path),
+        [sys.executable, "-W", "ignore", str(ROOT / "tests/page_runner.py"), *map(str, pages), *options],
+        cwd=folder,
+        env={**environment(tmp_path), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -64,16 +67,26 @@ WITHOUT_SPARK = [
 
 @pytest.mark.parametrize("page", WITHOUT_SPARK, ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
-    assert run_page(page, tmp_path)
+    assert run_pages([page], tmp_path)
+
+
+WITH_SPARK = [
+    page
+    for page in WITH_CODE
+    if page.name in ABOUT_SPARK or any(block.needs_spark() for block in blocks_of(page))
+]
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "page", [page for page in WITH_CODE if page not in WITHOUT_SPARK or page.name == "README.md"]
-)
-def test_code_blocks_for_spark_run(page: Path, tmp_path: Path) -> None:
-    assert run_page(page, tmp_path, "--spark")
+@pytest.mark.timeout(1800)
+def test_code_blocks_for_spark_run(tmp_path: Path) -> None:
+    """All pages in one process, because a JVM takes many times longer to start than a block to run."""
+    printed = run_pages(WITH_SPARK, tmp_path, "--spark", **quick_environment(tmp_path / "spark"))
+    for page in WITH_SPARK:
+        assert f"--- {page.name}:" in printed
+    # The README's groupBy.
+    assert re.search(r"\| *ann *\| *2 *\|", printed)
+    assert re.search(r"\| *bob *\| *1 *\|", printed)
 
 
 @by_name

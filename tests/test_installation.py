@@ -10,11 +10,13 @@ import sysconfig
 import textwrap
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from logstore.version import VERSION
+from tests.spark.spark_home import quick_environment
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("broker", "checkpoint", "pipeline", "replication", "simulation", "tools")
@@ -32,6 +34,16 @@ def run(
     )
     assert not check or done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def own_names(folder: Path, packages: Sequence[str]) -> None:
+    """Give the folder a package or a module of each of `NAMES`."""
+    for name in NAMES:
+        if name in packages:
+            (folder / name).mkdir()
+            (folder / name / "__init__.py").write_text("MINE = True\n")
+        else:
+            (folder / f"{name}.py").write_text("MINE = True\n")
 
 
 PIP = ("--quiet", "--no-deps", "--no-input", "--disable-pip-version-check")
@@ -67,12 +79,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["packages", "modules"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A project whose own packages, or modules, are called like the ones that we had."""
-    for name in NAMES:
-        if request.param == "packages":
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "__init__.py").write_text("MINE = True\n")
-        else:
-            (tmp_path / f"{name}.py").write_text("MINE = True\n")
+    own_names(tmp_path, packages=NAMES if request.param == "packages" else ())
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_mine.py").write_text(
@@ -178,9 +185,15 @@ def test_types_are_seen_from_outside(python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_spark_finds_the_format(python: Path, project: Path) -> None:
-    """Spark's workers are processes of their own, with the project's folders on their path too."""
+@pytest.mark.timeout(900)
+def test_spark_finds_the_format(python: Path, tmp_path: Path) -> None:
+    """Spark's workers are processes of their own, with the project's folder on their path too.
+
+    One start of Spark for both forms: half of the names are packages, the others modules.
+    """
+    project = tmp_path / "project"
+    project.mkdir()
+    own_names(project, packages=NAMES[::2])
     (project / "job.py").write_text(
         textwrap.dedent("""
         from pyspark.sql import SparkSession
@@ -193,5 +206,6 @@ def test_spark_finds_the_format(python: Path, project: Path) -> None:
         spark.stop()
         """)
     )
-    done = run(python, "job.py", cwd=project, check=False, PYSPARK_PYTHON=str(python))
+    quick = quick_environment(tmp_path / "spark")
+    done = run(python, "job.py", cwd=project, check=False, PYSPARK_PYTHON=str(python), **quick)
     assert "rows 2" in done.stdout, done.stderr

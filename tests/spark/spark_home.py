@@ -23,3 +23,22 @@ def linked_home(directory: Path) -> Path:
     for part in ("jars", "bin", "sbin"):
         (directory / part).symlink_to(installed_home() / part)
     return directory
+
+
+DEFAULTS = """\
+spark.ui.enabled false
+spark.sql.shuffle.partitions 2
+spark.python.unix.domain.socket.enabled true
+"""
+
+
+def quick_environment(directory: Path) -> dict[str, str]:
+    """Return variables with which programs that know nothing of tests start Spark in half the time."""
+    conf = directory / "conf"
+    conf.mkdir(parents=True)
+    (conf / "spark-defaults.conf").write_text(DEFAULTS)
+    return {
+        "SPARK_HOME": str(linked_home(directory / "home")),
+        "SPARK_CONF_DIR": str(conf),
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }

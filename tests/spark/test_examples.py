@@ -1,14 +1,16 @@
-"""The examples, as a newcomer runs them."""
+"""The example with lines whose table is known. It runs as a newcomer runs it in tests/test_docs.py."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -21,36 +23,20 @@ LINES = """\
 """
 
 
-def told(*arguments: str, cwd: Path) -> str:
-    """What a program of Python prints. It must end well."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_log_lines_become_a_table(tmp_path: Path) -> None:
-    """From a file that is there."""
+def test_log_lines_become_a_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a file. The README's run of the example, in tests/test_docs.py, starts a Spark of its own."""
     (tmp_path / "app.log").write_text(LINES)
-    said = told(str(ROOT / "examples/spark_logs.py"), "app.log", "--output", "out", cwd=tmp_path)
-    assert "4 lines sent, 4 read from the topic, 4 rows in" in said
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)  # other tests go on with this session
+    monkeypatch.setattr(
+        sys, "argv", ["spark_logs.py", str(tmp_path / "app.log"), "--output", str(tmp_path / "out")]
+    )
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "examples/spark_logs.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert "4 lines sent, 4 read from the topic, 4 rows in" in capsys.readouterr().out
     report = (tmp_path / "out" / "report.txt").read_text()
     row = next(line.split() for line in report.splitlines() if line.startswith("Executor"))
     assert row == ["Executor", "2", "1", "0", "1"]
     assert "(no log lines)" in report
-
-
-def test_the_readmes_lines_for_spark(tmp_path: Path) -> None:
-    """In a process of its own: they end the session that they began."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    (block,) = (each for each in blocks if "pyspark" in each)
-    rows = told("-c", block, cwd=tmp_path)
-    assert re.search(r"\| *ann *\| *2 *\|", rows)
-    assert re.search(r"\| *bob *\| *1 *\|", rows)
