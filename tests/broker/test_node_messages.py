@@ -95,7 +95,9 @@ def values_of(declared: Any, name: str = "") -> st.SearchStrategy[Any]:
     if declared is type(None):
         return st.none()
     if origin is tuple:
-        return st.lists(values_of(arguments[0], name), max_size=3).map(tuple)
+        # No message lists a partition twice; the reader drops the second one.
+        is_unique = arguments[0] is TopicPartition
+        return st.lists(values_of(arguments[0], name), max_size=3, unique=is_unique).map(tuple)
     if origin is Mapping:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
     if isinstance(declared, type) and issubclass(declared, Enum):
