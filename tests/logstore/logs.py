@@ -72,6 +72,7 @@ def opened(
     recovery_point: int = 0,
     config: LogConfig = EVERY_BATCH,
     accept_loss: bool = False,
+    closed_at: int | None = None,
 ) -> LoadedLog:
     """Load `DIRECTORY` as its owner would after such a stop."""
     return load(
@@ -83,6 +84,7 @@ def opened(
         log_start_offset=start,
         now_ms=10_000,
         accept_loss=accept_loss,
+        closed_at=closed_at,
     )
 
 

@@ -276,6 +276,13 @@ def test_a_stale_tail_of_an_older_epoch_is_cut() -> None:
     ]
 
 
+def test_a_log_that_ends_elsewhere_than_its_owner_left_it_was_not_closed_by_it() -> None:
+    """Another program has written to it since, perhaps without a sync."""
+    disk = closed(A)
+    assert bounds(opened(disk, clean=True, recovery_point=3, closed_at=3)) == (0, 3, 5)
+    assert bounds(opened(disk, clean=True, recovery_point=5, closed_at=5)) == (0, 5, 5)
+
+
 def test_a_crash_while_it_cuts_leaves_no_hole() -> None:
     """A cut in an early segment takes the later ones with it: were it made first, they would come back."""
     disk = disk_with({log_file(0): BATCH_0 + BATCH_3[:-1], log_file(5): BATCH_5})

@@ -37,8 +37,6 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
-    is_quick: bool = False
-    """Whether it belongs to the short form, a part of the test suite."""
 
 
 class Fate(Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,3 +183,14 @@ def test_a_log_that_never_had_an_id_is_deleted_without_one() -> None:
     [response] = responses(rig.order(deletion(topic_id="")))
     assert response.partitions == {TP: ErrorCode.NONE}  # type: ignore[attr-defined]
     assert not has_log(rig)
+
+
+def test_a_role_without_a_registration_does_not_end_a_suspension() -> None:
+    """Others may have led meanwhile: only a role for the new registration says that nobody did."""
+    rig = with_role()
+    rig.receive(SessionExpired(7))
+    rig.register(8, 120)
+    for broker_epoch, code in ((-1, ErrorCode.STALE_BROKER_EPOCH), (120, ErrorCode.NONE)):
+        [response] = responses(rig.order(replace(role(), broker_epoch=broker_epoch)))
+        assert response.partitions == {TP: code}  # type: ignore[attr-defined]
+        assert rig.node.replicas.partitions[TP].is_leader is (code is ErrorCode.NONE)

@@ -527,3 +527,14 @@ def test_a_fetch_of_an_earlier_life_is_refused() -> None:
     assert error_of(rig.fetch, F1, 0, broker_epoch=6) is ErrorCode.NONE
     assert error_of(rig.fetch, F1, 0, broker_epoch=5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert error_of(rig.fetch, F1, 0, broker_epoch=-1) is ErrorCode.NONE
+
+
+def test_the_log_holds_a_batch_of_the_epoch_in_which_it_was_written() -> None:
+    """At the same offset another leader may have written another batch."""
+    rig = Rig()
+    rig.lead(1)
+    rig.write()
+    rig.lead(3)
+    rig.write()
+    held = [(end, epoch) for end in (1, 2, 3) for epoch in range(5) if rig.partition.holds(end, epoch)]
+    assert held == [(1, 1), (2, 3)]

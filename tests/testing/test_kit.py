@@ -342,7 +342,7 @@ def test_a_stop_in_order_leaves_no_gap() -> None:
 
 def test_an_operator_may_give_up_what_nobody_has() -> None:
     """The only way on for a partition whose members all came back with a loss, and it can be seen."""
-    cluster = with_topic(seed=3)
+    cluster = with_topic(seed=0)  # what a power cut leaves is drawn from the seed
     for number in range(5):
         cluster.produce("t", b"%d" % number)
     cluster.power_cut()

@@ -229,7 +229,10 @@ def test_topics_grow() -> None:
             topic = t.CreatePartitionsRequestCreatePartitionsTopic(
                 name="t", count=count, assignments=assignments or None
             )
-            return client.ask(t.CreatePartitionsRequest(topics=[topic], validate_only=validate_only), 3)
+            request = t.CreatePartitionsRequest(
+                topics=[topic], validate_only=validate_only, timeout_ms=30_000
+            )
+            return client.ask(request, 3)
 
         assert (await ask(3, validate_only=True)).results[0].error_code == ErrorCode.NONE
         assert (await ask(1)).results[0].error_code == ErrorCode.INVALID_PARTITIONS
