@@ -181,10 +181,7 @@ def served_above_the_high_watermark(stack: ExitStack) -> None:
     swap(stack, reading, "end_offset_for", end_offset_for)
 
 
-@plant(
-    "a waiting produce is answered by a later leadership",
-    is_rare=True,
-)
+@plant("a waiting produce is answered by a later leadership")
 def answered_in_another_tenure(stack: ExitStack) -> None:
     """Two rules hold this, each for the other: who waits is woken when the leader goes, and tenures are told
     apart. Only without both does it happen."""

@@ -23,6 +23,7 @@ FIRST_SEEDS: dict[str, int] = {
     "old-role-accepted": 462,
     "session-expiry-ignored": 27,
     "former-controller-obeyed": 15,
+    "answered-in-another-tenure": 114,
     "unknown-controller-obeyed": 1,
     "deletion-for-any-registration": 19,
     "departing-broker-readmitted": 250,
@@ -88,7 +89,6 @@ FIRST_SEEDS: dict[str, int] = {
 LATE_SEEDS: dict[str, int] = {
     "former-life-joins": 526,
     "batch-across-the-log-start-refused": 1688,
-    "answered-in-another-tenure": 2969,
     "old-isr-answer-believed": 938,
     "claims-outlive-the-switch": 2087,
     "no-new-epoch-for-new-replicas": 1938,
