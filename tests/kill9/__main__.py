@@ -59,7 +59,7 @@ def _rounds(store: str, count: int) -> int:
         f"{store}: {count} rounds, {outcome.acknowledged} messages acknowledged, "
         f"{outcome.consumed} consumed, "
         f"longest without a leader {longest_s:.2f} s (session {SESSION_MS / 1000:g} s), "
-        f"{outcome.written_anew} written again by a client under a later epoch, "
+        f"{outcome.raised} times librdkafka raised its epoch, "
         f"{len(outcome.violations)} violations",
         flush=True,
     )

@@ -11,23 +11,19 @@ from tests.kill9.workload import Seen, message
 Log = Mapping[int, Mapping[int, bytes]]
 """Partition → offset → value, as it is read after everything has settled."""
 
-
-Epochs = Mapping[int, Mapping[int, int]]
-"""Partition → offset → the producer epoch of the batch there."""
-
 SKIPPED: Final = "skipped sequence numbers"
-"""librdkafka's word for a race of its own: it sends a batch to the new leader before it has taken in that the
-old one refused the batch before, and then both again under a new epoch (docs/clients.md)."""
+"""librdkafka's word for a race of its own: it sends a batch to the new leader before the old one has answered
+the batch before, and then again, under a new epoch, what it does not know to be written (docs/clients.md)."""
 
 
-def violations(seen: Seen, log: Log, epochs: Epochs) -> list[str]:
+def violations(seen: Seen, log: Log) -> list[str]:
     """All that must not be: loss, another order, a repeat, a skip, something read that was not committed."""
     return [
         *(f"a client failed: {error!r}" for error in seen.failures),
         *(f"given up: {each}" for each in seen.refused),
         *_lost(seen, log),
         *(f"librdkafka raised its epoch: {why}" for why in seen.raised if why != SKIPPED),
-        *_out_of_order(log, epochs),
+        *_out_of_order(log),
         *_misread(seen, log),
         *_skipped(seen, log),
     ]
@@ -49,15 +45,6 @@ def _lost(seen: Seen, log: Log) -> list[str]:
     return found
 
 
-def written_anew(log: Log, epochs: Epochs) -> int:
-    """How many messages a producer wrote again under a later epoch: no broker can know them again."""
-    return sum(
-        epochs[partition][offset] > epochs[partition][first]
-        for partition, records in log.items()
-        for offset, first in _repeats(records).items()
-    )
-
-
 def _repeats(records: Mapping[int, bytes]) -> dict[int, int]:
     """Offset → the first offset with the same message, of those that were there before."""
     first: dict[bytes, int] = {}
@@ -68,7 +55,7 @@ def _repeats(records: Mapping[int, bytes]) -> dict[int, int]:
     }
 
 
-def _out_of_order(log: Log, epochs: Epochs) -> list[str]:
+def _out_of_order(log: Log) -> list[str]:
     """Of one producer, numbers rise: one that was there before is a duplicate, else it is out of order."""
     found = []
     for partition, records in log.items():
@@ -79,9 +66,7 @@ def _out_of_order(log: Log, epochs: Epochs) -> list[str]:
             number = int(digits)
             place = f"partition {partition}, offset {offset}: {producer} {number} comes"
             if offset in repeats:
-                first = repeats[offset]
-                if epochs[partition][offset] <= epochs[partition][first]:
-                    found.append(f"{place} twice, first at {first}")
+                found.append(f"{place} twice, first at {repeats[offset]}")
             elif number <= last[producer]:
                 found.append(f"{place} after {last[producer]}")
             last[producer] = max(number, last[producer])
