@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model mutants pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop kill9 model mutants pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -94,6 +94,9 @@ pressure: setup ## Attack a broker and its store in eight ways while a client wo
 
 soak: setup ## Churn topics, groups and connections, and watch memory, descriptors and files; MINUTES=35
 	$(BIN)/python -m tests.pressure soak --minutes $(or $(MINUTES),35)
+
+disk-full: setup ## Fill the disk of a broker again and again, with clients at work (root); MINUTES=20
+	$(BIN)/python -m tests.disk_full --minutes $(or $(MINUTES),20)
 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long

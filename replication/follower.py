@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import CorruptBatch, InvalidRecord, LogDirOffline, OutOfResources
+from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline, OutOfResources
 from logstore.replication import following
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Effect, Send
@@ -56,9 +56,9 @@ _RESPONSES: dict[type[FollowerRequest], type[FollowerResponse]] = {
 class Followers:
     """All partitions that this node follows.
 
-    `on_storage_failure` is called when a partition's log fails, and removes it here; `on_progress` when a log
-    or its bounds may have moved. `may_fetch` holds a fetch back until the log is flushed up to the fetch
-    offset (`synced` durability), and requests that flush.
+    `on_storage_failure` is called when a partition's log fails, and removes it here; `on_disk_full` when an
+    append finds no room; `on_progress` when a log or its bounds may have moved. `may_fetch` holds a fetch
+    back until the log is flushed up to the fetch offset (`synced` durability), and requests that flush.
     """
 
     def __init__(
@@ -68,12 +68,14 @@ class Followers:
         next_id: Callable[[], int],
         may_fetch: Callable[[Partition, int], bool],
         on_storage_failure: Callable[[TopicPartition, Exception], None],
+        on_disk_full: Callable[[TopicPartition], None],
         on_progress: Callable[[TopicPartition], None],
     ) -> None:
         self._config = config
         self._next_id = next_id
         self._may_fetch = may_fetch
         self._on_storage_failure = on_storage_failure
+        self._on_disk_full = on_disk_full
         self._on_progress = on_progress
         self._count = config.num_replica_fetchers
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -280,7 +282,7 @@ class Followers:
                 next_state = self._on_epoch_end(partition, state, answer)
             else:
                 next_state = self._on_bound(partition, state, answer)
-        except (CorruptBatch, InvalidRecord, OutOfResources):
+        except (CorruptBatch, InvalidRecord, OutOfResources) as error:
             # The leader still has the bytes. A full disk may stop an append between two segments, or before
             # the log start offset is written: the log keeps what was appended.
             mark("follower: an append failed half-way and is tried again")
@@ -289,6 +291,9 @@ class Followers:
                     topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch)
                 )
             fetcher.delay(topic_partition, now_ms)
+            if isinstance(error, DiskFull):
+                self._on_disk_full(topic_partition)
+                self._on_progress(topic_partition)
         except (LogDirOffline, OSError) as error:
             mark("follower: its disk failed under an append")
             self._on_storage_failure(topic_partition, error)

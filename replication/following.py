@@ -50,6 +50,12 @@ def append_fetched(
             why = "the leader's log starts inside a batch"
             truncate.truncate_fully_and_start_at(log, error.first_offset, why=why)
             append_as_follower(log, records, leader_epoch=partition.leader_epoch)
+        except OutOfResources:
+            # What is here is a prefix of the leader's log all the same, and clients of a former leader may
+            # wait to learn what became of it.
+            log.set_high_watermark(min(max(high_watermark, log.high_watermark), log.log_end_offset))
+            agree(partition)
+            raise
         partition.counters.replicated_bytes += len(records)
     before = log.high_watermark
     known_here = min(high_watermark, log.log_end_offset)

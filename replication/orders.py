@@ -266,6 +266,9 @@ def take_role(
         if not is_late:
             configure(manager, known, body)
         verdict = judge(manager, known, state, body)
+        leads = state.leader == manager.config.node_id
+        if leads and verdict in (None, ErrorCode.NONE) and manager.wants_relief(known, state.isr):
+            raise DiskFull(f"{topic_partition}: the log dir is full; another replica in sync can lead")
         if verdict is not None:
             return verdict
     elif is_late or is_deleted(manager, topic_partition, topic_id, state.leader_epoch):

@@ -18,13 +18,13 @@ dirs continue. A role refused because the disk was full is requested again, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import LogDirOffline, is_refusal
+from logstore.errors import DiskFull, LogDirOffline, is_refusal
 from logstore.log.manager import LogManager
 from logstore.replication import membership
 from logstore.replication.config import LagCriterion, NodeConfig
@@ -39,6 +39,7 @@ from logstore.replication.errors import (
 from logstore.replication.fetch_sessions import FetchSession, Place
 from logstore.replication.flushes import Flushes
 from logstore.replication.follower import FollowerResponse, Followers
+from logstore.replication.full_dirs import FullDirs
 from logstore.replication.isr import CommittedIsr, PendingIsr
 from logstore.replication.isr_channel import IsrChannel
 from logstore.replication.messages import (
@@ -108,11 +109,13 @@ class ReplicaManager:
         self.retries = RoleRetries(config.replica_fetch_backoff_ms)
         self.isr_channel = IsrChannel(config)
         self.flushes = Flushes(self.effects.append)
+        self.full_dirs = FullDirs(logs.free)
         self.followers = Followers(
             config,
             next_id=next_id,
             may_fetch=self.flushes.covers,
             on_storage_failure=self.take_offline,
+            on_disk_full=self.found_full,
             on_progress=self.waiting.wake,
         )
         self._next_id = next_id
@@ -183,6 +186,10 @@ class ReplicaManager:
         """Complete requests that became ready, add requests that are due, and return all effects."""
         if len(self.logs.failed_dirs) != self._failed_dirs:
             self._resign_with_failed_dirs()
+        if self.full_dirs.found:
+            for path in self.full_dirs.begin(now_ms):
+                self._note_full(path, "has no room", now_ms)
+            self._ask_for_relief(now_ms)
         if self._newly_offline:
             for topic_partition in self._newly_offline:
                 self.note(
@@ -207,6 +214,9 @@ class ReplicaManager:
         """Do what is due: expired requests, ISR members that lag, checkpoints."""
         self.waiting.expire(now_ms)
         self.failures += self.retries.is_due(now_ms)
+        for path in self.full_dirs.probe(now_ms):
+            self._note_full(path, "has room again", now_ms)
+        self._ask_for_relief(now_ms)
         if self._next_isr_check_ms is not None and self._next_isr_check_ms <= now_ms:
             self._next_isr_check_ms = now_ms + self._isr_check_interval_ms
             self._check_isrs(now_ms)
@@ -246,6 +256,7 @@ class ReplicaManager:
             self._next_isr_check_ms,
             self._next_checkpoint_ms,
             self.retries.deadline_ms,
+            self.full_dirs.deadline_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -260,7 +271,36 @@ class ReplicaManager:
         """Return the error code for a refusal; a storage failure also takes the replica offline."""
         if isinstance(error, LogDirOffline) or (isinstance(error, OSError) and not is_refusal(error)):
             self.take_offline(topic_partition, error)
+        elif isinstance(error, DiskFull):
+            self.found_full(topic_partition)
         return code_of(error)
+
+    def found_full(self, topic_partition: TopicPartition) -> None:
+        """Note that an append found no room in the log dir of a replica."""
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            self.full_dirs.found.add(log_dir_of(partition))
+
+    def wants_relief(self, partition: Partition, isr: Collection[int]) -> bool:
+        """Whether another replica should lead: the log dir here is full, and enough others are in sync."""
+        return (
+            log_dir_of(partition) in self.full_dirs.since_ms
+            and self.config.node_id in isr
+            and len(isr) > max(partition.min_insync, 1)
+        )
+
+    def _ask_for_relief(self, now_ms: int) -> None:
+        """Have the controller assign the roles here again, if others can take leaderships over."""
+        if self.full_dirs.since_ms and any(
+            partition.is_leader and self.wants_relief(partition, partition.isr.committed)
+            for partition in self.partitions.values()
+        ):
+            self.failures += self.full_dirs.may_ask(now_ms)
+
+    def _note_full(self, path: str, what: str, now_ms: int) -> None:
+        for topic_partition, partition in self.partitions.items():
+            if log_dir_of(partition) == path and partition.is_leader:
+                self.note(topic_partition, what, now_ms, reason=f"log dir {path}")
 
     def take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
         """Stop acknowledging and serving records of a replica whose log failed."""
@@ -443,3 +483,8 @@ def place_of(partitions: Mapping[TopicPartition, Partition], topic_partition: To
     log = partition.log
     stamp = partition.tenure, partition.leader_epoch, log.log_start_offset, log.cuts, end[0]
     return Place(stamp, end[1])
+
+
+def log_dir_of(partition: Partition) -> str:
+    """Return the log dir that holds the replica's log."""
+    return partition.log.directory.rpartition("/")[0]

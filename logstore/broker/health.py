@@ -3,6 +3,7 @@
     200  {"alive":true,"ready":true,"state":"running","broker_epoch":7}
     503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
 
+`full_log_dirs` are those without room for an append; their leaderships go to other replicas in sync.
 `event_loop` has the longest pauses of the event loop in milliseconds, and the state `slow` for a minute after
 one that exceeded `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the
 remaining descriptors are left to files.
@@ -90,6 +91,7 @@ def health(
     if node is not None:
         facts["broker_epoch"] = node.broker_epoch
         facts["offline_log_dirs"] = sorted(node.logs.offline_dirs)
+        facts["full_log_dirs"] = sorted(node.replicas.full_dirs.since_ms)
     if pauses is not None:
         facts["event_loop"] = {
             "state": "slow" if pauses.is_slow else "ok",

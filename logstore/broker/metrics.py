@@ -282,6 +282,8 @@ def _of_logs(node: Node) -> Iterator[Metric]:
         yield family
     failed = len(node.logs.offline_dirs)
     yield _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log dirs", failed)
+    full = len(node.replicas.full_dirs.since_ms)
+    yield _gauge("kafka_log_logmanager_fulllogdirectorycount", "Log dirs without room for an append", full)
 
 
 def _of_groups(groups: Coordinator) -> Iterator[Metric]:

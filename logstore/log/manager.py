@@ -152,6 +152,13 @@ class LogManager:
         """Log dirs whose disk failed, with the error."""
         return {log_dir.path: str(log_dir.failure) for log_dir in self._dirs if log_dir.failure is not None}
 
+    def free(self, path: str) -> int:
+        """Return the free bytes of the file system of a log dir; 0 if it cannot be asked."""
+        try:
+            return self._disk.free(path)
+        except OSError:
+            return 0
+
     @property
     def is_offline(self) -> bool:
         """Whether all log dirs have failed."""

@@ -144,6 +144,7 @@ def test_a_broker_is_ready_from_registration_to_stop() -> None:
                 "state": "running",
                 "broker_epoch": node.broker_epoch,
                 "offline_log_dirs": [],
+                "full_log_dirs": [],
             }
             stopping = health(node, Loading([]), is_stopping=True)
             assert stopping.status is HTTPStatus.SERVICE_UNAVAILABLE

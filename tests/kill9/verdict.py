@@ -21,15 +21,15 @@ def violations(seen: Seen, log: Log) -> list[str]:
     return [
         *(f"a client failed: {error!r}" for error in seen.failures),
         *(f"given up: {each}" for each in seen.refused),
-        *_lost(seen, log),
+        *lost(seen, log),
         *(f"librdkafka raised its epoch: {why}" for why in seen.raised if why != SKIPPED),
-        *_out_of_order(log),
+        *out_of_order(log),
         *_misread(seen, log),
         *_skipped(seen, log),
     ]
 
 
-def _lost(seen: Seen, log: Log) -> list[str]:
+def lost(seen: Seen, log: Log) -> list[str]:
     found = []
     for partition, acknowledged in seen.acknowledged.items():
         records = log.get(partition, {})
@@ -55,7 +55,7 @@ def _repeats(records: Mapping[int, bytes]) -> dict[int, int]:
     }
 
 
-def _out_of_order(log: Log) -> list[str]:
+def out_of_order(log: Log) -> list[str]:
     """Of one producer, numbers rise: one that was there before is a duplicate, else it is out of order."""
     found = []
     for partition, records in log.items():

@@ -59,6 +59,7 @@ class Following(Rig):
             may_fetch=lambda partition, offset: True,
             on_progress=lambda topic_partition: None,
             on_storage_failure=self._failed,
+            on_disk_full=lambda topic_partition: None,
         )
         self.now_ms = NOW_MS
         self.partition.become_follower(self.state(F1, epoch))

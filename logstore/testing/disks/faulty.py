@@ -122,7 +122,18 @@ class FaultyDisk:
 
     def free(self, directory: str) -> int:
         self._run("free", directory, _nothing)
-        return self.inner.free(directory)
+        return 0 if self._has_no_room else self.inner.free(directory)
+
+    @property
+    def _has_no_room(self) -> bool:
+        """Whether every write fails for want of room from now on."""
+        return any(
+            planned.fault.operation == "pwrite"
+            and planned.fault.forever
+            and planned.fault.path is None
+            and planned.fault.errno == errno.ENOSPC
+            for planned in self._plan
+        )
 
     def check(self, operation: str, path: str) -> Fault | None:
         """Count one call. Raise if it must fail without effect; return a fault to raise after the call."""

@@ -1,0 +1,62 @@
+"""Log dirs without room: a state of the node, found by an append and ended by free space.
+
+    an append finds no room ──▶ full ──every second: is there room again?──▶ ended
+                                 │
+                                 └─▶ the leaderships there go to other replicas, while enough are in sync
+
+A full log dir is no failed one: it serves what it has, and its replicas stay. The node asks for its roles by
+the report that a failed log dir makes too (`Node`), and refuses what others in the ISR can lead
+(`orders.py`). The controller elects one of them, and the replica here follows. Without room it stays out
+of the ISR, so no leadership returns; with room it catches up and joins by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+ROOM_BYTES = 8 << 20
+"""Free space that ends the state: enough for more than the next few batches."""
+PROBE_MS = 1_000
+ASK_AGAIN_MS = 30_000
+
+
+class FullDirs:
+    """The full log dirs of a node. `free` returns the free bytes of a log dir."""
+
+    def __init__(self, free: Callable[[str], int]) -> None:
+        self.since_ms: dict[str, int] = {}
+        """Each full log dir, and when its state began; for reading."""
+        self.deadline_ms: int | None = None
+        """The time of the next probe; None without a full log dir."""
+        self.found: set[str] = set()
+        """Log dirs in which an append of this turn found no room."""
+        self._free = free
+        self._ask_at_ms = 0
+
+    def begin(self, now_ms: int) -> list[str]:
+        """Begin the state for the dirs that were found full in this turn; return those that are new."""
+        new = sorted(self.found - self.since_ms.keys())
+        self.found.clear()
+        if new:
+            self.since_ms.update(dict.fromkeys(new, now_ms))
+            self.deadline_ms = now_ms + PROBE_MS if self.deadline_ms is None else self.deadline_ms
+            self._ask_at_ms = now_ms
+        return new
+
+    def probe(self, now_ms: int) -> list[str]:
+        """Look for free space if that is due; end the state where there is room, and return those dirs."""
+        if self.deadline_ms is None or now_ms < self.deadline_ms:
+            return []
+        ended = [path for path in self.since_ms if self._free(path) >= ROOM_BYTES]
+        for path in ended:
+            del self.since_ms[path]
+        self.deadline_ms = now_ms + PROBE_MS if self.since_ms else None
+        return ended
+
+    def may_ask(self, now_ms: int) -> bool:
+        """Whether to ask now that leaderships go elsewhere; True once in a while."""
+        if not self.since_ms or now_ms < self._ask_at_ms:
+            return False
+        self._ask_at_ms = now_ms + ASK_AGAIN_MS
+        return True
