@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-
 ROOM_BYTES = 8 << 20
 """Free space that ends the state: enough for more than the next few batches."""
 PROBE_MS = 1_000

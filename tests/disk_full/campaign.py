@@ -1,7 +1,7 @@
 """Three brokers, one of them on a file system of 64 MiB that is full again and again, with clients at work.
 
-A round: a file takes all but a little of the space, the producers' batches take the rest, the broker's log dir
-is full for a while, the file goes. Then all replicas have to be in sync again, by themselves. Needs the
+A round: a file takes all but a little of the space, the producers' batches take the rest, the broker's log
+dir is full for a while, the file goes. Then all replicas have to be in sync again, by themselves. Needs the
 permission to mount (root).
 """
 
@@ -162,7 +162,8 @@ def _create_topics(bootstrap: str) -> None:
         NewTopic(TOPIC, PARTITIONS, NODES, config={"segment.bytes": str(MIB)}),
         NewTopic(ELSEWHERE, 1, replica_assignment=[others]),
     ]
-    for made in AdminClient({"bootstrap.servers": bootstrap}).create_topics(topics).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_topics(topics).values():
         made.result(60)
 
 
@@ -172,4 +173,5 @@ def _prefer(bootstrap: str) -> None:
     from confluent_kafka.admin import AdminClient
 
     wanted = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    AdminClient({"bootstrap.servers": bootstrap}).elect_leaders(ElectionType.PREFERRED, wanted).result(60)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.elect_leaders(ElectionType.PREFERRED, wanted).result(60)

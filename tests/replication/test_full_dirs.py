@@ -24,12 +24,13 @@ def send(made: InProcessCluster, value: bytes) -> ErrorCode:
 
 
 def isr_of(made: InProcessCluster) -> frozenset[int]:
-    return made.nodes[made.leader_of(TP)].replicas.partitions[TP].isr.committed
+    return made.nodes[leadership(made)[0]].replicas.partitions[TP].isr.committed
 
 
 def leadership(made: InProcessCluster) -> tuple[int, int]:
     """Return the leader and the leader epoch, which every election raises."""
     leader = made.leader_of(TP)
+    assert leader is not None, "nobody leads"
     return leader, made.nodes[leader].replicas.partitions[TP].leader_epoch
 
 
