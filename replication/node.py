@@ -61,7 +61,7 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
 from logstore.replication.order_gate import OrderGate, Verdict, order_in
-from logstore.replication.replica_manager import ReplicaManager
+from logstore.replication.replica_manager import ReplicaManager, owes_answers
 from logstore.replication.state_change import Sink, unheard
 
 # Each epoch stays in the registration until a controller has read a later one: a few suffice.
@@ -181,7 +181,7 @@ class Node:
 
         Clients that wait for batches which are led elsewhere now get their answers first.
         """
-        return self.departure is not None and self.departure.is_over and not self.replicas.owes_answers
+        return self.departure is not None and self.departure.is_over and not owes_answers(self.replicas)
 
     # --- life ---------------------------------------------------------------------------------
 

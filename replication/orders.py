@@ -40,7 +40,7 @@ from logstore.replication.messages import (
 from logstore.replication.new_logs import RolesUnderWay
 from logstore.replication.order_gate import Order
 from logstore.replication.partition import Partition
-from logstore.replication.replica_manager import ReplicaManager
+from logstore.replication.replica_manager import ReplicaManager, wants_relief
 from logstore.replication.strays import is_of_another_incarnation, strays
 
 _FOR_EVER = sys.maxsize
@@ -267,7 +267,7 @@ def take_role(
             configure(manager, known, body)
         verdict = judge(manager, known, state, body)
         leads = state.leader == manager.config.node_id
-        if leads and verdict in (None, ErrorCode.NONE) and manager.wants_relief(known, state.isr):
+        if leads and verdict in (None, ErrorCode.NONE) and wants_relief(manager, known, state.isr):
             raise DiskFull(f"{topic_partition}: the log dir is full; another replica in sync can lead")
         if verdict is not None:
             return verdict

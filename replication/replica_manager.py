@@ -170,16 +170,6 @@ class ReplicaManager:
         """Replicas that serve nothing because their log failed or is damaged."""
         return len(self.offline) + len(self.logs.damaged)
 
-    @property
-    def owes_answers(self) -> bool:
-        """Whether a client waits for the fate of a batch that this node appended and another leads now."""
-        watchers = self.waiting.produces.watchers
-        return any(
-            not operation.is_completed
-            for topic_partition in self.followers.followed
-            for operation in watchers.get(topic_partition, ())
-        )
-
     # --- turns ---------------------------------------------------------------------------------
 
     def end_turn(self, now_ms: int) -> list[Effect]:
@@ -188,8 +178,8 @@ class ReplicaManager:
             self._resign_with_failed_dirs()
         if self.full_dirs.found:
             for path in self.full_dirs.begin(now_ms):
-                self._note_full(path, "has no room", now_ms)
-            self._ask_for_relief(now_ms)
+                _note_full(self, path, "has no room", now_ms)
+            _ask_for_relief(self, now_ms)
         if self._newly_offline:
             for topic_partition in self._newly_offline:
                 self.note(
@@ -215,8 +205,8 @@ class ReplicaManager:
         self.waiting.expire(now_ms)
         self.failures += self.retries.is_due(now_ms)
         for path in self.full_dirs.probe(now_ms):
-            self._note_full(path, "has room again", now_ms)
-        self._ask_for_relief(now_ms)
+            _note_full(self, path, "has room again", now_ms)
+        _ask_for_relief(self, now_ms)
         if self._next_isr_check_ms is not None and self._next_isr_check_ms <= now_ms:
             self._next_isr_check_ms = now_ms + self._isr_check_interval_ms
             self._check_isrs(now_ms)
@@ -280,27 +270,6 @@ class ReplicaManager:
         partition = self.partitions.get(topic_partition)
         if partition is not None:
             self.full_dirs.found.add(log_dir_of(partition))
-
-    def wants_relief(self, partition: Partition, isr: Collection[int]) -> bool:
-        """Whether another replica should lead: the log dir here is full, and enough others are in sync."""
-        return (
-            log_dir_of(partition) in self.full_dirs.since_ms
-            and self.config.node_id in isr
-            and len(isr) > max(partition.min_insync, 1)
-        )
-
-    def _ask_for_relief(self, now_ms: int) -> None:
-        """Have the controller assign the roles here again, if others can take leaderships over."""
-        if self.full_dirs.since_ms and any(
-            partition.is_leader and self.wants_relief(partition, partition.isr.committed)
-            for partition in self.partitions.values()
-        ):
-            self.failures += self.full_dirs.may_ask(now_ms)
-
-    def _note_full(self, path: str, what: str, now_ms: int) -> None:
-        for topic_partition, partition in self.partitions.items():
-            if log_dir_of(partition) == path and partition.is_leader:
-                self.note(topic_partition, what, now_ms, reason=f"log dir {path}")
 
     def take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
         """Stop acknowledging and serving records of a replica whose log failed."""
@@ -488,3 +457,37 @@ def place_of(partitions: Mapping[TopicPartition, Partition], topic_partition: To
 def log_dir_of(partition: Partition) -> str:
     """Return the log dir that holds the replica's log."""
     return partition.log.directory.rpartition("/")[0]
+
+
+def owes_answers(manager: ReplicaManager) -> bool:
+    """Whether a client waits for the fate of a batch that this node appended and another leads now."""
+    watchers = manager.waiting.produces.watchers
+    return any(
+        not operation.is_completed
+        for topic_partition in manager.followers.followed
+        for operation in watchers.get(topic_partition, ())
+    )
+
+
+def wants_relief(manager: ReplicaManager, partition: Partition, isr: Collection[int]) -> bool:
+    """Whether another replica should lead: the log dir here is full, and enough others are in sync."""
+    return (
+        log_dir_of(partition) in manager.full_dirs.since_ms
+        and manager.config.node_id in isr
+        and len(isr) > max(partition.min_insync, 1)
+    )
+
+
+def _ask_for_relief(manager: ReplicaManager, now_ms: int) -> None:
+    """Have the controller assign the roles here again, if others can take leaderships over."""
+    if manager.full_dirs.since_ms and any(
+        partition.is_leader and wants_relief(manager, partition, partition.isr.committed)
+        for partition in manager.partitions.values()
+    ):
+        manager.failures += manager.full_dirs.may_ask(now_ms)
+
+
+def _note_full(manager: ReplicaManager, path: str, what: str, now_ms: int) -> None:
+    for topic_partition, partition in manager.partitions.items():
+        if log_dir_of(partition) == path and partition.is_leader:
+            manager.note(topic_partition, what, now_ms, reason=f"log dir {path}")

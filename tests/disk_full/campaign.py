@@ -19,8 +19,9 @@ from statistics import quantiles
 
 from logstore.cli.local_cluster import start, stop
 from tests.disk_full.workload import ELSEWHERE, Workload
-from tests.kill9.campaign import NODES, PARTITIONS, PATIENCE_S, SETTINGS, TOPIC, Campaign, read_all
+from tests.kill9.campaign import NODES, PARTITIONS, PATIENCE_S, SETTINGS, Campaign, read_all
 from tests.kill9.verdict import lost, out_of_order
+from tests.kill9.workload import TOPIC
 
 MIB = 1 << 20
 SIZE = 64 * MIB

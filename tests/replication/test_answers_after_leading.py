@@ -14,6 +14,7 @@ from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.messages import ProduceResponse
 from logstore.replication.partition import ACKS_ALL
+from logstore.replication.replica_manager import owes_answers
 from tests.replication.stage import TP, Pending, Stage
 from tests.replication.test_replica_manager import ELSEWHERE, F1, F2, ME, P0, P1, Manager
 
@@ -158,10 +159,10 @@ def test_a_node_that_stops_follows_until_its_clients_are_answered() -> None:
     rig.manager.is_departing = True
     rig.role(F1, 2, P0, P1)
     assert set(rig.manager.followers.followed) == {P0}
-    assert rig.manager.owes_answers
+    assert owes_answers(rig.manager)
     rig.tick(60_000)
     assert rig.error("w") is TIMED_OUT
-    assert not rig.manager.owes_answers
+    assert not owes_answers(rig.manager)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
