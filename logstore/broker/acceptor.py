@@ -17,6 +17,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -105,7 +106,11 @@ class Acceptor:
                 listener.close()
             raise
         port: int = listeners[0].getsockname()[1]
-        self._accepting = [self._loop.create_task(self._accept(each)) for each in listeners]
+        for listener in listeners:
+            task = self._loop.create_task(self._accept(listener))
+            # A task that is cancelled before its first step runs none of its own code.
+            task.add_done_callback(partial(_close, listener))
+            self._accepting.append(task)
         return Address(address.host, port)
 
     def close(self) -> None:
@@ -115,25 +120,27 @@ class Acceptor:
         self._accepting.clear()
 
     async def _accept(self, listener: socket.socket) -> None:
-        try:
-            for number in count(1):
-                try:
-                    accepted, _ = await self._loop.sock_accept(listener)
-                except OSError as error:
-                    if is_shortage(error):
-                        await self._pause(str(error.strerror))
-                    continue  # otherwise the client has left already
-                if accepted.fileno() >= self._descriptors.room_for_others:
-                    accepted.close()
-                    await self._pause(f"{self._descriptors.held_back} are left to files")
-                    continue
-                task = self._loop.create_task(self._open(accepted))
-                self._opening.add(task)
-                task.add_done_callback(self._opening.discard)
-                # Those who are connected have their turn, also while thousands connect at once.
-                await asyncio.sleep(0 if number % AT_ONCE else REST_S)
-        finally:
-            listener.close()
+        for number in count(1):
+            try:
+                accepted, _ = await self._loop.sock_accept(listener)
+            except OSError as error:
+                if is_shortage(error):
+                    await self._pause(str(error.strerror))
+                continue  # otherwise the client has left already
+            if accepted.fileno() >= self._descriptors.room_for_others:
+                accepted.close()
+                await self._pause(f"{self._descriptors.held_back} are left to files")
+                continue
+            task = self._loop.create_task(self._open(accepted))
+            self._opening.add(task)
+            task.add_done_callback(partial(self._opened, accepted))
+            # Those who are connected have their turn, also while thousands connect at once.
+            await asyncio.sleep(0 if number % AT_ONCE else REST_S)
+
+    def _opened(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if task.cancelled():
+            accepted.close()
 
     async def _pause(self, why: str) -> None:
         self.pauses += 1
@@ -154,9 +161,10 @@ class Acceptor:
         except OSError as error:  # mostly a failed TLS handshake; `ssl.SSLError` is one of these
             _log.debug("a new connection failed: %s", error)
             accepted.close()
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
+
+
+def _close(listener: socket.socket, task: asyncio.Task[None]) -> None:
+    listener.close()
 
 
 def _bound(family: int, kind: int, protocol: int, target: object) -> socket.socket:

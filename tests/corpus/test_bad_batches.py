@@ -21,7 +21,7 @@ from logstore.errors import (
     UnsupportedCompression,
 )
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
-from logstore.format.compression import Codec, compress
+from logstore.format.compression import Codec, InflatesTooFar, compress
 from logstore.format.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Record
 from logstore.log.validation import analyse_follower_batches, validate_and_assign
 from tests.logstore.forge import T0, forge, payload, values
@@ -136,18 +136,18 @@ BAD: dict[str, tuple[bytes, type[EngineError]]] = {
     "snappy, bytes after the records": (packed(Codec.SNAPPY, ONE + b"\0"), InvalidRecord),
     "lz4, compressed twice": (packed(Codec.LZ4, compress(Codec.LZ4, ONE)), InvalidRecord),
     "zstd, cut": (forge(compress(Codec.ZSTD, ONE)[:-4], attributes=Codec.ZSTD), InvalidRecord),
-    "gzip bomb": (packed(Codec.GZIP, bytes(2 * MIB)), InvalidRecord),
+    "gzip bomb": (packed(Codec.GZIP, bytes(2 * MIB)), InflatesTooFar),
     "snappy bomb": (forge(oversized_snappy(), attributes=Codec.SNAPPY), RecordTooLarge),
-    "snappy bomb that fits": (forge(oversized_snappy()[:900_000], attributes=Codec.SNAPPY), InvalidRecord),
+    "snappy bomb that fits": (forge(oversized_snappy()[:900_000], attributes=Codec.SNAPPY), InflatesTooFar),
     "raw snappy that declares 4 GiB": (
-        forge(b"\xff\xff\xff\xff\x0f" + bytes(50), attributes=Codec.SNAPPY), InvalidRecord,
+        forge(b"\xff\xff\xff\xff\x0f" + bytes(50), attributes=Codec.SNAPPY), InflatesTooFar,
     ),
     "snappy chunk of -1": (
         forge(compress(Codec.SNAPPY, ONE)[:16] + b"\xff\xff\xff\xff" + bytes(50), attributes=Codec.SNAPPY),
         InvalidRecord,
     ),
-    "lz4 bomb": (packed(Codec.LZ4, bytes(2 * MIB)), InvalidRecord),
-    "zstd bomb": (packed(Codec.ZSTD, bytes(64 * MIB)), InvalidRecord),
+    "lz4 bomb": (packed(Codec.LZ4, bytes(2 * MIB)), InflatesTooFar),
+    "zstd bomb": (packed(Codec.ZSTD, bytes(64 * MIB)), InflatesTooFar),
     "above max.message.bytes": (encode_batch([Record(0, T0, None, bytes(MIB))]), RecordTooLarge),
 }  # fmt: skip
 
