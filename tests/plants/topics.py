@@ -162,13 +162,9 @@ def unfenced_deletion(stack: ExitStack) -> None:
 
 @plant("a deletion request is accepted for another topic id")
 def order_for_another_topic_obeyed(stack: ExitStack) -> None:
-    def stop_one(
-        manager: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool
-    ) -> Any:
+    def stop_one(manager: ReplicaManager, topic_partition: Any, order: Any, topic_id: str) -> Any:
         log = manager.logs.get(topic_partition)
-        return real(
-            manager, topic_partition, order, (log and log.partition.topic_id) or topic_id, is_late=is_late
-        )
+        return real(manager, topic_partition, order, (log and log.partition.topic_id) or topic_id)
 
     real = swap(stack, orders, "stop_one", stop_one)
 

@@ -14,6 +14,16 @@ from tests.testing.marks_index import index_of_marks, parse_index
 EVENTS = 2000
 INDEX = Path(__file__).with_name("marks.txt")
 KNOWN = parse_index(INDEX.read_text())
+NOT_REACHED = {
+    "channel: a large request is sent in parts",
+    "fetch session: a request overtakes one that waits",
+    "log dir: a damaged log is taken away",
+    "settle: a topic is gone before its first state",
+    "topics: another writer's topic has the name",
+}
+"""Marks that none of the seeds 0..2899 reaches: unit tests alone cover them. A simulated cluster has fewer
+partitions than a request holds, and its clients send no second request before the first is answered; the
+others are rare."""
 BUDGET = 150
 """Seeds to look through for a mark whose seed has moved."""
 
@@ -26,7 +36,8 @@ def test_marks_name_one_place_each_by_a_literal() -> None:
 
 def test_the_index_names_every_mark() -> None:
     """One that was added, renamed or removed: make the index anew, see docs/simulation.md."""
-    assert KNOWN.keys() == set(catalogue())
+    assert not KNOWN.keys() & NOT_REACHED
+    assert KNOWN.keys() | NOT_REACHED == set(catalogue())
 
 
 @pytest.mark.simulation

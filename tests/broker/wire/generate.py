@@ -99,6 +99,7 @@ _OURS: Final = {
         'has_rack: bool = wire("bool", versions="12+", tag=10000, ignorable=True, default=True)'
     ],
     "FetchRequestFetchTopic": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
+    "FetchRequestForgottenTopic": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
     "FetchRequestFetchPartition": ['is_synced: bool = wire("bool", versions="12+", tag=10000)'],
     "FetchResponseFetchableTopicResponse": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
