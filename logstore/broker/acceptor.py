@@ -17,6 +17,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final
@@ -89,6 +90,7 @@ class Acceptor:
         self._protocol, self._descriptors, self._tls = protocol, descriptors, tls
         self._loop = asyncio.get_running_loop()
         self._seldom = Seldom()
+        self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -106,15 +108,18 @@ class Acceptor:
                 listener.close()
             raise
         port: int = listeners[0].getsockname()[1]
-        for listener in listeners:
-            task = self._loop.create_task(self._accept(listener))
-            # A task that is cancelled before its first step runs none of its own code.
-            task.add_done_callback(partial(_close, listener))
-            self._accepting.append(task)
+        self._listeners = listeners
+        self._accepting = [self._loop.create_task(self._accept(each)) for each in listeners]
         return Address(address.host, port)
 
     def close(self) -> None:
         """Stop listening; connections that were handed over stay."""
+        # At once, not in the tasks: the loop may run none of their code any more.
+        for listener in self._listeners:
+            with suppress(NotImplementedError):  # a loop without readers
+                self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners = []
         for task in (*self._accepting, *self._opening):
             task.cancel()
         self._accepting.clear()
@@ -161,10 +166,6 @@ class Acceptor:
         except OSError as error:  # mostly a failed TLS handshake; `ssl.SSLError` is one of these
             _log.debug("a new connection failed: %s", error)
             accepted.close()
-
-
-def _close(listener: socket.socket, task: asyncio.Task[None]) -> None:
-    listener.close()
 
 
 def _bound(family: int, kind: int, protocol: int, target: object) -> socket.socket:
