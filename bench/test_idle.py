@@ -1,4 +1,4 @@
-"""What does not move costs nothing: idle partitions, waiting fetches, abandoned ones. Ratios of one run.
+"""Cost of idle partitions and of waiting and abandoned fetches, as ratios within one run.
 
 Three nodes in this process, on disks in memory: each figure is the processor time of the whole cluster.
 `IDLE_PARTITIONS=5000` for more. The bars: throughput beside idle partitions at least 0.9 of that without;

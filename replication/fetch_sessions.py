@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What applies to all partitions of a request. When it changes, all of them are looked at again."""
+    """The settings of a request for all of its partitions. A change makes all of them restless."""
 
     replica_id: int
     broker_epoch: int
@@ -231,7 +231,7 @@ class FetchSessions:
                 self._unwatch(session, topic_partition)
                 self._disturb(session, topic_partition)
         for topic_partition, wanted in body.partitions.items():
-            # What a request names is answered: the reader may have dropped what it was told before.
+            # A partition named in a request is always answered: the reader may have dropped the last answer.
             session.told.pop(topic_partition, None)
             session.wanted[topic_partition] = wanted
             # At the end: others are served before one that has just got its records.
@@ -308,7 +308,7 @@ class FetchSessions:
         if found is None or found.stamp != place.stamp:
             earlier = found.entries if found is not None else []
             found = self.byte_watchers[topic_partition] = _ByteWatchers(place.stamp)
-            # What they wait for has changed: they look when the partition is next woken.
+            # Their old positions mean nothing now: they look when the partition is next woken.
             found.add_all((0, waiting) for _, _, waiting in earlier)
         found.add(max(position, place.position + 1), session.waiting)
 

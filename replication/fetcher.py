@@ -90,7 +90,7 @@ class InFlight:
 
 
 class LogFacts(NamedTuple):
-    """What a fetch says of the follower's log."""
+    """The facts about the follower's log that a fetch states."""
 
     log_start_offset: int
     topic_id: str
@@ -122,7 +122,7 @@ class Fetcher:
         """The epoch of the next fetch."""
         self._in_session: dict[TopicPartition, FetchState] = {}
         self._told: dict[TopicPartition, FetchPartition] = {}
-        """What the leader knows of each partition in the session."""
+        """The last description of each partition that the leader got in the session."""
         self._current = 0
         """How many partitions of the request in flight still have the state it was built from."""
 

@@ -1,4 +1,4 @@
-"""What is measured, and the bar of each figure: ours divided by Kafka's."""
+"""The rows of the comparison and their bars: our figure divided by Kafka's."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _ROOT: Final = Path(__file__).parents[2]
 _CLUSTER_ID: Final = "bG9nc3RvcmUtYmVuY2gxMg"
 _CONTROLLER: Final = 100
 
-# What `kafka-server-start.sh` gives the JVM.
+# The JVM options of `kafka-server-start.sh`.
 _JVM: Final = (
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),

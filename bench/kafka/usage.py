@@ -1,4 +1,4 @@
-"""What processes cost: processor time and memory, from /proc."""
+"""Processor time and memory of processes, from /proc."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A process that runs out of descriptors cannot open the next segment, and a renam
 two amounts are held back for files:
 
 * `Spares` holds a few descriptors open. `OsDisk` gives one up when a call fails for want of one.
-* Whoever accepts connections stops below `room_for_others`: numbers from there on are left to files. The
+* Connections use descriptor numbers below `room_for_others`; files may use all numbers. The
   kernel assigns the lowest free number, so the number of a new connection says how many are in use.
 """
 

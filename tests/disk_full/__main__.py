@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.disk_full.campaign import MIB, SIZE, Round, run
+from tests.kill9.campaign import conclude
 
 
 def main(arguments: list[str]) -> int:
@@ -37,12 +37,7 @@ def main(arguments: list[str]) -> int:
         f"{len(outcome.violations)} violations",
         flush=True,
     )
-    for violation in outcome.violations[:50]:
-        print(f"  {violation}", flush=True)
-    if outcome.violations:
-        print(f"  logs and what the brokers said are kept in {home}", flush=True)
-    else:
-        shutil.rmtree(home)
+    conclude(outcome.violations, home)
     return 1 if outcome.violations else 0
 
 

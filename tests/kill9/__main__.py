@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 
-from tests.kill9.campaign import FAULTS, SESSION_MS, Round, run
+from tests.kill9.campaign import FAULTS, SESSION_MS, Round, conclude, run
 
 _HEAD = f"{'round':>5}  {'store':9} {'fault':10} {'victims':9} {'no leader':>9} {'in sync again':>13}"
 
@@ -63,12 +62,7 @@ def _rounds(store: str, count: int) -> int:
         f"{len(outcome.violations)} violations",
         flush=True,
     )
-    for violation in outcome.violations[:50]:
-        print(f"  {violation}", flush=True)
-    if outcome.violations:
-        print(f"  logs and what the brokers said are kept in {home}", flush=True)
-    else:
-        shutil.rmtree(home)
+    conclude(outcome.violations, home)
     return len(outcome.violations)
 
 

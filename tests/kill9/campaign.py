@@ -12,9 +12,10 @@ without a leader that another broker knows of, from the fault on.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -304,3 +305,13 @@ def run(
             violations(seen, log),
             len(seen.raised),
         )
+
+
+def conclude(violations: Sequence[object], home: str) -> None:
+    """Print the first violations and keep the cluster's directory; without any, remove the directory."""
+    for violation in violations[:50]:
+        print(f"  {violation}", flush=True)
+    if violations:
+        print(f"  logs and messages of the brokers are kept in {home}", flush=True)
+    else:
+        shutil.rmtree(home)

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.errors import CannotUndo, DiskFull, LogDirOffline
 from logstore.log.append import append_as_follower
@@ -18,25 +17,12 @@ from logstore.log.undo import copy_out, put_back
 from logstore.log.upkeep import expire_losses
 from logstore.testing.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
 from logstore.testing.disks.faulty import Fault
+from tests.logstore.ledgers import NOW_MS, SMALL, filled
 from tests.logstore.logs import BATCH_0, BATCH_3, BATCH_5, DIRECTORY, batch, disk_with, log_file
-
-NOW_MS = 1_700_000_000_000
-SMALL = LogConfig(segment_bytes=300, index_interval_bytes=60, segment_index_bytes=240)
 
 
 def opened(disk: Disk, path: str = DIRECTORY) -> Log:
     return Log.open(path, SMALL, disk=disk, clock=lambda: NOW_MS)
-
-
-def filled(disk: Disk, batches: int = 8) -> Log:
-    """Batches of two records each, three a segment; epochs 0, 1, 2."""
-    log = opened(disk)
-    for number in range(batches):
-        append_as_follower(
-            log.partition, batch(2 * number, (number, number + 1), epoch=number // 3), leader_epoch=9
-        )
-    log.flush()
-    return log
 
 
 def logs_of(disk: MemoryDisk) -> dict[str, bytes]:

@@ -53,7 +53,7 @@ class Entry:
     offsets: Offsets
     partition: int
     bytes: int = 0
-    """What `Served.weigh` counted last."""
+    """The last result of `Served.weigh`."""
     wake_ms: int | None = None
 
 
