@@ -291,9 +291,11 @@ class Followers:
                     topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch)
                 )
             fetcher.delay(topic_partition, now_ms)
+            if isinstance(error, OutOfResources):
+                # Clients of a former leader may learn now what became of their batches.
+                self._on_progress(topic_partition)
             if isinstance(error, DiskFull):
                 self._on_disk_full(topic_partition)
-                self._on_progress(topic_partition)
         except (LogDirOffline, OSError) as error:
             mark("follower: its disk failed under an append")
             self._on_storage_failure(topic_partition, error)

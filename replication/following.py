@@ -82,7 +82,13 @@ def reconcile(partition: Partition, answer: EpochEndOffset) -> Truncation:
         own_end_of=log.end_offset_for_epoch,
     )
     why = f"epoch {answer.epoch} ends at {answer.end_offset} for {_leader(partition)}"
-    truncate_to(partition, decision.offset, why=why)
+    try:
+        truncate_to(partition, decision.offset, why=why)
+    except OutOfResources:
+        # No room in quarantine for what goes. Clients that wait to learn what became of it learn it now.
+        mark("follower: it has to cut its log, and has no room in quarantine")
+        partition.doomed = partition.leader_epoch, decision.offset
+        raise
     return decision
 
 

@@ -106,6 +106,8 @@ class Partition:
         """The log start offset that followers and leaders were last told of."""
         self.agreed_epoch = NO_EPOCH
         """The latest leader epoch in which the leader confirmed that this log is a prefix of its own."""
+        self.doomed: tuple[int, int] | None = None
+        """Leader epoch and offset: what that leader told this log to cut, as soon as there is room for it."""
         self.refusals = Refusals()
         self.remote_replicas: dict[int, RemoteReplica] = {}
         """The followers as their leader knows them; empty on a follower."""
@@ -345,9 +347,12 @@ class Partition:
         """Whether the log has the batch that was written in leader epoch `epoch` and ended at `end_offset`.
 
         Only the leader of an epoch writes in it, and it writes each offset once. So the epoch at an offset
-        tells whether the same batch is there, whatever was truncated and fetched meanwhile.
+        tells whether the same batch is there, whatever was truncated and fetched meanwhile. A batch that the
+        leader does not have counts as gone, even while a full disk delays the truncation.
         """
         log = self.log
+        if self.doomed is not None and self.doomed[0] == self.leader_epoch and end_offset > self.doomed[1]:
+            return False
         return end_offset <= log.log_end_offset and log.epoch_for_offset(end_offset - 1) == epoch
 
     @property

@@ -62,6 +62,21 @@ def test_the_batch_is_not_in_the_new_leaders_log() -> None:
     assert stage.values("A") == []
 
 
+def test_the_batch_is_not_in_the_new_leaders_log_and_a_full_disk_delays_the_cut() -> None:
+    """The answer does not wait for room in quarantine: a late one is sent again behind newer messages."""
+    stage = led_by_a()
+    waiting = replaced_after(stage, replicated=False)
+    disk = stage.disks[0]
+    disk.capacity = 0
+    stage.fetch("A")
+    assert waiting.error is NOT_LEADER
+    assert len(stage.values("A")) == 1, "nothing is cut before its bytes are kept"
+    disk.capacity = None
+    stage.advance(1_000)
+    stage.fetch("A")
+    assert stage.values("A") == []
+
+
 def test_another_batch_at_its_offset_is_not_taken_for_it() -> None:
     """The new leader has written at the same offset and committed it, before the old one asks."""
     stage = led_by_a("ABC")
