@@ -89,7 +89,7 @@ def stop(manager: ReplicaManager, now_ms: int) -> list[Effect]:
     for topic_partition in manager.partitions:
         manager.followers.remove(topic_partition)
     effects = session_lost(manager, now_ms)
-    manager.waiting.produces.expire(_FOR_EVER)
+    manager.waiting.expire(_FOR_EVER)
     return effects + manager.end_turn(now_ms)
 
 

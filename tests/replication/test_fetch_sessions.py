@@ -10,7 +10,7 @@ import pytest
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.upkeep import advance_log_start_offset
-from logstore.replication import reading, serving
+from logstore.replication import orders, reading, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client, Peer, Send
 from logstore.replication.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, next_epoch
@@ -168,6 +168,15 @@ def test_appends_of_one_wake_up_are_fetched_at_once(monkeypatch: pytest.MonkeyPa
     assert rig.body(FetchResponse, "consumer") is None, "not committed"
     rig.look()
     assert rig.body(FetchResponse) is None, "answered once"
+
+
+def test_a_fetch_is_answered_when_the_node_stops() -> None:
+    """Nobody looks for it after that turn: the broker would keep the connection for its whole grace."""
+    rig = Rig(P0)
+    rig.manager.waiting.defers_fetches = True
+    assert rig.ask(F1, {P0: 0}, max_wait_ms=WAIT_MS) is None
+    rig.take(orders.stop(rig.manager, rig.now_ms))
+    assert rig.body(FetchResponse) is not None
 
 
 @pytest.mark.parametrize("ends", ["expires", "is abandoned"])
