@@ -182,13 +182,15 @@ class DamageKind(StrEnum):
     LONGER = "longer than sealed"
     OVERLAP = "overlap"
     END_LOST = "end lost"
+    CHANGED = "differs from its seal"
 
 
 class Damage(NamedTuple):
     """A place where a log differs from its durable state.
 
     `file` is relative to the log's directory and `position` a byte in it. `offset` is the first that cannot
-    be served. If the loss is accepted, the `lost_bytes` behind it go too.
+    be served. If the loss is accepted, the `lost_bytes` behind it go too. Sound batches begin again at byte
+    `end_position` and at offset `end_offset`; -1 where that is not known.
     """
 
     kind: DamageKind
@@ -197,6 +199,8 @@ class Damage(NamedTuple):
     offset: int
     text: str
     lost_bytes: int
+    end_position: int = -1
+    end_offset: int = -1
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.position} (offset {self.offset}): {self.kind}: {self.text}"

@@ -21,7 +21,7 @@ from typing import Any, Self
 from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import PassReport, compaction_pass, run
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
 from logstore.format.batch import Batch
 from logstore.format.compression import Codec
@@ -57,6 +57,7 @@ from logstore.log.read import (
     read_bytes,
 )
 from logstore.log.retention import Expired
+from logstore.log.scrub import Cursor, Scrubbed, scrub_for
 from logstore.log.stand_alone import open_stand_alone
 from logstore.log.truncate import truncate_to
 from logstore.log.upkeep import (
@@ -326,6 +327,14 @@ class Log:
             if reports[-1].is_complete or reports[-1].was_aborted:
                 break
         return tuple(reports)
+
+    def scrub(self, cursor: Cursor | None = None, *, max_bytes: int = MAX_LONG) -> Scrubbed:
+        """Read the log and report every stretch that differs from its seal or its checksums.
+
+        Reads about `max_bytes` from `cursor` on (default: all of the log); pass the result's `cursor` to the
+        next call to continue. Changes nothing. Raises `LogClosed`, or `OSError` if the disk cannot be read.
+        """
+        return scrub_for(self.partition, cursor, max_bytes)
 
     def delete_records(self, offset: int) -> int:
         """Stop serving records below `offset` (-1: all of them); returns the log start offset.

@@ -28,11 +28,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logstore.config import MAX_LONG
 from logstore.disk.files import File
 from logstore.errors import CorruptBatch, Damage, DamageKind
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.segment.epochs import EpochEntry
 from logstore.segment.scan import CHUNK_BYTES, HEADER_DTYPE, Fault, last_offsets_of, scan_buffer
-from logstore.segment.seal import Seal
+from logstore.segment.seal import Seal, compared_blocks
 
 SWEEP_BYTES: Final = 4 << 20
 _LENGTH: Final = Struct(">8xi")
@@ -167,33 +169,41 @@ def sweep(file: File, size: int, position: int = 0) -> Sweep:
     positions: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     headers: list[bytes] = []
     bad: list[Bad] = []
-    slot = 0
+    count = 0
+    for piece in swept(file, size, position):
+        positions.append(piece.positions)
+        headers.append(piece.headers.tobytes())
+        bad += [each._replace(slot=count + each.slot) for each in piece.bad]
+        count += len(piece.headers)
+    table = np.frombuffer(b"".join(headers), HEADER_DTYPE)
+    return Sweep(np.concatenate(positions), table, bad)
+
+
+def swept(file: File, size: int, position: int = 0) -> Iterator[Sweep]:
+    """Yield the results of `sweep` in pieces of some megabytes; bad bytes end a piece. Raises `OSError`."""
     window = SWEEP_BYTES
     while position < size:
         data = file.pread(min(window, size - position), position)
         if not data:  # cut by its owner meanwhile
-            break
+            return
         found = scan_buffer(data, len(data))
-        positions.append(found.positions + position)
-        headers.append(found.headers.tobytes())
-        slot += len(found.headers)
-        position += found.end
+        start, position = position, position + found.end
         fault, left = found.fault, len(data) - found.end
+        grown = SWEEP_BYTES
         if fault is Fault.TORN:
-            if found.end and position + left < size:
-                window = SWEEP_BYTES
-                continue  # torn by the window
             whole = LOG_OVERHEAD + _LENGTH.unpack_from(data, found.end)[0] if left >= HEADER_BYTES else 0
-            if left < whole <= size - position:
-                window = whole
-                continue
-        window = SWEEP_BYTES
+            if found.end and position + left < size:
+                fault = None  # torn by the window
+            elif left < whole <= size - position:
+                fault, grown = None, whole
+        bad: list[Bad] = []
         if fault is not None:
             end = _next_sound(file, position, size)
-            bad.append(Bad(position, end, fault, slot))
+            bad.append(Bad(position, end, fault, len(found.headers)))
             position = end
-    table = np.frombuffer(b"".join(headers), HEADER_DTYPE)
-    return Sweep(np.concatenate(positions), table, bad)
+        window = grown
+        if len(found.headers) or bad:
+            yield Sweep(found.positions + start, found.headers, bad)
 
 
 def _next_sound(file: File, position: int, size: int) -> int:
@@ -255,6 +265,149 @@ def misplaced(headers: npt.NDArray[np.void]) -> Iterator[Misplaced]:
         else:
             yield Misplaced(kept.pop(), found, True)
             kept.append(slot)
+
+
+# --- a segment of a log ----------------------------------------------------------------------------
+
+
+class Judged(NamedTuple):
+    """The result of a step of `judge_segment`: `size` bytes were read, up to byte `position`."""
+
+    size: int
+    position: int
+    damages: tuple[Damage, ...] = ()
+
+
+class Expected(NamedTuple):
+    """What is known of a segment: its base, its size, the end of its offsets, its seal and epoch history."""
+
+    base_offset: int
+    size: int
+    end_offset: int
+    seal: Seal | None = None
+    history: Sequence[EpochEntry] = ()
+
+
+def judge_segment(file: File, expected: Expected, position: int = 0) -> Iterator[Judged]:
+    """Compare a segment with its seal, or batch by batch if it has none or differs from it.
+
+    Yields after each step of some megabytes; the last step carries the damages. A sealed segment may be
+    judged from byte `position` on. Raises `OSError`.
+    """
+    seal = expected.seal
+    broken: list[tuple[int, int]] = []
+    if seal is not None:
+        for start, end, is_right in compared_blocks(file, seal, position):
+            if not is_right:
+                broken.append((start, end))
+            yield Judged(end - start, 0 if broken else end)
+        if not broken and expected.size == seal.size:
+            return
+    walk = _SegmentWalk(expected, broken)
+    for piece in swept(file, expected.size):
+        before = walk.end
+        walk.take(piece)
+        yield Judged(walk.end - before, 0)
+    yield Judged(0, expected.size, walk.damages())
+
+
+class _SegmentWalk:
+    """Finds the stretches of a segment that are not what was written, a piece of it at a time."""
+
+    def __init__(self, expected: Expected, broken: Sequence[tuple[int, int]]) -> None:
+        self._expected = expected
+        self._name = _log_name(expected.base_offset)
+        self._history_starts = np.array([entry.start_offset for entry in expected.history], np.int64)
+        self._history_epochs = np.array([entry.epoch for entry in expected.history], np.int64)
+        self._broken = {block: (MAX_LONG, -1) for block in broken}
+        """Blocks that differ from the seal → the offsets of the sound batches that lie in them."""
+        self._damages: list[Damage] = []
+        self._open: tuple[int, int, Fault] | None = None
+        self._next_offset = expected.base_offset
+        self.end = 0
+
+    def take(self, piece: Sweep) -> None:
+        """Judge the next batches."""
+        bases, lasts = piece.bases, piece.lasts
+        faults = self._faults(piece, bases, lasts)
+        for bad in piece.bad:
+            faults.setdefault(bad.slot, bad.fault)
+        sizes = piece.headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
+        first = 0
+        for slot in sorted(faults):
+            self._sound(piece.positions[first:slot], sizes[first:slot], bases[first:slot], lasts[first:slot])
+            at = int(piece.positions[slot]) if slot < len(bases) else piece.bad[0].position
+            self._open = self._open or (at, self._next_offset, faults[slot])
+            first = slot + 1
+        self._sound(piece.positions[first:], sizes[first:], bases[first:], lasts[first:])
+        self.end = piece.bad[-1].end if piece.bad else int(piece.positions[-1] + sizes[-1])
+
+    def _faults(
+        self, piece: Sweep, bases: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64]
+    ) -> dict[int, Fault]:
+        """Return the sound batches that are not in their place, by number."""
+        faults: dict[int, Fault] = {}
+        for wrong in misplaced(piece.headers):
+            faults[wrong.slot] = wrong.fault
+            if not wrong.is_certain:
+                faults.setdefault(wrong.slot - 1, wrong.fault)
+        outside = (bases < self._next_offset) | (lasts < bases) | (lasts >= self._expected.end_offset)
+        for slot in np.flatnonzero(outside).tolist():
+            faults.setdefault(slot, Fault.OFFSETS)
+        if len(self._history_starts):
+            slots = np.searchsorted(self._history_starts, bases, "right") - 1
+            epochs = piece.headers["leader_epoch"]
+            wrong = (slots >= 0) & (epochs >= 0) & (self._history_epochs[slots] != epochs)
+            for slot in np.flatnonzero(wrong).tolist():
+                faults.setdefault(slot, Fault.HISTORY)
+        return faults
+
+    def _sound(
+        self,
+        positions: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        bases: npt.NDArray[np.int64],
+        lasts: npt.NDArray[np.int64],
+    ) -> None:
+        if not len(bases):
+            return
+        self._close(int(positions[0]), int(bases[0]))
+        self._next_offset = int(lasts[-1]) + 1
+        for (start, end), (low, high) in self._broken.items():
+            inside = (positions < end) & (positions + sizes > start)
+            if inside.any():
+                low, high = min(low, int(bases[inside][0])), max(high, int(lasts[inside][-1]) + 1)
+                self._broken[start, end] = low, high
+
+    def _close(self, position: int, offset: int) -> None:
+        if self._open is None:
+            return
+        start, first, fault = self._open
+        self._open = None
+        kind = DamageKind.EPOCH_BACK if fault is Fault.EPOCHS else DamageKind.BAD_BATCH
+        self._damages.append(
+            Damage(kind, self._name, start, first, fault.value, position - start, position, offset)
+        )
+
+    def damages(self) -> tuple[Damage, ...]:
+        """Return the damages of the whole segment, by position."""
+        expected = self._expected
+        end_offset = expected.end_offset if expected.seal is None else expected.seal.end_offset
+        if self._open is None and self.end < expected.size:  # it became shorter
+            self._open = self.end, self._next_offset, Fault.TORN
+        self._close(expected.size, end_offset)
+        if expected.seal is not None and expected.size != expected.seal.size:
+            kind = DamageKind.SHORTER if expected.size < expected.seal.size else DamageKind.LONGER
+            text = f"{expected.size} bytes where {expected.seal.size} were sealed"
+            place = expected.size, self._next_offset
+            self._damages.append(Damage(kind, self._name, *place, text, 0, expected.size, end_offset))
+        for (start, end), (low, high) in self._broken.items():
+            if not any(each.position < end and start < each.end_position for each in self._damages):
+                text = f"bytes {start} to {end} differ from the sealed content, though every batch is sound"
+                self._damages.append(
+                    Damage(DamageKind.CHANGED, self._name, start, low, text, end - start, end, high)
+                )
+        return tuple(sorted(self._damages, key=lambda each: each.position))
 
 
 # --- a whole directory ------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ VERSION: Final = 1
 _CHECKED: Final = 6
 _HEAD: Final = Struct(">HIqqqqIIII")
 _DIGEST: Final = np.dtype(">u4")
+_CRC: Final = Struct(">I")
 
 
 class Seal(NamedTuple):
@@ -114,13 +115,22 @@ def make_seal(
     return Seal(base_offset, end_offset, successor, size, *digests, BLOCK_BYTES, blocks)
 
 
+def compared_blocks(file: File, seal: Seal, position: int = 0) -> Iterator[tuple[int, int, bool]]:
+    """Yield bytes [start, end) of each block from the one of byte `position` on, and whether it is as sealed.
+
+    Raises `OSError`.
+    """
+    size = seal.block_bytes
+    for number in range(position // size, len(seal.blocks) // _DIGEST.itemsize):
+        start, end = number * size, min((number + 1) * size, seal.size)
+        data = file.pread(end - start, start)
+        (crc,) = _CRC.unpack_from(seal.blocks, number * _CRC.size)
+        yield start, end, len(data) == end - start and crc32c(data) == crc
+
+
 def broken_blocks(file: File, seal: Seal) -> Iterator[tuple[int, int]]:
     """Yield bytes [start, end) of each block of `file` that differs from the seal. Raises `OSError`."""
-    sealed = np.frombuffer(seal.blocks, _DIGEST).tolist()
-    for number, crc in enumerate(digest(file, seal.size, seal.block_bytes)):
-        if crc != sealed[number]:
-            start = number * seal.block_bytes
-            yield start, min(start + seal.block_bytes, seal.size)
+    return ((start, end) for start, end, is_right in compared_blocks(file, seal) if not is_right)
 
 
 def seal_path(directory: str, base_offset: int) -> str:

@@ -61,8 +61,8 @@ class Workload:
     def plain(self) -> None:
         """Sends each message once, with its answer before the next one is sent; an error is an error.
 
-        Without the wait librdkafka itself changes the order: what the old leader refuses it sends again, behind
-        what it has sent to the new leader meanwhile.
+        Without the wait librdkafka itself changes the order: what the old leader refuses it sends again,
+        behind what it has sent to the new leader meanwhile.
         """
         self._confluent("plain", TOPIC, {"message.send.max.retries": 0}, is_plain=True)
 

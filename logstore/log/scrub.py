@@ -1,0 +1,99 @@
+"""Scrub a log: read all of it, a few megabytes a step, and find the bytes that are not what was written.
+
+    sealed segment     every block against the seal; if one differs, batch by batch
+    other segments     batch by batch, to the end that the segment has when its turn comes
+
+`scrub` is a generator, so its caller decides when the next step runs and how much may be read a second. Each
+step names the place from which another scrub can continue. Appends, reads, compaction and truncation go on
+meanwhile: what is found in a segment counts only if nothing was cut from the log since its first byte was
+read, otherwise the segment is read again. `damage.judge_segment` decides what is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logstore.config import MAX_LONG
+from logstore.errors import Damage, DamageKind, LogClosed
+from logstore.log.partition_log import PartitionLog
+from logstore.segment.damage import Expected, judge_segment
+from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
+
+
+class Cursor(NamedTuple):
+    """A place in a log: byte `position` of the segment at `base_offset`, or of the next one behind it."""
+
+    base_offset: int = 0
+    position: int = 0
+
+
+class Scrubbed(NamedTuple):
+    """The result of a step, or of several: `size` bytes were read.
+
+    `cursor` is the place to continue from; None at the end of the log.
+    """
+
+    size: int
+    cursor: Cursor | None
+    damages: tuple[Damage, ...] = ()
+
+
+def scrub(log: PartitionLog, cursor: Cursor | None = None) -> Iterator[Scrubbed]:
+    """Yield after each step, which reads one to four megabytes (or one batch, if that is larger).
+
+    A damaged stretch is reported once, when the end of its segment is reached. Raises `LogClosed` if the log
+    was closed meanwhile, and `OSError` if the disk cannot be read.
+    """
+    base_offset, position = cursor or Cursor()
+    while (segment := log.segments.higher(base_offset - 1)) is not None:
+        if segment.base_offset != base_offset:
+            position = 0
+        base_offset, cuts = segment.base_offset, log.cuts
+        for step in _scrub_segment(log, segment, position):
+            if log.is_closed:
+                raise LogClosed(f"{log.directory} was closed; open it again")
+            if step.damages and (log.cuts != cuts or log.segments.get(base_offset) is not segment):
+                position = 0
+                break  # it was cut or replaced: once more, as it is now
+            yield step
+        else:
+            base_offset, position = base_offset + 1, 0
+    yield Scrubbed(0, None)
+
+
+def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterator[Scrubbed]:
+    base_offset, seal = segment.base_offset, segment.seal
+    following = log.segments.higher(base_offset)
+    expected = Expected(
+        base_offset,
+        segment.size,
+        MAX_LONG if following is None else following.base_offset,
+        seal,
+        log.epochs,
+    )
+    try:
+        with segment.log_for_reading() as file:
+            for step in judge_segment(file, expected, position if seal is not None else 0):
+                yield Scrubbed(step.size, Cursor(base_offset, step.position), step.damages)
+    except FileNotFoundError:
+        name, end_offset = file_name(base_offset, LOG_SUFFIX), expected.end_offset
+        text = "the file is missing"
+        damage = Damage(DamageKind.SEGMENT_GONE, name, 0, base_offset, text, segment.size, -1, end_offset)
+        yield Scrubbed(0, Cursor(base_offset), (damage,))
+
+
+def scrub_for(log: PartitionLog, cursor: Cursor | None, max_bytes: int) -> Scrubbed:
+    """Run the steps of `scrub` from `cursor` on until `max_bytes` were read or the log ends.
+
+    A segment that is read batch by batch is read to its end: nothing inside of it could be continued from.
+    """
+    start = cursor or Cursor()
+    reached: Cursor | None = start
+    size, damages = 0, list[Damage]()
+    for step in scrub(log, start):
+        size, reached = size + step.size, step.cursor
+        damages += step.damages
+        if size >= max_bytes and reached != start and (reached is None or reached.position):
+            break
+    return Scrubbed(size, reached, tuple(damages))
