@@ -112,9 +112,10 @@ PUBLIC = {
         BrokerStopped Client RequestRefused RequestUnanswered SharedStore open_store
     """,
     "logstore.testing": """
-        CrashLab CrashReport CrashRun CrashViolation Delivery Fault FaultyDisk Features Fetched MemoryDisk
-        Operation PartitionChecker Profile RecordingDisk Report RequestFailed STORE SimulatedCluster
-        SimulatedConsumer SimulatedProducer Swarm Timings Violation VolatileDisk World check_recovery draw run
+        CrashLab CrashReport CrashRun CrashViolation CrashedCopy Delivery Fault FaultyDisk Features Fetched
+        MemoryDisk Operation PartitionChecker Profile RecordingDisk Report RequestFailed STORE
+        SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation VolatileDisk World
+        check_recovery crashed_copy draw every_cut run
     """,
 }
 

@@ -32,6 +32,7 @@ from logstore.checkpoint.clean_shutdown import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.config import MAX_LONG, LogConfig
+from logstore.disk.copying import remove_tree
 from logstore.disk.errors import CorruptCheckpoint, EngineError, is_shortage
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir
 from logstore.disk.marks import mark
@@ -384,7 +385,7 @@ class LogDir:
         due = [each for each in self._doomed if each[0] <= now_ms][:_REMOVED_AT_ONCE]
         for each in due:
             self._doomed.remove(each)
-            _remove_tree(self._disk, each[1])
+            remove_tree(self._disk, each[1])
         self._set_deadline(now_ms)
 
     def heed(self, log: PartitionLog) -> None:
@@ -475,13 +476,3 @@ class LogDir:
 def _unlinking_ms(log: PartitionLog) -> int:
     """Return when the log's next deleted files or expired losses are due; `MAX_LONG` for never."""
     return min(log.deleted_files.deadline_ms, log.quarantine.due_ms)
-
-
-def _remove_tree(disk: Disk, directory: str) -> None:
-    for entry in disk.scan(directory):
-        path = f"{directory}/{entry.name}"
-        if entry.is_directory:
-            _remove_tree(disk, path)
-        else:
-            disk.remove(path)
-    disk.remove_dir(directory)

@@ -11,6 +11,10 @@ assert report.is_good, report.violation
 report = CrashLab(recover, judge).explore(workload, promise)
 assert report.is_good, report
 
+for copy in every_cut(log, "copies"):
+    with Log.open(copy.path) as found:
+        assert found.log_end_offset == copy.log_end_offset
+
 disk = FaultyDisk(MemoryDisk())
 disk.inject(Fault(operation="sync"))
 
@@ -27,6 +31,7 @@ from logstore.lazily import names_from
 if TYPE_CHECKING:
     from logstore.testing.checkers import PartitionChecker
     from logstore.testing.crash import CrashLab, CrashReport, CrashRun, CrashViolation
+    from logstore.testing.crashed_logs import CrashedCopy, crashed_copy, every_cut
     from logstore.testing.disks import (
         Fault,
         FaultyDisk,
@@ -58,6 +63,7 @@ __all__ = [
     "CrashReport",
     "CrashRun",
     "CrashViolation",
+    "CrashedCopy",
     "Delivery",
     "Fault",
     "FaultyDisk",
@@ -79,7 +85,9 @@ __all__ = [
     "VolatileDisk",
     "World",
     "check_recovery",
+    "crashed_copy",
     "draw",
+    "every_cut",
     "run",
 ]
 
@@ -89,6 +97,7 @@ __getattr__ = names_from(
     {
         "checkers": ("PartitionChecker",),
         "crash": ("CrashLab", "CrashReport", "CrashRun", "CrashViolation"),
+        "crashed_logs": ("CrashedCopy", "crashed_copy", "every_cut"),
         "disks": _DISKS,
         "kit": ("SimulatedCluster",),
         "kit_clients": ("Delivery", "Fetched", "RequestFailed", "SimulatedConsumer", "SimulatedProducer"),
