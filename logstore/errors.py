@@ -183,6 +183,7 @@ class DamageKind(StrEnum):
     OVERLAP = "overlap"
     END_LOST = "end lost"
     CHANGED = "differs from its seal"
+    INDEX = "bad index of aborted transactions"
 
 
 class Damage(NamedTuple):

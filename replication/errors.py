@@ -4,6 +4,7 @@
     ├── UnknownTopicOrPartition    3   neither hosted here nor in the metadata cache
     ├── NotLeaderOrFollower        6   retriable: refresh metadata, then ask the leader
     ├── ReplicaStorageFailed      56   retriable: this replica's log dir is offline
+    ├── AnotherShouldLead         56   retriable: the log here is damaged or full, and others are in sync
     ├── NotEnoughReplicas         19   retriable: nothing was appended
     ├── InvalidRequiredAcks       21   acks other than 0, 1 and -1
     ├── InvalidRequest            42   a peer broke the protocol
@@ -44,6 +45,13 @@ class UnknownTopicId(EngineError):
 
 class ReplicaStorageFailed(EngineError):
     """The log of this replica failed; it stays offline until the node restarts."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+
+class AnotherShouldLead(EngineError):
+    """This replica refuses to lead, because others in sync can."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True

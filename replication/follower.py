@@ -57,8 +57,9 @@ class Followers:
     """All partitions that this node follows.
 
     `on_storage_failure` is called when a partition's log fails, and removes it here; `on_disk_full` when an
-    append finds no room; `on_progress` when a log or its bounds may have moved. `may_fetch` holds a fetch
-    back until the log is flushed up to the fetch offset (`synced` durability), and requests that flush.
+    append finds no room; `on_stuck` when a leader sends damaged batches, or has none to send, once until they
+    are sound; `on_progress` when a log or its bounds may have moved. `may_fetch` holds a fetch back until the
+    log is flushed up to the fetch offset (`synced` durability), and requests that flush.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Followers:
         may_fetch: Callable[[Partition, int], bool],
         on_storage_failure: Callable[[TopicPartition, Exception], None],
         on_disk_full: Callable[[TopicPartition], None],
+        on_stuck: Callable[[TopicPartition, str], None],
         on_progress: Callable[[TopicPartition], None],
     ) -> None:
         self._config = config
@@ -76,12 +78,15 @@ class Followers:
         self._may_fetch = may_fetch
         self._on_storage_failure = on_storage_failure
         self._on_disk_full = on_disk_full
+        self._on_stuck = on_stuck
         self._on_progress = on_progress
         self._count = config.num_replica_fetchers
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
         """By leader and number; without any, there is nothing to `pump`. For reading."""
         self._partitions: dict[TopicPartition, tuple[Partition, Fetcher]] = {}
         self.failed: dict[TopicPartition, str] = {}
+        self.stuck: dict[TopicPartition, str] = {}
+        """Partitions whose leader has no sound batch at our log end, and why; they are asked for again."""
 
     @property
     def followed(self) -> Mapping[TopicPartition, FetchState]:
@@ -135,6 +140,7 @@ class Followers:
     def remove(self, topic_partition: TopicPartition) -> None:
         """Stop following; a late answer is ignored. Also clears a failure."""
         self.failed.pop(topic_partition, None)
+        self.stuck.pop(topic_partition, None)
         entry = self._partitions.pop(topic_partition, None)
         if entry is not None:
             entry[1].remove(topic_partition)
@@ -272,6 +278,9 @@ class Followers:
                     mark("follower: its leader's log failed")
                 case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     mark("follower: its leader has no such partition")
+                case ErrorCode.CORRUPT_MESSAGE:
+                    mark("follower: its leader's log is damaged there")
+                    self._is_stuck(partition, "its log is damaged there, and no other replica could mend it")
             fetcher.delay(topic_partition, now_ms)
             return
         next_state: FetchState | None
@@ -291,6 +300,8 @@ class Followers:
                     topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch)
                 )
             fetcher.delay(topic_partition, now_ms)
+            if not isinstance(error, OutOfResources):
+                self._is_stuck(partition, str(error))
             if isinstance(error, OutOfResources):
                 # Clients of a former leader may learn now what became of their batches.
                 self._on_progress(topic_partition)
@@ -308,7 +319,15 @@ class Followers:
             fetcher.put(topic_partition, next_state)
             self._on_progress(topic_partition)
             if isinstance(answer, FetchResult) and answer.records:
+                self.stuck.pop(topic_partition, None)
                 fetcher.move_to_back(topic_partition)
+
+    def _is_stuck(self, partition: Partition, reason: str) -> None:
+        topic_partition, offset = partition.topic_partition, partition.log.log_end_offset
+        text = f"leader {partition.leader_id} has no sound batch at offset {offset}: {reason}"
+        if topic_partition not in self.stuck:
+            self._on_stuck(topic_partition, text)
+        self.stuck[topic_partition] = text
 
     def _fail(self, topic_partition: TopicPartition, reason: str) -> None:
         self.remove(topic_partition)

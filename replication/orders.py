@@ -24,6 +24,7 @@ from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline, OutOfResources
 from logstore.replication.effects import Address, Effect, Peer, Sync, answer
+from logstore.replication.errors import AnotherShouldLead
 from logstore.replication.messages import (
     BEING_DELETED,
     NO_EPOCH,
@@ -235,7 +236,7 @@ def _refused(
     manager: ReplicaManager, topic_partition: TopicPartition, error: EngineError | OSError, now_ms: int
 ) -> ErrorCode:
     code = manager.guard(topic_partition, error)
-    if isinstance(error, OutOfResources):
+    if isinstance(error, OutOfResources | AnotherShouldLead):
         manager.retries.refused(topic_partition, now_ms)
     return code
 
@@ -268,7 +269,10 @@ def take_role(
         verdict = judge(manager, known, state, body)
         leads = state.leader == manager.config.node_id
         if leads and verdict in (None, ErrorCode.NONE) and wants_relief(manager, known, state.isr):
-            raise DiskFull(f"{topic_partition}: the log dir is full; another replica in sync can lead")
+            raise AnotherShouldLead(
+                f"{topic_partition}: the log is damaged here or its log dir is full; "
+                "another replica in sync can lead"
+            )
         if verdict is not None:
             return verdict
     elif is_late or is_deleted(manager, topic_partition, topic_id, state.leader_epoch):

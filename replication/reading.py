@@ -10,7 +10,7 @@ from logstore.log.read import (
     end_offset_for,
     offset_for_timestamp,
     offset_of_largest_timestamp,
-    read_bytes,
+    read_checked,
     segment_base,
 )
 from logstore.replication.config import ReplicaSelector
@@ -46,7 +46,7 @@ def read(
     by a follower, once the leader has confirmed in this epoch that their logs agree (KIP-392).
 
     The high watermark in the result is the one from before this fetch is counted. Raises the epoch errors,
-    `NotLeaderOrFollower`, `InconsistentTopicId` and `OffsetOutOfRange`.
+    `NotLeaderOrFollower`, `InconsistentTopicId`, `OffsetOutOfRange`, and `DamagedLog` at damage.
     """
     admit(partition, request, wanted)
     log, rack = partition.log, request.rack
@@ -80,7 +80,9 @@ def read(
             last_stable_offset=last_stable_offset,
             aborted=() if request.committed_only else None,
         )
-    fetched = read_bytes(log, wanted.fetch_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
+    fetched = read_checked(
+        log, wanted.fetch_offset, max_bytes, isolation=isolation, at_least_one=at_least_one
+    )
     aborted = None
     if isolation is FetchIsolation.TXN_COMMITTED:
         aborted = tuple(Aborted(each.producer_id, each.first_offset) for each in fetched.aborted)

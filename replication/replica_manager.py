@@ -24,9 +24,9 @@ from functools import partial
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DiskFull, LogDirOffline, is_refusal
+from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_refusal
 from logstore.log.manager import LogManager
-from logstore.replication import membership
+from logstore.replication import healing, membership
 from logstore.replication.config import LagCriterion, NodeConfig
 from logstore.replication.effects import Effect, Send, SyncDone
 from logstore.replication.errors import (
@@ -40,12 +40,14 @@ from logstore.replication.fetch_sessions import FetchSession, Place
 from logstore.replication.flushes import Flushes
 from logstore.replication.follower import FollowerResponse, Followers
 from logstore.replication.full_dirs import FullDirs
+from logstore.replication.healing import DamagedReplicas
 from logstore.replication.isr import CommittedIsr, PendingIsr
 from logstore.replication.isr_channel import IsrChannel
 from logstore.replication.messages import (
     NO_EPOCH,
     NO_LEADER,
     AlterPartitionResponse,
+    FetchResponse,
     PartitionState,
     RequestBody,
 )
@@ -110,17 +112,20 @@ class ReplicaManager:
         self.isr_channel = IsrChannel(config)
         self.flushes = Flushes(self.effects.append)
         self.full_dirs = FullDirs(logs.free)
+        self.damaged = DamagedReplicas()
         self.followers = Followers(
             config,
             next_id=next_id,
             may_fetch=self.flushes.covers,
             on_storage_failure=self.take_offline,
             on_disk_full=self.found_full,
+            on_stuck=lambda *what: self._newly_stuck.append(what),
             on_progress=self.waiting.wake,
         )
-        self._next_id = next_id
+        self.next_id = next_id
         self._state_changes = state_changes
         self._newly_offline: list[TopicPartition] = []
+        self._newly_stuck: list[tuple[TopicPartition, str]] = []
         self._failed_dirs = 0
         self._next_isr_check_ms: int | None = None
         self._next_checkpoint_ms: int | None = None
@@ -180,12 +185,21 @@ class ReplicaManager:
             for path in self.full_dirs.begin(now_ms):
                 _note_full(self, path, "has no room", now_ms)
             _ask_for_relief(self, now_ms)
+        if self.damaged.found:
+            healing.begin(self, now_ms)
+            _ask_for_relief(self, now_ms)
+        if self.damaged.known:
+            healing.pump(self, now_ms)
         if self._newly_offline:
             for topic_partition in self._newly_offline:
                 self.note(
                     topic_partition, "goes offline", now_ms, reason=self.offline.get(topic_partition, "")
                 )
             self._newly_offline.clear()
+        if self._newly_stuck:
+            for topic_partition, text in self._newly_stuck:
+                self.note(topic_partition, "cannot follow", now_ms, reason=text)
+            self._newly_stuck.clear()
         self.waiting.check_woken(now_ms)
         # Between two registrations a follower uses its last epoch: a fetch without one could not be told
         # from a delayed fetch of a former life.
@@ -193,7 +207,7 @@ class ReplicaManager:
             self.effects += self.followers.pump(self.latest_broker_epoch, now_ms)
         channel = self.isr_channel
         if self.controller_id >= 0 and (channel.queue or channel.in_flight is not None):
-            request = channel.next_request(self._next_id, self.broker_epoch, now_ms)
+            request = channel.next_request(self.next_id, self.broker_epoch, now_ms)
             if request is not None:
                 self.effects.append(Send(self.controller_id, *request))
         effects = self.effects.copy()
@@ -247,6 +261,7 @@ class ReplicaManager:
             self._next_checkpoint_ms,
             self.retries.deadline_ms,
             self.full_dirs.deadline_ms,
+            self.damaged.deadline_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -263,6 +278,10 @@ class ReplicaManager:
             self.take_offline(topic_partition, error)
         elif isinstance(error, DiskFull):
             self.found_full(topic_partition)
+        elif isinstance(error, DamagedLog) and topic_partition in self.partitions:
+            healing.take_note(self, topic_partition, error.damages)
+            if topic_partition in self.damaged.failed:
+                return ErrorCode.CORRUPT_MESSAGE
         return code_of(error)
 
     def found_full(self, topic_partition: TopicPartition) -> None:
@@ -286,6 +305,7 @@ class ReplicaManager:
     def drop(self, topic_partition: TopicPartition) -> None:
         """Forget a replica whose log is gone."""
         self.partitions.pop(topic_partition, None)
+        self.damaged.forget(topic_partition)
         self.flushes.forget(topic_partition)
 
     def stop_asking(self, topic_partition: TopicPartition) -> None:
@@ -353,6 +373,8 @@ class ReplicaManager:
         if isinstance(body, AlterPartitionResponse):
             if self.isr_channel.owns(correlation_id):
                 self._on_isr_answers(body, now_ms)
+        elif isinstance(body, FetchResponse) and (owner := healing.owner_of(self, correlation_id)):
+            healing.on_response(self, owner, body, now_ms)
         else:
             try:
                 self.followers.on_response(correlation_id, body, now_ms)
@@ -365,6 +387,9 @@ class ReplicaManager:
         """Give up on an answer; False if the request was not one of ours."""
         if self.isr_channel.owns(correlation_id):
             self.isr_channel.on_disconnected(now_ms)
+            return True
+        if owner := healing.owner_of(self, correlation_id):
+            healing.on_disconnected(self, owner, now_ms)
             return True
         return self.followers.on_disconnected(correlation_id, now_ms)
 
@@ -470,21 +495,22 @@ def owes_answers(manager: ReplicaManager) -> bool:
 
 
 def wants_relief(manager: ReplicaManager, partition: Partition, isr: Collection[int]) -> bool:
-    """Whether another replica should lead: the log dir here is full, and enough others are in sync."""
-    return (
-        log_dir_of(partition) in manager.full_dirs.since_ms
-        and manager.config.node_id in isr
-        and len(isr) > max(partition.min_insync, 1)
+    """Whether another replica should lead: the log is damaged here, or its dir is full, and enough others
+    are in sync."""
+    is_hindered = log_dir_of(partition) in manager.full_dirs.since_ms or not manager.damaged.may_lead(
+        partition.topic_partition
     )
+    return is_hindered and manager.config.node_id in isr and len(isr) > max(partition.min_insync, 1)
 
 
 def _ask_for_relief(manager: ReplicaManager, now_ms: int) -> None:
     """Have the controller assign the roles here again, if others can take leaderships over."""
-    if manager.full_dirs.since_ms and any(
+    full, damaged = manager.full_dirs, manager.damaged
+    if (full.since_ms or damaged.known) and any(
         partition.is_leader and wants_relief(manager, partition, partition.isr.committed)
         for partition in manager.partitions.values()
     ):
-        manager.failures += manager.full_dirs.may_ask(now_ms)
+        manager.failures += full.may_ask(now_ms) or (bool(damaged.known) and damaged.may_ask(now_ms))
 
 
 def _note_full(manager: ReplicaManager, path: str, what: str, now_ms: int) -> None:

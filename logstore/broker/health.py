@@ -4,9 +4,11 @@
     503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
 
 `full_log_dirs` are those without room for an append; their leaderships go to other replicas in sync.
-`event_loop` has the longest pauses of the event loop in milliseconds, and the state `slow` for a minute after
-one that exceeded `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the
-remaining descriptors are left to files.
+`damaged_partitions` names the damage in logs here, which is mended from other replicas if they have the
+offsets; `failed_partitions` names what cannot be mended or cannot follow. `event_loop` has the longest pauses
+of the event loop in milliseconds, and the state `slow` for a minute after one that exceeded
+`event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the remaining
+descriptors are left to files.
 
 A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
 use it to decide whether to kill the process.
@@ -24,6 +26,7 @@ from logstore.broker.server import Descriptors
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
+from logstore.replication.healing import failed_partitions
 from logstore.replication.node import Node
 
 
@@ -92,6 +95,10 @@ def health(
         facts["broker_epoch"] = node.broker_epoch
         facts["offline_log_dirs"] = sorted(node.logs.offline_dirs)
         facts["full_log_dirs"] = sorted(node.replicas.full_dirs.since_ms)
+        facts["damaged_partitions"] = damaged_partitions(node)
+        facts["failed_partitions"] = {
+            str(known): text for known, text in sorted(failed_partitions(node.replicas).items())
+        }
     if pauses is not None:
         facts["event_loop"] = {
             "state": "slow" if pauses.is_slow else "ok",
@@ -111,6 +118,14 @@ def health(
     is_ready = state == "running"
     body = json.dumps({"alive": True, "ready": is_ready, "state": state, **facts}) + "\n"
     return Page(body.encode(), status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def damaged_partitions(node: Node) -> dict[str, list[str]]:
+    """Return each partition with damage here, and its places: file, byte, offset."""
+    found = {str(known): [str(error)] for known, error in node.logs.damaged.items()}
+    for known, replica in node.replicas.damaged.known.items():
+        found[str(known)] = [str(damage) for _, damage in sorted(replica.damages.items())]
+    return dict(sorted(found.items()))
 
 
 def alive() -> Page:

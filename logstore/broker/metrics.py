@@ -29,6 +29,7 @@ from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
 from logstore.broker.server import Descriptors
 from logstore.log.log import Log
+from logstore.replication.healing import failed_partitions
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
 from logstore.replication.state_change import Side, StateChange
@@ -214,9 +215,10 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ("offlinereplicacount", "Replicas with a failed or damaged log", replicas.offline_replicas),
         (
             "failedpartitionscount",
-            "Replicas that do not follow until the controller's next order",
-            len(replicas.followers.failed),
+            "Replicas that cannot follow their leader, or are damaged without a sound copy elsewhere",
+            len(failed_partitions(replicas)),
         ),
+        ("damagedpartitionscount", "Replicas with damage in their logs", len(replicas.damaged.known)),
         ("delayedoperations", "Waiting requests", replicas.waiting.count),
     )
     replicated = ("replicationbytesin", "Bytes fetched from leaders", counters.replicated_bytes)
@@ -226,6 +228,8 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ("isrshrinks", "Replicas removed from an ISR", counters.isr_shrinks),
         ("isrexpands", "Replicas added to an ISR", counters.isr_expands),
         ("leaderelectionswon", "Leaderships that this broker took over", counters.elections_won),
+        ("damagesfound", "Damaged segments found since the start", replicas.damaged.found_total),
+        ("damageshealed", "Damaged segments mended from other replicas", replicas.damaged.healed_total),
         ("truncations", "Truncations by followers", counters.truncations),
         ("recordstruncated", "Records truncated by followers", counters.records_truncated),
         (

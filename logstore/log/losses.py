@@ -56,7 +56,7 @@ _SEARCHES: Final = 1000
 _LINE = re.compile(rb'(?P<body>\{.*), "crc": "(?P<crc>[0-9a-f]{8})"\}')
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log", re.ASCII)
 
-Who: TypeAlias = Literal["recovery", "truncation", "restart", "repair"]
+Who: TypeAlias = Literal["recovery", "truncation", "restart", "repair", "heal"]
 Mark: TypeAlias = Literal["restored", "expired", "purged"]
 
 

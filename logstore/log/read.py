@@ -16,15 +16,30 @@ from typing import NamedTuple, TypeVar
 
 from logstore.config import MAX_LONG
 from logstore.disk.errors import is_shortage
-from logstore.errors import CorruptBatch, LogClosed, OffsetOutOfRange, refusal
+from logstore.errors import (
+    CorruptBatch,
+    CorruptIndex,
+    Damage,
+    DamagedLog,
+    DamageKind,
+    LogClosed,
+    OffsetOutOfRange,
+    refusal,
+)
 from logstore.format.batch import Batch, walk
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import LATE_MS, OpenTransaction
 from logstore.log.read_committed import aborted_between, without_aborted
 from logstore.segment.epochs import EpochEntry
-from logstore.segment.segment import Segment
+from logstore.segment.scan import Fault, Scanned, check_history, order_faults, scan_buffer
+from logstore.segment.seal import broken_blocks
+from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.segments import find_timestamp, is_cached, read_batches
-from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
+from logstore.segment.transaction_index import (
+    TRANSACTION_INDEX_SUFFIX,
+    AbortedTransaction,
+    TransactionIndex,
+)
 
 READ_BYTES = 1 << 20
 _START_OFFSET = attrgetter("start_offset")
@@ -153,6 +168,106 @@ def _read(
             return FetchedBytes(records, start_offset, segment.base_offset, position, next_offset, aborted)
     active = segments.active
     return FetchedBytes(b"", start_offset, active.base_offset, active.size, start_offset)
+
+
+# --- checked bytes ----------------------------------------------------------------------------------
+
+
+def read_checked(
+    log: PartitionLog,
+    start_offset: int,
+    max_bytes: int = READ_BYTES,
+    *,
+    isolation: FetchIsolation = FetchIsolation.LOG_END,
+    at_least_one: bool = True,
+) -> FetchedBytes:
+    """Do as `read_bytes`, and return only sound batches: checksum, order of offsets, epochs.
+
+    Stops before the first batch that is not sound, and raises `DamagedLog`, which names it, if that is the
+    first of all. Each byte is checked once; what this process appended to the active segment is not.
+    """
+    try:
+        fetched = read_bytes(log, start_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
+    except (CorruptBatch, CorruptIndex) as error:
+        damage = _damage_of(log, start_offset, error)
+        raise DamagedLog(f"{log.directory}: {damage}", [damage]) from error
+    records, position = fetched.records, fetched.position
+    segment = log.segments.get(fetched.segment_base_offset)
+    if segment is None:
+        return fetched
+    bound = int.from_bytes(records[:8], signed=True) if records else end_offset_for(log, isolation)
+    if bound > start_offset and (records or at_least_one) and _is_hole(log, start_offset):
+        holder = log.segments.floor(start_offset) or segment
+        name = file_name(holder.base_offset, LOG_SUFFIX)
+        damage = Damage(DamageKind.HOLE, name, 0, start_offset, "no batch holds this offset", 0)
+        raise DamagedLog(f"{log.directory}: {damage}", [damage])
+    if not records:
+        return fetched
+    end = position + len(records)
+    low, high = segment.checked
+    is_new = segment is log.segments.active and position >= segment.appended_from
+    if is_new or low <= position <= end <= high:
+        return fetched
+    sound = sound_batches_of(log, segment.base_offset, records)
+    if sound.fault is None:
+        if low <= position <= high:
+            segment.checked = low, max(high, end)
+        elif end - position > high - low:
+            segment.checked = position, end
+        return fetched
+    next_offset = int(sound.last_offsets[-1]) + 1 if len(sound.headers) else start_offset
+    if sound.end and next_offset > start_offset:
+        return fetched._replace(records=records[: sound.end], next_offset=next_offset)
+    name = file_name(segment.base_offset, LOG_SUFFIX)
+    damage = Damage(
+        DamageKind.BAD_BATCH, name, position + sound.end, start_offset, sound.fault.value, len(records)
+    )
+    raise DamagedLog(f"{log.directory}: {damage}", [damage])
+
+
+def _is_hole(log: PartitionLog, offset: int) -> bool:
+    """Return whether damage explains that no batch holds `offset`, rather than compaction or a truncation.
+
+    A truncation leaves a gap only behind the last batch of a segment, and a seal tells where that ended.
+    """
+    holder = log.segments.floor(offset)
+    if holder is None or log.config.is_compacted:
+        return False
+    if holder is log.segments.active:
+        return holder.size > 0
+    if holder.seal is None or offset >= holder.seal.end_offset:
+        return False
+    # The topic may have been compacted once.
+    with holder.log_for_reading() as file:
+        return next(broken_blocks(file, holder.seal), None) is not None
+
+
+def sound_batches_of(log: PartitionLog, base_offset: int, data: bytes) -> Scanned:
+    """Return the batches in `data` up to the first that is not sound or not of this log's history.
+
+    `base_offset` is that of their segment.
+    """
+    found = scan_buffer(data, len(data))
+    wrong = order_faults(found, base_offset, base_offset, -1)
+    is_wrong = wrong.offsets | wrong.epochs | wrong.overflows
+    if not log.config.is_compacted:
+        # The batch before a hole, or behind it, may have another's offset. A read from there on tells more.
+        is_wrong[1:] |= found.headers["base_offset"][1:] > found.last_offsets[:-1] + 1
+    if is_wrong.any():
+        found = found.until(int(is_wrong.argmax()), Fault.OFFSETS)
+    return check_history(found, log.epochs, next_offset=0, durable_end=MAX_LONG, is_dense=False)
+
+
+def _damage_of(log: PartitionLog, offset: int, error: CorruptBatch | CorruptIndex) -> Damage:
+    """Describe the damage that a read from `offset` met: in that segment, or in an index it needed."""
+    kind, suffix, holder = DamageKind.BAD_BATCH, LOG_SUFFIX, log.segments.floor(offset) or log.segments.first
+    for segment in log.segments.since(offset) if isinstance(error, CorruptIndex) else ():
+        try:
+            _ = segment.aborts.index
+        except CorruptIndex:
+            kind, suffix, holder = DamageKind.INDEX, TRANSACTION_INDEX_SUFFIX, segment
+            break
+    return Damage(kind, file_name(holder.base_offset, suffix), 0, offset, str(error), 0)
 
 
 def _read_failed(log: PartitionLog, segment: Segment, error: OSError) -> None:

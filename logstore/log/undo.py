@@ -53,6 +53,8 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
     """
     quarantine = log.quarantine
     loss = _kept(quarantine, loss_id)
+    if loss.who == "heal":
+        raise CannotUndo(f"loss {loss_id} holds damaged bytes; sound batches have taken their place")
     end_offset = _end_of_fit(log, quarantine, loss)
     if end_offset < log.log_end_offset:  # the cut was made inside a batch, which went whole
         truncate_to(log, end_offset, why=f"loss {loss_id} is put back")

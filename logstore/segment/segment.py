@@ -96,6 +96,10 @@ class Segment:
         self._file: File | None = None
         self._first_timestamp_ms: int | None = None
         self._largest = (NO_TIMESTAMP, base_offset) if is_new else None
+        self.appended_from = size
+        """Bytes from here on were appended by this process."""
+        self.checked = (0, 0)
+        """Bytes [from, to) whose batches a read has checked; an empty range at first."""
         self.last_position_without_entry = size + config.index_interval_bytes
         """A batch that begins up to this position gets no index entry."""
         self._index_is_full: bool | None = None
@@ -271,6 +275,7 @@ class Segment:
         self.is_settled = False
         # Size first: a reader that starts now does not use bytes that are about to be cut.
         self.size = position
+        self.checked, self.appended_from = (0, 0), min(self.appended_from, position)
         self.indexes.truncate_to(offset)
         self.log_file.truncate(position)
         self.aborts.truncate_to(offset)

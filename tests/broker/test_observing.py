@@ -145,6 +145,8 @@ def test_a_broker_is_ready_from_registration_to_stop() -> None:
                 "broker_epoch": node.broker_epoch,
                 "offline_log_dirs": [],
                 "full_log_dirs": [],
+                "damaged_partitions": {},
+                "failed_partitions": {},
             }
             stopping = health(node, Loading([]), is_stopping=True)
             assert stopping.status is HTTPStatus.SERVICE_UNAVAILABLE

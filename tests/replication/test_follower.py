@@ -60,6 +60,7 @@ class Following(Rig):
             on_progress=lambda topic_partition: None,
             on_storage_failure=self._failed,
             on_disk_full=lambda topic_partition: None,
+            on_stuck=lambda topic_partition, reason: None,
         )
         self.now_ms = NOW_MS
         self.partition.become_follower(self.state(F1, epoch))

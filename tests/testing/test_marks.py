@@ -17,6 +17,13 @@ KNOWN = parse_index(INDEX.read_text())
 NOT_REACHED = {
     "channel: a large request is sent in parts",
     "fetch session: a request overtakes one that waits",
+    "follower: its leader's log is damaged there",
+    "heal: a segment is mended",
+    "heal: an index of aborted transactions is built anew",
+    "heal: damage is found",
+    "heal: no other replica has a sound copy",
+    "heal: nothing was wrong with the segment, or it is gone",
+    "heal: the active segment is sealed first",
     "log dir: a damaged log is taken away",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",

@@ -1,0 +1,311 @@
+"""Mend a damaged segment with batches of another replica: what is sound stays, the rest is fetched.
+
+    00…042.log    │ sound │░ bad ░│ sound │            offsets 57 to 63 are wanted
+    00…042.log.cleaned    │ sound │ fetched │ sound │  then `swap.py` puts it in place
+
+`damage.judge_segment` tells which batches are sound, and they stay. A fetched batch is taken if its checksum
+is right and it has the leader epoch that this log has recorded for its offset: only the leader of an epoch
+writes in it, and it writes each offset once, so it is the same batch. Where nothing was compacted, the
+fetched batches must fill the gap without a hole.
+
+Nothing of the log changes before the swap. The bad bytes are in quarantine, with an entry in the loss ledger,
+before it. After a crash the old segment is there, or the new one. The log's end, its high watermark and its
+epochs stay: a replica may be mended while it leads, follows, or counts in the ISR.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.config import MAX_LONG
+from logstore.disk.files import Buffer
+from logstore.disk.marks import mark
+from logstore.errors import CorruptIndex, Damage
+from logstore.format.batch import LOG_OVERHEAD
+from logstore.log.losses import Loss, Tail
+from logstore.log.partition_log import PartitionLog
+from logstore.log.producer_snapshots import replay_into
+from logstore.log.producer_state import CompletedTransaction
+from logstore.log.read import sound_batches_of
+from logstore.log.upkeep import holds, replace_segments
+from logstore.segment.damage import Expected, judge_segment, swept
+from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
+from logstore.segment.swap import begin_cleaned
+from logstore.segment.transaction_index import AbortedTransaction
+
+
+class Wanted(NamedTuple):
+    """Offsets [start_offset, end_offset) that another replica should send, as whole batches."""
+
+    start_offset: int
+    end_offset: int
+
+
+class Found(NamedTuple):
+    """The answer to a `Wanted`: batches from its start offset on, and the name of their source.
+
+    Without bytes the source holds nothing from that offset on.
+    """
+
+    records: Buffer
+    source: str
+
+
+class Mended(NamedTuple):
+    """The end of a mending: the number of fetched batches, and what went into quarantine.
+
+    `loss_id` is None if no bytes had to be kept. If `was_damaged` is False, the segment was sound.
+    """
+
+    was_damaged: bool
+    fetched: int = 0
+    loss_id: int | None = None
+
+
+class CannotMend(Exception):
+    """The mending ends without a change: the segment went, or the log was cut."""
+
+
+class NotTheSame(Exception):
+    """The sent batches are not those that this log lost; ask another replica."""
+
+
+class _Gap(NamedTuple):
+    """Bytes [from_byte, to_byte) of the segment that are not sound, and the offsets that lay there."""
+
+    from_byte: int
+    to_byte: int
+    wanted: Wanted
+
+    @property
+    def has_bytes(self) -> bool:
+        return self.to_byte > self.from_byte
+
+
+Steps = Generator[Wanted | None, Found | None, Mended]
+"""Yields None after a piece of local work, or what it waits for."""
+
+
+def mend(log: PartitionLog, base_offset: int, *, now_ms: int) -> Steps:
+    """Mend the segment at `base_offset`, in steps. The active segment is rolled first.
+
+    Yields `Wanted` until the sent batches cover it: send a `Found` for each. After batches that are not the
+    right ones the same offsets are wanted again, from another source. Returns a `Mended`. Raises
+    `CannotMend`, and the log's `DiskFull` and `LogDirOffline`, with the segment as it was.
+    """
+    if not log.compaction_lock.acquire(blocking=False):
+        raise CannotMend("a compaction is under way")
+    try:
+        return (yield from _Mending(log, base_offset, now_ms).run())
+    finally:
+        log.compaction_lock.release()
+
+
+class _Mending:
+    def __init__(self, log: PartitionLog, base_offset: int, now_ms: int) -> None:
+        with log.lock:
+            segment = log.segments.get(base_offset)
+            if segment is None or not segment.size:
+                raise CannotMend("the segment is gone")
+            if segment is log.segments.active:
+                mark("heal: the active segment is sealed first")
+                log.roll()
+            successor = log.segments.higher(base_offset)
+            assert successor is not None, "a segment follows after a roll"
+            self._end_offset = successor.base_offset if segment.seal is None else segment.seal.end_offset
+            self._successor = successor.base_offset
+        self._log, self._segment, self._now_ms = log, segment, now_ms
+        self._generation = log.generation
+        self._is_dense = not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset
+        self._fetched = 0
+        self._source = ""
+
+    def run(self) -> Steps:
+        segment, successor = self._segment, self._successor
+        expected = Expected(segment.base_offset, segment.size, successor, segment.seal, self._log.epochs)
+        gaps: list[_Gap] = []
+        with segment.log_for_reading() as file:
+            for step in judge_segment(file, expected):
+                gaps = _gaps(step.damages)
+                yield None
+        if not gaps and self._aborts() is not None:
+            segment.indexes.rebuild()
+            return Mended(False)
+        cleaned = begin_cleaned(
+            self._log.disk,
+            self._log.directory,
+            self._log.config,
+            segment.base_offset,
+            now_ms=self._now_ms,
+            modified_ms=segment.modified_ms,
+        )
+        try:
+            yield from self._write(cleaned, gaps)
+            self._seal(cleaned)
+            loss_id = self._keep([gap for gap in gaps if gap.has_bytes])
+            if not replace_segments(
+                self._log, [segment], [cleaned], generation=self._generation, now_ms=self._now_ms
+            ):
+                raise CannotMend("the log was cut meanwhile")
+        except BaseException:
+            cleaned.let_go()
+            if not (self._log.is_closed or self._log.is_offline):
+                cleaned.delete()
+            raise
+        return Mended(True, self._fetched, loss_id)
+
+    def _aborts(self) -> Sequence[AbortedTransaction] | None:
+        """Return the entries of the index of aborted transactions; None if it is damaged."""
+        try:
+            return self._segment.aborts.index.entries
+        except CorruptIndex:
+            return None
+
+    # --- the new segment ----------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if not holds(self._log, [self._segment], self._generation):
+            raise CannotMend("the log was cut or compacted meanwhile")
+
+    def _write(self, cleaned: Segment, gaps: Sequence[_Gap]) -> Generator[Wanted | None, Found | None, None]:
+        """Write the sound batches outside of the gaps, and into each gap what another replica sends."""
+        ahead = deque(gaps)
+        with self._segment.log_for_reading() as file:
+            for piece in swept(file, self._segment.size):
+                self._check()
+                ends = piece.positions + piece.headers["batch_length"] + LOG_OVERHEAD
+                is_kept = np.ones(len(ends), np.bool_)
+                for gap in gaps:
+                    is_kept &= (piece.positions >= gap.to_byte) | (ends <= gap.from_byte)
+                kept = np.flatnonzero(is_kept)
+                for run in np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1):
+                    if not len(run):
+                        continue
+                    start = int(piece.positions[run[0]])
+                    while ahead and ahead[0].from_byte <= start:
+                        yield from self._fetch(cleaned, ahead.popleft())
+                    data = file.pread(int(ends[run[-1]]) - start, start)
+                    cleaned.append(data, _extents(piece.headers[run]))
+                yield None
+        while ahead:
+            yield from self._fetch(cleaned, ahead.popleft())
+
+    def _fetch(self, cleaned: Segment, gap: _Gap) -> Generator[Wanted, Found | None, None]:
+        wanted = gap.wanted
+        at = wanted.start_offset
+        while at < wanted.end_offset:
+            self._check()
+            found = yield Wanted(at, wanted.end_offset)
+            assert found is not None, "batches were wanted"
+            self._check()
+            try:
+                at = self._take(cleaned, found, at, wanted, must_fill=gap.has_bytes and self._is_dense)
+            except NotTheSame:
+                continue
+            self._source = found.source
+
+    def _take(self, cleaned: Segment, found: Found, at: int, wanted: Wanted, *, must_fill: bool) -> int:
+        """Append the batches below the wanted end; return the offset to continue at."""
+        scanned = sound_batches_of(self._log, self._segment.base_offset, bytes(found.records))
+        headers, lasts = scanned.headers, scanned.last_offsets
+        bases = headers["base_offset"].astype(np.int64)
+        first = int(np.searchsorted(lasts, at))
+        end = int(np.searchsorted(bases, wanted.end_offset))
+        reaches_end = end < len(headers)
+        if first < end and (bases[first] < at or lasts[end - 1] >= max(self._successor, wanted.end_offset)):
+            raise NotTheSame
+        floors = np.concatenate(([at], lasts[first : end - 1] + 1)) if first < end else np.empty(0, np.int64)
+        has_hole = bool((bases[first:end] != floors).any())
+        reached = int(lasts[end - 1]) + 1 if first < end else at
+        has_hole |= reaches_end and reached < wanted.end_offset
+        if (must_fill and has_hole) or (first >= end and not reaches_end):
+            raise NotTheSame
+        if first < end:
+            start = int(scanned.positions[first])
+            stop = int(scanned.positions[end]) if reaches_end else scanned.end
+            cleaned.append(memoryview(found.records)[start:stop], _extents(headers[first:end]))
+            self._fetched += end - first
+        return wanted.end_offset if reaches_end else reached
+
+    def _seal(self, cleaned: Segment) -> None:
+        if not cleaned.size:
+            raise CannotMend("nothing is left of the segment")
+        cleaned.become_inactive()
+        cleaned.sync_log()
+        cleaned.sync_indexes()
+        entries = self._aborts()
+        if entries is None:
+            mark("heal: an index of aborted transactions is built anew")
+            entries = self._replayed(cleaned)
+        cleaned.aborts.replace(entries)
+        cleaned.make_seal(self._end_offset, self._successor)
+        self._log.disk.sync_dir(self._log.directory)
+
+    def _replayed(self, cleaned: Segment) -> list[AbortedTransaction]:
+        log, entries = self._log, list[AbortedTransaction]()
+        producers = log.snapshots.newest(
+            at_most=cleaned.base_offset,
+            above=log.segments.first.base_offset,
+            now_ms=self._now_ms,
+            expiration_ms=MAX_LONG,
+        )
+
+        def note(completed: CompletedTransaction) -> None:
+            if (entry := completed.index_entry()) is not None:
+                entries.append(entry)
+
+        for segment in log.segments.since(producers.end_offset):
+            if segment.base_offset >= cleaned.base_offset:
+                break
+            replay_into(producers, segment)
+        replay_into(producers, cleaned, note)
+        return entries
+
+    def _keep(self, bad: Sequence[_Gap]) -> int | None:
+        """Enter what was bad in the ledger, with a copy of its bytes."""
+        log, segment = self._log, self._segment
+        if not bad:
+            return None
+        first, last = bad[0].wanted, bad[-1].wanted
+        start, end = bad[0].from_byte, bad[-1].to_byte
+        name = file_name(segment.base_offset, LOG_SUFFIX)
+        loss = Loss(
+            at_ms=self._now_ms,
+            who="heal",
+            why=f"damaged in {name}; fetched again from {self._source}",
+            first_offset=first.start_offset,
+            last_offset=last.end_offset - 1,
+            end_offset=log.log_end_offset,
+            size=end - start,
+            epochs=(log.epoch_for_offset(first.start_offset), log.epoch_for_offset(last.end_offset - 1)),
+        )
+        with log.lock:
+            self._check()
+            return log.guarded(
+                lambda: log.quarantine.enter(loss, tail=Tail(name, segment.log_file, start, end)).id
+            )
+
+
+def _extents(headers: npt.NDArray[np.void]) -> list[tuple[int, int, int]]:
+    sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
+    lasts = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
+    return list(zip(sizes.tolist(), lasts.tolist(), headers["max_timestamp"].tolist(), strict=True))
+
+
+def _gaps(damages: Sequence[Damage]) -> list[_Gap]:
+    """Return the damaged stretches, in order; those that overlap become one."""
+    gaps: list[_Gap] = []
+    for damage in damages:
+        gap = _Gap(damage.position, damage.end_position, Wanted(damage.offset, damage.end_offset))
+        if gaps and gap.from_byte < gaps[-1].to_byte:
+            before = gaps.pop()
+            offsets = (*before.wanted, *gap.wanted)
+            wanted = Wanted(min(offsets), max(offsets))
+            gap = _Gap(before.from_byte, max(before.to_byte, gap.to_byte), wanted)
+        gaps.append(gap)
+    return gaps

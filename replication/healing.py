@@ -1,0 +1,343 @@
+"""Replicas with damage in their logs: a state of the node, from its discovery until it is mended.
+
+    found by a read, a fetch, a compaction, a scrub ──▶ damaged ──▶ asks the other replicas ──▶ mended
+                                                           │  no copy to be had     ▲
+                                                           └──────▶ failed ─────────┘ asks again, with pauses
+
+A damaged replica serves what lies before the damage. If it leads, and enough others are in sync, the
+controller elects one of those, by the report that a full log dir makes too (`full_dirs.py`); while it is
+damaged it refuses to lead what others in the ISR can lead. It stays in the ISR: its log keeps its end, and
+its new records are sound. Whatever its role, it asks the other replicas for the damaged offsets, the leader
+first, with fetches that count for nobody's high watermark, and `logstore/log/heal.py` puts their batches in
+place. `failed` means that every other replica was asked and none has the offsets sound. Only then does a
+reader get `CORRUPT_MESSAGE (2)`; before, it gets `KAFKA_STORAGE_ERROR (56)`, which clients retry.
+
+Nothing of this is on the disk: after a restart the damage is found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import Damage, DiskFull, LogDirOffline, OutOfResources
+from logstore.log.heal import CannotMend, Found, Mended, Steps, Wanted, mend
+from logstore.replication.effects import Send
+from logstore.replication.messages import (
+    DEBUGGING_REPLICA_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
+from logstore.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from logstore.replication.replica_manager import ReplicaManager
+
+FETCH_BYTES: Final = 1 << 20
+LONGEST_PAUSE_MS: Final = 60_000
+ASK_AGAIN_MS: Final = 30_000
+
+
+@dataclass(slots=True)
+class DamagedReplica:
+    """The damage of one replica, and how far its mending is."""
+
+    since_ms: int
+    damages: dict[int, Damage] = field(default_factory=dict)
+    """The first damage found in each segment, by the segment's base offset."""
+    failed: str = ""
+    """Why no other replica could help; empty while one may."""
+    base_offset: int = -1
+    """The segment that is being mended."""
+    steps: Steps | None = None
+    wanted: Wanted | None = None
+    sources: list[int] = field(default_factory=list)
+    """The replicas that are still to be asked for what is wanted."""
+    refusals: dict[int, str] = field(default_factory=dict)
+    is_out_of_reach: bool = False
+    """Whether a replica could not be asked in this round."""
+    correlation_id: int = -1
+    asked: int = -1
+    """The replica that was asked last."""
+    due_ms: int | None = 0
+    """When to continue; None while an answer is under way and has no deadline."""
+    pause_ms: int = 0
+
+    def stop(self) -> None:
+        """End the mending under way; nothing of the log has changed."""
+        steps, self.steps = self.steps, None
+        self.wanted, self.correlation_id = None, -1
+        if steps is not None:
+            steps.close()
+
+
+class DamagedReplicas:
+    """The damaged replicas of a node; `known` is for reading."""
+
+    def __init__(self) -> None:
+        self.known: dict[TopicPartition, DamagedReplica] = {}
+        self.found: list[tuple[TopicPartition, Damage]] = []
+        """What was found in this turn."""
+        self.found_total = 0
+        self.healed_total = 0
+        """Segments that were mended."""
+        self._ask_at_ms = 0
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """The time at which `pump` is next needed."""
+        due = (each.due_ms for each in self.known.values())
+        return min((each for each in due if each is not None), default=None)
+
+    @property
+    def failed(self) -> dict[TopicPartition, str]:
+        """The replicas that no other replica could help, and why."""
+        return {known: each.failed for known, each in self.known.items() if each.failed}
+
+    def may_lead(self, topic_partition: TopicPartition) -> bool:
+        """Whether the replica is sound, or as good as any."""
+        known = self.known.get(topic_partition)
+        return known is None or bool(known.failed)
+
+    def may_ask(self, now_ms: int) -> bool:
+        """Whether to ask now that leaderships go elsewhere; True once in a while."""
+        if now_ms < self._ask_at_ms:
+            return False
+        self._ask_at_ms = now_ms + ASK_AGAIN_MS
+        return True
+
+    def ask_at_once(self) -> None:
+        """Let the next `may_ask` be True."""
+        self._ask_at_ms = 0
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Drop a replica whose log is gone."""
+        known = self.known.pop(topic_partition, None)
+        if known is not None:
+            known.stop()
+
+
+# --- what was found -----------------------------------------------------------------------------
+
+
+def begin(manager: ReplicaManager, now_ms: int) -> None:
+    """Begin the state for what this turn found."""
+    damaged = manager.damaged
+    found, damaged.found = damaged.found, []
+    for topic_partition, damage in found:
+        base_offset = int(damage.file[:20])
+        known = damaged.known.get(topic_partition)
+        if topic_partition not in manager.partitions or (known and base_offset in known.damages):
+            continue
+        mark("heal: damage is found")
+        if known is None:
+            known = damaged.known[topic_partition] = DamagedReplica(now_ms, due_ms=now_ms)
+        known.damages[base_offset] = damage
+        known.failed, known.pause_ms = "", 0
+        known.due_ms = now_ms if known.steps is None else known.due_ms
+        damaged.found_total += 1
+        damaged.ask_at_once()
+        manager.note(topic_partition, "finds damage", now_ms, reason=str(damage))
+
+
+def take_note(manager: ReplicaManager, topic_partition: TopicPartition, damages: Iterable[Damage]) -> None:
+    """Note damage that somebody met: a read, a compaction, a scrub."""
+    manager.damaged.found += [(topic_partition, damage) for damage in damages]
+
+
+def failed_partitions(manager: ReplicaManager) -> dict[TopicPartition, str]:
+    """Return the replicas that cannot follow their leader, or that no other replica can mend, and why."""
+    followers = manager.followers
+    return {**followers.stuck, **followers.failed, **manager.damaged.failed}
+
+
+# --- mending ------------------------------------------------------------------------------------
+
+
+def pump(manager: ReplicaManager, now_ms: int) -> None:
+    """Do one piece of work for each damaged replica that is due."""
+    for topic_partition, known in list(manager.damaged.known.items()):
+        if known.due_ms is not None and known.due_ms <= now_ms:
+            if known.correlation_id >= 0:
+                _refused(manager, topic_partition, known, "no answer", now_ms, is_out_of_reach=True)
+            _advance(manager, topic_partition, known, None, now_ms)
+
+
+def _advance(
+    manager: ReplicaManager,
+    topic_partition: TopicPartition,
+    known: DamagedReplica,
+    found: Found | None,
+    now_ms: int,
+) -> None:
+    """Continue the mending, with what another replica sent; then ask the next replica, or end it."""
+    partition = manager.partitions.get(topic_partition)
+    if partition is None:
+        manager.damaged.forget(topic_partition)
+        return
+    try:
+        if known.steps is None:
+            known.base_offset = min(known.damages)
+            known.steps = mend(partition.log, known.base_offset, now_ms=now_ms)
+            known.wanted, found = None, None
+        if known.wanted is None or found is not None:
+            wanted = known.steps.send(found) if found is not None else next(known.steps)
+            if wanted is None:
+                known.wanted, known.due_ms = None, now_ms + 1
+                return
+            if wanted != known.wanted:
+                known.wanted, known.sources = wanted, _sources(partition)
+                known.refusals, known.is_out_of_reach = {}, False
+            elif found is not None:
+                known.refusals[known.asked] = "its batches are not the ones that were here"
+    except StopIteration as stop:
+        _mended(manager, topic_partition, known, stop.value, now_ms)
+    except CannotMend as error:
+        known.stop()
+        if partition.log.segments.get(known.base_offset) is None:
+            _mended(manager, topic_partition, known, Mended(False), now_ms)
+        else:
+            _pause(manager, known, now_ms, str(error))
+    except (LogDirOffline, OSError) as error:
+        known.stop()
+        manager.take_offline(topic_partition, error)
+    except EngineError as error:
+        known.stop()
+        if isinstance(error, DiskFull):
+            manager.found_full(topic_partition)
+        elif not isinstance(error, OutOfResources):
+            known.failed = str(error)
+        _pause(manager, known, now_ms, str(error))
+    else:
+        _ask_next(manager, partition, known, now_ms)
+
+
+def _sources(partition: Partition) -> list[int]:
+    """Return the other replicas in the order in which they are asked: the leader, the ISR, the others."""
+    others = [each for each in partition.replicas if each != partition.config.node_id]
+    in_sync = partition.isr.committed
+    return sorted(others, key=lambda each: (each != partition.leader_id, each not in in_sync, each))
+
+
+def _ask_next(manager: ReplicaManager, partition: Partition, known: DamagedReplica, now_ms: int) -> None:
+    wanted, log = known.wanted, partition.log
+    assert wanted is not None, "nothing is wanted"
+    while known.sources:
+        known.asked = known.sources.pop(0)
+        if not manager.metadata.is_alive(known.asked):
+            known.refusals[known.asked], known.is_out_of_reach = "it does not run", True
+            continue
+        known.correlation_id = manager.next_id()
+        known.due_ms = now_ms + manager.config.request_timeout_ms
+        want = FetchPartition(
+            wanted.start_offset,
+            FETCH_BYTES,
+            current_leader_epoch=partition.leader_epoch,
+            topic_id=log.topic_id or "",
+        )
+        body = FetchRequest(
+            DEBUGGING_REPLICA_ID, 0, 1, FETCH_BYTES, {partition.topic_partition: want}, uses_ids=True
+        )
+        manager.effects.append(Send(known.asked, known.correlation_id, body))
+        return
+    texts = "; ".join(f"broker {each}: {text}" for each, text in sorted(known.refusals.items()))
+    known.stop()
+    if not known.is_out_of_reach and not known.failed:
+        mark("heal: no other replica has a sound copy")
+        known.failed = (
+            f"{known.damages[known.base_offset]}; no other replica has offsets {wanted.start_offset} to "
+            f"{wanted.end_offset - 1} sound ({texts or 'there is none'})"
+        )
+        manager.note(partition.topic_partition, "stays damaged", now_ms, reason=known.failed)
+    _pause(manager, known, now_ms, texts)
+
+
+def _pause(manager: ReplicaManager, known: DamagedReplica, now_ms: int, why: str) -> None:
+    known.pause_ms = min(max(2 * known.pause_ms, manager.config.replica_fetch_backoff_ms), LONGEST_PAUSE_MS)
+    known.due_ms = now_ms + known.pause_ms
+
+
+def _refused(
+    manager: ReplicaManager,
+    topic_partition: TopicPartition,
+    known: DamagedReplica,
+    why: str,
+    now_ms: int,
+    *,
+    is_out_of_reach: bool,
+) -> None:
+    known.correlation_id = -1
+    known.refusals[known.asked] = why
+    known.is_out_of_reach |= is_out_of_reach
+    known.due_ms = now_ms
+
+
+def _mended(
+    manager: ReplicaManager, topic_partition: TopicPartition, known: DamagedReplica, done: Mended, now_ms: int
+) -> None:
+    known.stop()
+    known.damages.pop(known.base_offset, None)
+    known.failed, known.pause_ms, known.due_ms = "", 0, now_ms
+    if done.was_damaged:
+        mark("heal: a segment is mended")
+        manager.damaged.healed_total += 1
+        kept = f", the bad bytes are in quarantine as loss {done.loss_id}" if done.loss_id else ""
+        text = f"{known.base_offset:020d}.log: {done.fetched} batches from other replicas{kept}"
+        manager.note(topic_partition, "mends its log", now_ms, reason=text)
+    else:
+        mark("heal: nothing was wrong with the segment, or it is gone")
+        text = f"{known.base_offset:020d}.log is sound, or was deleted"
+        manager.note(topic_partition, "finds no damage", now_ms, reason=text)
+    if not known.damages:
+        del manager.damaged.known[topic_partition]
+    manager.waiting.wake(topic_partition)
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+_OUT_OF_REACH: Final = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Answers of a replica that has another role or epoch at the moment: it may have the offsets."""
+
+
+def owner_of(manager: ReplicaManager, correlation_id: int) -> TopicPartition | None:
+    """Return the damaged replica that waits for this answer."""
+    for topic_partition, known in manager.damaged.known.items():
+        if known.correlation_id == correlation_id:
+            return topic_partition
+    return None
+
+
+def on_disconnected(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> None:
+    """Ask the next replica, because this one broke the connection."""
+    known = manager.damaged.known[topic_partition]
+    _refused(manager, topic_partition, known, "it broke the connection", now_ms, is_out_of_reach=True)
+
+
+def on_response(
+    manager: ReplicaManager, topic_partition: TopicPartition, body: FetchResponse, now_ms: int
+) -> None:
+    """Take the batches of another replica, or ask the next one."""
+    known = manager.damaged.known[topic_partition]
+    result = body.partitions.get(topic_partition)
+    if result is None or result.error is not ErrorCode.NONE:
+        error = body.error if result is None else result.error
+        is_out_of_reach = result is None or error in _OUT_OF_REACH
+        why = f"{error.name} ({error.value})"
+        _refused(manager, topic_partition, known, why, now_ms, is_out_of_reach=is_out_of_reach)
+        return
+    known.correlation_id = -1
+    found = Found(result.records, f"broker {known.asked}")
+    _advance(manager, topic_partition, known, found, now_ms)

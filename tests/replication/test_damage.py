@@ -1,0 +1,190 @@
+"""Damage in a replica's log is a state: named, moved away from, and mended from the other replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.config import LogConfig
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.errors import Damage, DamageKind
+from logstore.format.batch import walk
+from logstore.log.losses import Loss
+from logstore.replication import InProcessCluster
+from logstore.replication.driver import three_nodes
+from logstore.replication.healing import failed_partitions
+from logstore.replication.messages import FetchResponse, FetchResult, NewTopic
+from tests.replication.test_driver import BASE, TP, is_whole, values, write
+
+FIRST = "00000000000000000000.log"
+WRITTEN = [b"value %d" % number for number in range(30)]
+
+
+def cluster(disks: dict[int, MemoryDisk], *, replicas: tuple[int, ...] = (0, 1, 2)) -> InProcessCluster:
+    """Three nodes and a topic in small segments, led by node 0; its records are committed everywhere."""
+    made = InProcessCluster(
+        three_nodes(base=BASE),
+        disk_of=disks.__getitem__,
+        log_config=LogConfig(
+            min_insync_replicas=min(2, len(replicas)),
+            segment_bytes=600,
+            segment_index_bytes=512,
+            retention_ms=-1,
+        ),
+    )
+    made.start()
+    made.create_topic(NewTopic("t", assignment=(replicas,)))
+    for value in WRITTEN:
+        write(made, value)
+    made.advance(1000)
+    return made
+
+
+def memory_disks() -> dict[int, MemoryDisk]:
+    return {node_id: MemoryDisk() for node_id in range(3)}
+
+
+def path_of(disk: MemoryDisk, name: str) -> str:
+    (path,) = (path for path in disk.files() if path.endswith(f"t-0/{name}"))
+    return path
+
+
+def flip(disk: MemoryDisk, name: str = FIRST, at: int = 100, mask: int = 1) -> bytes:
+    """Flip bits of one byte of a file; return the file as it was."""
+    path = path_of(disk, name)
+    before = bytes(disk.files()[path])
+    file = disk.open(path, write=True)
+    file.pwrite(bytes([before[at] ^ mask]), at)
+    file.close()
+    return before
+
+
+def fetch(made: InProcessCluster, offset: int) -> FetchResult:
+    reply = made.fetch(TP, offset)
+    made.run_until(lambda: reply.is_done, 5000)
+    assert isinstance(reply.body, FetchResponse)
+    return reply.body.partitions[TP]
+
+
+def read_all(made: InProcessCluster) -> list[bytes | None]:
+    """Read the partition as a consumer does, with retries."""
+    found: list[bytes | None] = []
+    for _ in range(200):
+        result = fetch(made, len(found))
+        if result.error is not ErrorCode.NONE:
+            made.advance(100)
+            continue
+        for batch in walk(result.records):
+            batch.check_crc()
+            found += [record.value for record in batch.records() if record.offset >= len(found)]
+        if len(found) >= len(WRITTEN):
+            break
+    return found
+
+
+def losses(made: InProcessCluster, node_id: int) -> list[Loss]:
+    return made.nodes[node_id].replicas.partitions[TP].log.quarantine.losses()
+
+
+@pytest.mark.parametrize(("mask", "first"), [(1, 0), (0x80, 1)])
+def test_no_bit_of_a_sealed_segment_is_served_wrong(mask: int, first: int) -> None:
+    """In each byte of the first batches: consumers read everything once, and the bytes come back."""
+    disks = memory_disks()
+    made = cluster(disks)
+    for at in range(first, 230, 2):
+        leader = made.leader_of(TP)
+        assert leader is not None
+        before = flip(disks[leader], at=at, mask=mask)
+        for segment in made.nodes[leader].replicas.partitions[TP].log.segments:
+            segment.checked = 0, 0  # bytes that were checked once are not checked by every read
+        assert read_all(made) == WRITTEN, at
+        damaged = made.nodes[leader].replicas.damaged
+        assert made.run_until(lambda: not damaged.known, 10_000), at  # noqa: B023
+        assert disks[leader].files()[path_of(disks[leader], FIRST)] == before, at
+        assert made.run_until(lambda: is_whole(made), 30_000), at
+
+
+def test_a_damaged_leader_hands_over_and_is_mended() -> None:
+    disks = memory_disks()
+    made = cluster(disks)
+    before = flip(disks[0])
+    assert made.leader_of(TP) == 0
+    assert read_all(made) == WRITTEN, "consumers are served by a sound replica, and nothing is skipped"
+    assert made.leader_of(TP) in (1, 2)
+    damaged = made.nodes[0].replicas.damaged
+    assert made.run_until(lambda: not damaged.known, 10_000)
+    assert (damaged.found_total, damaged.healed_total) == (1, 1)
+    assert disks[0].files()[path_of(disks[0], FIRST)] == before, "the same bytes as before"
+    (loss,) = losses(made, 0)
+    assert (loss.who, loss.first_offset, loss.size > 0) == ("heal", 1, True)
+    assert "fetched again from broker" in loss.why
+    assert made.run_until(lambda: is_whole(made), 30_000)
+    assert [values(made, node_id) for node_id in range(3)] == [WRITTEN] * 3
+
+
+def test_a_damaged_replica_that_starts_is_not_kept_as_the_leader() -> None:
+    """Stopped in order, started again, in sync and elected: the first read moves the leadership on."""
+    disks = memory_disks()
+    made = cluster(disks)
+    made.stop_node(1)
+    flip(disks[1])
+    made.start_node(1)
+    assert made.run_until(lambda: is_whole(made), 60_000)
+    made.stop_node(0)
+    made.run_until(lambda: made.leader_of(TP) is not None, 30_000)
+    made.start_node(0)
+    assert made.run_until(lambda: is_whole(made), 60_000)
+    assert made.leader_of(TP) == 1
+    assert read_all(made) == WRITTEN
+    damaged = made.nodes[1].replicas.damaged
+    assert made.run_until(lambda: not damaged.known, 10_000)
+    assert damaged.healed_total == 1
+    assert values(made, 1) == WRITTEN
+
+
+def test_a_wiped_replica_gets_past_the_damage_of_its_leader() -> None:
+    disks = memory_disks()
+    made = cluster(disks)
+    made.kill_node(2)
+    disks[2] = MemoryDisk()
+    made.replace_disk(2, disks[2])
+    flip(disks[0])
+    made.start_node(2)
+    assert made.run_until(lambda: is_whole(made), 60_000)
+    assert values(made, 2) == WRITTEN
+    assert made.run_until(lambda: not made.nodes[0].replicas.damaged.known, 10_000)
+    assert values(made, 0) == WRITTEN
+
+
+def test_without_a_sound_copy_it_serves_up_to_the_damage_and_says_so() -> None:
+    disks = memory_disks()
+    made = cluster(disks, replicas=(0,))
+    flip(disks[0], at=140)
+    assert len(fetch(made, 0).records) > 0, "the batch before the damage"
+    assert fetch(made, 1).error is ErrorCode.KAFKA_STORAGE_ERROR
+    made.advance(100)
+    assert fetch(made, 1).error is ErrorCode.CORRUPT_MESSAGE
+    replicas = made.nodes[0].replicas
+    text = failed_partitions(replicas)[TP]
+    assert FIRST in text
+    assert "offset 1" in text
+    assert len(fetch(made, 2).records) > 0, "behind it, too"
+    assert made.leader_of(TP) == 0
+    write(made, b"more")
+
+
+def test_replicas_damaged_in_different_places_mend_each_other() -> None:
+    disks = memory_disks()
+    made = cluster(disks)
+    before = flip(disks[0], at=100)
+    flip(disks[1], at=300)
+    flip(disks[2], at=450)
+    assert read_all(made) == WRITTEN
+    for node_id in range(3):  # what no consumer has read there is found by a scrub
+        read = made.nodes[node_id].replicas
+        read.damaged.found.append((TP, Damage(DamageKind.BAD_BATCH, FIRST, 0, 0, "found by a scrub", 0)))
+    made.advance(5000)
+    assert made.run_until(lambda: not any(n.replicas.damaged.known for n in made.nodes.values()), 20_000)
+    assert [bytes(disks[node_id].files()[path_of(disks[node_id], FIRST)]) for node_id in range(3)] == [
+        before
+    ] * 3
