@@ -13,6 +13,7 @@ from logstore.cli.terminal import Encoding, as_text
 from logstore.cli.verification import Problem, judge_tail
 from logstore.disk.errors import EngineError
 from logstore.format.batch import Batch, TimestampType
+from logstore.format.record import Record
 from logstore.log.producer_state import ProducerEntry, decode_snapshot
 from logstore.segment.seal import Seal, decode_seal
 from logstore.segment.transaction_index import TransactionIndex
@@ -43,15 +44,22 @@ def record_facts(batch: Batch, encoding: Encoding, *, segment: int, position: in
             "producer_id": batch.producer_id,
             "producer_epoch": batch.producer_epoch,
             "sequence": record.sequence,
-            "key": as_text(record.key, encoding),
-            "value": as_text(record.value, encoding),
-            "headers": [
-                [as_text(name.encode("utf-8", "surrogateescape"), Encoding.UTF8), as_text(value, encoding)]
-                for name, value in record.headers
-            ],
+            **content_of(record, encoding),
             "segment": segment,
             "position": position,
         }
+
+
+def content_of(record: Record, encoding: Encoding) -> Fact:
+    """Return the record's key, value and headers as text."""
+    return {
+        "key": as_text(record.key, encoding),
+        "value": as_text(record.value, encoding),
+        "headers": [
+            [as_text(name.encode("utf-8", "surrogateescape"), Encoding.UTF8), as_text(value, encoding)]
+            for name, value in record.headers
+        ],
+    }
 
 
 def batch_facts(batch: Batch, *, segment: int, position: int) -> Fact:

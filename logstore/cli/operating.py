@@ -16,6 +16,7 @@ import typer
 from logstore.cli.terminal import print_error
 
 if TYPE_CHECKING:
+    from logstore.disk.files import Disk
     from logstore.replication.metastore.operations import Outcome
 
 Metadata = Annotated[
@@ -35,6 +36,15 @@ LogDirs = Annotated[
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")
 ]
+
+
+def require_log(disk: Disk, directory: str) -> None:
+    """Raise `typer.BadParameter` (exit code 2) if `directory` holds no segment, so no log."""
+    from logstore.log.loading import offset_in
+
+    names = (entry.name for entry in disk.scan(directory) if not entry.is_directory)
+    if not any(name.endswith((".log", ".log.swap")) and offset_in(name) is not None for name in names):
+        raise typer.BadParameter(f"{directory} holds no log: there is no <offset>.log in it")
 
 
 def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = False) -> dict[str, str]:

@@ -250,3 +250,70 @@ def test_cat_shows_what_is_committed(command: Command, tmp_path: Path) -> None:
     assert command("cat", directory, "--isolation", "read_committed", "--from", "2").out == "plain\n"
     assert command("cat", directory, "--isolation", "whatever").code == 2
     assert snapshot(directory) == before
+
+
+# --- framing ----------------------------------------------------------------------------------
+
+AWKWARD = [(b"k", b"one\ntwo"), (None, b""), (b"", None), (b"k\n", b"\xff\0"), (b"last", b"plain")]
+
+
+@pytest.fixture
+def awkward(tmp_path: Path) -> Path:
+    """A log with line ends, nulls and bytes that are no text in keys and values."""
+    with Log.open(tmp_path / "awkward-0") as log:
+        log.append(AWKWARD, timestamp_ms=1000)
+    return tmp_path / "awkward-0"
+
+
+def test_more_lines_than_records_is_said(command: Command, awkward: Path) -> None:
+    outcome = command("cat", awkward)
+    assert (outcome.code, outcome.out.count("\n")) == (0, 6)
+    assert outcome.err == (
+        "logstore: 1 of 5 records contain line ends, so there are more lines than records; "
+        "--json and --framing lengths keep them apart\n"
+    )
+    assert "2 of 5 records" in command("cat", awkward, "--key-separator", "=").err
+    assert command("cat", awkward, "--from", 4).err == ""
+
+
+def test_lengths_are_exact(command: Command, awkward: Path) -> None:
+    outcome = command("cat", awkward, "--framing", "lengths")
+    data = io.BytesIO(outcome.out.encode("utf-8", "surrogateescape"))
+
+    def read() -> bytes | None:
+        size = int.from_bytes(data.read(4), "big", signed=True)
+        return None if size < 0 else data.read(size)
+
+    assert [(read(), read()) for _ in AWKWARD] == AWKWARD
+    assert (data.read(), outcome.err) == (b"", "")
+
+
+def test_one_object_a_record(command: Command, awkward: Path) -> None:
+    outcome = command("cat", awkward, "--json", "--encoding", "hex", "--from", 1)
+    assert outcome.err == ""
+    found = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [each["offset"] for each in found] == [1, 2, 3, 4]
+    assert {each["timestamp"] for each in found} == {1000}
+    assert [
+        tuple(None if each[name] is None else bytes.fromhex(each[name]) for name in ("key", "value"))
+        for each in found
+    ] == AWKWARD[1:]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--json", "--framing", "lengths"],
+        ["--json", "--key-separator", "="],
+        ["--framing", "lengths", "--key-separator", "="],
+    ],
+)
+def test_forms_that_exclude_each_other(command: Command, awkward: Path, options: list[str]) -> None:
+    assert command("cat", awkward, *options).code == 2
+
+
+def test_a_place_without_a_log_is_exit_2(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "notes.log").write_bytes(b"no segment")
+    outcome = command("cat", tmp_path)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"{tmp_path} holds no log" in outcome.err
