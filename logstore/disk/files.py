@@ -53,11 +53,24 @@ class DirectoryEntry(NamedTuple):
     modified_ms: int
 
 
-class File(Protocol):
-    """An open regular file; positions and sizes are bytes."""
+class Readable(Protocol):
+    """A file as a reader sees it; positions and sizes are bytes."""
 
     def pread(self, size: int, at: int) -> bytes:
         """Return `size` bytes from position `at`; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+
+    def close(self) -> None:
+        """Release the descriptor; closing twice is harmless. Does not sync.
+
+        An unreferenced file is closed too.
+        """
+
+
+class File(Readable, Protocol):
+    """An open regular file; positions and sizes are bytes."""
 
     def pwrite(self, data: Buffer, at: int) -> None:
         """Write all of `data` at `at`, or raise `OSError` (a part may then have been written)."""
@@ -76,19 +89,10 @@ class File(Protocol):
     def sync(self, *, data_only: bool = False) -> None:
         """Make the content survive power loss; `data_only` may skip metadata that a read does not need."""
 
-    def size(self) -> int:
-        """Return the length in bytes."""
-
     def is_cached(self, size: int, at: int) -> bool | None:
         """Return whether `size` bytes from `at` are probably in the page cache, judged by samples.
 
         None if the platform cannot tell.
-        """
-
-    def close(self) -> None:
-        """Release the descriptor; closing twice is harmless. Does not sync.
-
-        An unreferenced file is closed too.
         """
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logstore.config import MAX_LONG
-from logstore.disk.files import File
+from logstore.disk.files import File, Readable
 from logstore.errors import CorruptBatch, Damage, DamageKind
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.segment.epochs import EpochEntry
@@ -69,7 +69,7 @@ def judge(fault: Fault | None, *, is_end: bool, below_durable: bool | None) -> V
 # --- single batches ---------------------------------------------------------------------------------
 
 
-def batch_at(file: File, position: int, end: int) -> Batch | None:
+def batch_at(file: Readable, position: int, end: int) -> Batch | None:
     """Return the batch at byte `position` by its length field, if it ends by `end`. Checksum not checked.
 
     Raises `OSError`.
@@ -86,7 +86,7 @@ def batch_at(file: File, position: int, end: int) -> Batch | None:
         return None
 
 
-def sound_batch(file: File, position: int, end: int, lowest_offset: int | None = None) -> Batch | None:
+def sound_batch(file: Readable, position: int, end: int, lowest_offset: int | None = None) -> Batch | None:
     """Return the batch at byte `position` if its checksum is right and it ends by `end`.
 
     With `lowest_offset` its offsets must rise from there. Raises `OSError`.
@@ -95,7 +95,7 @@ def sound_batch(file: File, position: int, end: int, lowest_offset: int | None =
     return batch if batch is not None and _is_intact(batch, lowest_offset) else None
 
 
-def find_batch(file: File, position: int, end: int, *, lowest_offset: int | None = None) -> int | None:
+def find_batch(file: Readable, position: int, end: int, *, lowest_offset: int | None = None) -> int | None:
     """Return the position of the first intact batch behind byte `position` that ends by `end`; None if none.
 
     For bytes without a structure to follow: every byte is tried. With `lowest_offset` only batches whose
@@ -161,7 +161,7 @@ class Sweep(NamedTuple):
         return last_offsets_of(self.headers)
 
 
-def sweep(file: File, size: int, position: int = 0) -> Sweep:
+def sweep(file: Readable, size: int, position: int = 0) -> Sweep:
     """Find every sound batch in bytes [position, size) of `file`, past every fault.
 
     Takes the memory of the headers. Raises `OSError`.
@@ -179,7 +179,7 @@ def sweep(file: File, size: int, position: int = 0) -> Sweep:
     return Sweep(np.concatenate(positions), table, bad)
 
 
-def swept(file: File, size: int, position: int = 0) -> Iterator[Sweep]:
+def swept(file: Readable, size: int, position: int = 0) -> Iterator[Sweep]:
     """Yield the results of `sweep` in pieces of some megabytes; bad bytes end a piece. Raises `OSError`."""
     window = SWEEP_BYTES
     while position < size:
@@ -206,7 +206,7 @@ def swept(file: File, size: int, position: int = 0) -> Iterator[Sweep]:
             yield Sweep(found.positions + start, found.headers, bad)
 
 
-def _next_sound(file: File, position: int, size: int) -> int:
+def _next_sound(file: Readable, position: int, size: int) -> int:
     """The position of the next intact batch behind the bad bytes at `position`; `size` if there is none."""
     header = file.pread(HEADER_BYTES, position)
     if len(header) == HEADER_BYTES:
