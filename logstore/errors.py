@@ -59,10 +59,14 @@ class OffsetOutOfRange(EngineError):
 
 
 class CorruptBatch(EngineError):
-    """A batch has a bad size, magic or checksum."""
+    """A batch has a bad size, magic or checksum; `damage` is its place, if it lies in a log."""
 
     code = ErrorCode.CORRUPT_MESSAGE
     retriable = True
+
+    def __init__(self, message: str = "", damage: Damage | None = None) -> None:
+        super().__init__(message)
+        self.damage = damage
 
 
 class InvalidRecord(EngineError):

@@ -26,6 +26,7 @@ from collections.abc import Hashable
 from typing import NamedTuple, TypeAlias
 
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import Damage
 from logstore.replication.messages import RequestBody, ResponseBody
 from logstore.replication.metastore.operations import Operation, Outcome, WatchKind
 
@@ -129,6 +130,13 @@ class SyncDone(NamedTuple):
     error: str = ""
 
 
+class DamageFound(NamedTuple):
+    """A scrub found these damages in the log of a partition here."""
+
+    topic_partition: TopicPartition
+    damages: tuple[Damage, ...]
+
+
 StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
 """The events of a metadata store client."""
 
@@ -143,6 +151,7 @@ Event: TypeAlias = (
     | SessionOpened
     | SessionExpired
     | SyncDone
+    | DamageFound
 )
 
 # --- effects ----------------------------------------------------------------------------------

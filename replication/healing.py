@@ -150,6 +150,14 @@ def take_note(manager: ReplicaManager, topic_partition: TopicPartition, damages:
     manager.damaged.found += [(topic_partition, damage) for damage in damages]
 
 
+def after_compaction(manager: ReplicaManager) -> None:
+    """Note what the cleaner met since the last call."""
+    met = manager.logs.cleaner.damages
+    for topic_partition, damage in met:
+        take_note(manager, topic_partition, (damage,))
+    met.clear()
+
+
 def failed_partitions(manager: ReplicaManager) -> dict[TopicPartition, str]:
     """Return the replicas that cannot follow their leader, or that no other replica can mend, and why."""
     followers = manager.followers

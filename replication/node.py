@@ -31,7 +31,7 @@ from typing import Final
 from logstore.config import LogConfig
 from logstore.disk.marks import mark
 from logstore.log.manager import LogManager
-from logstore.replication import messages, orders, serving
+from logstore.replication import healing, messages, orders, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.controller import SERVICES, Controller
 from logstore.replication.departure import Departure
@@ -41,6 +41,7 @@ from logstore.replication.effects import (
     Client,
     ClientRequest,
     CloseSession,
+    DamageFound,
     Disconnected,
     Effect,
     Event,
@@ -187,6 +188,8 @@ class Node:
 
     def start(self, now_ms: int) -> list[Effect]:
         """Begin: ask for a session."""
+        for topic_partition, error in self.logs.damaged.items():
+            self.replicas.note(topic_partition, "finds damage", now_ms, reason=str(error))
         return [OpenSession(self.config.zookeeper_session_timeout_ms)]
 
     def begin_shutdown(self, now_ms: int) -> list[Effect]:
@@ -229,6 +232,7 @@ class Node:
         if self.logs.deadline_ms <= now_ms:
             self.logs.tick(now_ms)
             self.replicas.note_log_starts()
+            healing.after_compaction(self.replicas)
         effects += self.replicas.tick(now_ms)
         effects += self.controller.tick(now_ms)
         effects += self._depart(now_ms)
@@ -300,6 +304,9 @@ class Node:
                 if session_id != self.session_id:
                     return []
                 return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
+            case DamageFound(topic_partition, damages):
+                healing.take_note(self.replicas, topic_partition, damages)
+                return self.replicas.end_turn(now_ms)
             case SyncDone(topic_partition):
                 effects = self.replicas.on_sync_done(event, now_ms)
                 if (roles := self.replicas.roles_under_way) is not None:

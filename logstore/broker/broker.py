@@ -25,6 +25,7 @@ from logstore.broker.identity import claim_log_dirs, find_cluster_id
 from logstore.broker.limits import Address
 from logstore.broker.pauses import Pauses
 from logstore.broker.runtime import Runtime, StoreClient
+from logstore.broker.scrubbing import Scrubbing
 from logstore.broker.server import Server
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
@@ -44,10 +45,23 @@ class Assembly:
     failed."""
 
     def __init__(
-        self, address: Address, server: Server, runtime: Runtime, services: Services, store: StoreSession
+        self,
+        address: Address,
+        server: Server,
+        runtime: Runtime,
+        services: Services,
+        store: StoreSession,
+        disk: Disk,
     ) -> None:
         self.address, self.server, self.runtime, self.services = address, server, runtime, services
         self._store = store
+        broker = services.settings.broker
+        self.scrubbing = Scrubbing(
+            runtime,
+            disk,
+            interval_ms=broker.log_scrub_interval_ms,
+            bytes_per_second=broker.log_scrub_io_max_bytes_per_second,
+        )
         self.dispatch = server.on_frame = Dispatch(services, HANDLERS)
 
     @classmethod
@@ -122,14 +136,16 @@ class Assembly:
             raise
         services = Services(runtime, settings, cluster_id=cluster_id, store=store, random=random)
         runtime.after_change = services.groups.after_change
-        return cls(address, server, runtime, services, store)
+        return cls(address, server, runtime, services, store, disk)
 
     def start(self) -> None:
         """Join the cluster; `runtime.registered` is set when that is done."""
         self.runtime.start()
+        self.scrubbing.start()
 
     async def stop(self) -> None:
         """Stop in order, as `Runtime.stop`."""
+        await self.scrubbing.stop()
         await self.runtime.stop()
         self.services.close()
         if not self.runtime.ended.done():
@@ -137,6 +153,7 @@ class Assembly:
 
     async def abandon(self) -> None:
         """Stop at once, as `Runtime.abandon`."""
+        await self.scrubbing.stop()
         self.services.close()
         await self.runtime.abandon()
         await self._store.close()

@@ -218,7 +218,11 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
             "Replicas that cannot follow their leader, or are damaged without a sound copy elsewhere",
             len(failed_partitions(replicas)),
         ),
-        ("damagedpartitionscount", "Replicas with damage in their logs", len(replicas.damaged.known)),
+        (
+            "damagedpartitionscount",
+            "Replicas with damage in their logs",
+            len(replicas.damaged.known) + len(node.logs.damaged),
+        ),
         ("delayedoperations", "Waiting requests", replicas.waiting.count),
     )
     replicated = ("replicationbytesin", "Bytes fetched from leaders", counters.replicated_bytes)

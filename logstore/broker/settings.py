@@ -41,6 +41,10 @@ class ServiceConfig:
     """A longer pause of the event loop is logged, and `/healthz` reports `slow` for a minute. Not a Kafka
     setting.
     """
+    log_scrub_interval_ms: int = 7 * 24 * 60 * 60 * 1000
+    """How often each log is read as a whole, to find damage; 0 turns it off. Not a Kafka setting."""
+    log_scrub_io_max_bytes_per_second: int = 32 << 20
+    """How fast a scrub reads. Not a Kafka setting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 _LOG_THREADS: Final = 8
@@ -16,3 +19,10 @@ def run_all(actions: Sequence[Callable[[], None]]) -> None:
         running = [pool.submit(act) for act in actions]
     for each in running:
         each.result()
+
+
+def be_last() -> None:
+    """Give the calling thread the lowest priority, where the system has priorities of threads."""
+    if hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -21,6 +21,7 @@ from logstore.compact.compaction_pass import PassReport, Steps, compaction_pass
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import CorruptBatch, Damage
 from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_old_segments
 
@@ -75,6 +76,8 @@ class Cleaner:
         self.config = config
         self.partitions: dict[TopicPartition, PartitionCleaning] = {}
         """The record of each compacted partition."""
+        self.damages: list[tuple[TopicPartition, Damage]] = []
+        """Damage that passes met; whoever takes note of it clears the list."""
         self._current: _Current | None = None
         self._next_look_ms = now_ms + config.backoff_ms
         self._last_tick_ms = now_ms
@@ -133,6 +136,9 @@ class Cleaner:
             self._look(now_ms)
         except EngineError as error:
             self._failed(cleaning, error, now_ms)
+            if isinstance(error, CorruptBatch) and error.damage is not None:
+                self.damages = [each for each in self.damages if each[0] != topic_partition]
+                self.damages.append((topic_partition, error.damage))
             self._look(now_ms)
         except BaseException:
             self._current = None

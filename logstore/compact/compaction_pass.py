@@ -23,12 +23,12 @@ from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction import Compaction, CompactionStats, LastBatch, Transactions, map_records
 from logstore.compact.offset_map import SLOT_BYTES, OffsetMap
 from logstore.config import MAX_INT
-from logstore.errors import CorruptBatch, RecordBatchTooLarge
+from logstore.errors import CorruptBatch, Damage, DamageKind, RecordBatchTooLarge
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import aborted_transactions
 from logstore.log.upkeep import compacted_up_to, holds, replace_segments
 from logstore.segment.scan import Fault, Scanned, scan_chunks
-from logstore.segment.segment import LOG_SUFFIX, Segment
+from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.split import find_runs, split
 from logstore.segment.swap import begin_cleaned
 from logstore.segment.transaction_index import AbortedTransaction
@@ -203,9 +203,12 @@ class _Pass:
             if found.fault is Fault.OVERFLOW:
                 self._split(segment)
             if found.fault is not None:
+                base_offset = segment.base_offset
+                name, text = file_name(base_offset, LOG_SUFFIX), found.fault.value
                 raise CorruptBatch(
-                    f"{segment.path(LOG_SUFFIX)} cannot be compacted: {found.fault.value}. "
-                    "Verify the log and recover it, or fetch it from another replica"
+                    f"{segment.path(LOG_SUFFIX)} cannot be compacted: {text}. "
+                    "Verify the log and recover it, or fetch it from another replica",
+                    Damage(DamageKind.BAD_BATCH, name, 0, base_offset, f"compaction met {text}", 0),
                 )
             yield chunk, found
 

@@ -34,6 +34,7 @@ from logstore.log.producer_state import CompletedTransaction
 from logstore.log.read import sound_batches_of
 from logstore.log.upkeep import holds, replace_segments
 from logstore.segment.damage import Expected, judge_segment, swept
+from logstore.segment.seal import Seal
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.swap import begin_cleaned
 from logstore.segment.transaction_index import AbortedTransaction
@@ -117,7 +118,8 @@ class _Mending:
                 log.roll()
             successor = log.segments.higher(base_offset)
             assert successor is not None, "a segment follows after a roll"
-            self._end_offset = successor.base_offset if segment.seal is None else segment.seal.end_offset
+            seal = segment.seal
+            self._end_offset = successor.base_offset if seal is None else seal.end_offset
             self._successor = successor.base_offset
         self._log, self._segment, self._now_ms = log, segment, now_ms
         self._generation = log.generation
@@ -126,13 +128,11 @@ class _Mending:
         self._source = ""
 
     def run(self) -> Steps:
-        segment, successor = self._segment, self._successor
-        expected = Expected(segment.base_offset, segment.size, successor, segment.seal, self._log.epochs)
-        gaps: list[_Gap] = []
-        with segment.log_for_reading() as file:
-            for step in judge_segment(file, expected):
-                gaps = _gaps(step.damages)
-                yield None
+        segment = self._segment
+        gaps = yield from self._judge(segment.seal)
+        if not gaps and segment.seal is not None:
+            mark("heal: a seal was made of bytes that were bad already")
+            gaps = yield from self._judge(None)
         if not gaps and self._aborts() is not None:
             segment.indexes.rebuild()
             return Mended(False)
@@ -158,6 +158,16 @@ class _Mending:
                 cleaned.delete()
             raise
         return Mended(True, self._fetched, loss_id)
+
+    def _judge(self, seal: Seal | None) -> Generator[None, None, list[_Gap]]:
+        segment = self._segment
+        expected = Expected(segment.base_offset, segment.size, self._successor, seal, self._log.epochs)
+        gaps: list[_Gap] = []
+        with segment.log_for_reading() as file:
+            for step in judge_segment(file, expected):
+                gaps = _gaps(step.damages)
+                yield None
+        return gaps
 
     def _aborts(self) -> Sequence[AbortedTransaction] | None:
         """Return the entries of the index of aborted transactions; None if it is damaged."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from logstore.config import LogConfig
@@ -188,3 +190,15 @@ def test_replicas_damaged_in_different_places_mend_each_other() -> None:
     assert [bytes(disks[node_id].files()[path_of(disks[node_id], FIRST)]) for node_id in range(3)] == [
         before
     ] * 3
+
+
+def test_damage_that_compaction_meets_is_mended() -> None:
+    disks = memory_disks()
+    made = cluster(disks)
+    flip(disks[0], at=140)
+    replicas = made.nodes[0].replicas
+    log = replicas.partitions[TP].log
+    log.config = replace(log.config, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    assert made.run_until(lambda: replicas.damaged.found_total == 1, 120_000)
+    assert made.run_until(lambda: not replicas.damaged.known, 10_000)
+    assert [loss.who for loss in losses(made, 0)] == ["heal"]

@@ -20,6 +20,7 @@ NOT_REACHED = {
     "follower: its leader's log is damaged there",
     "heal: a segment is mended",
     "heal: an index of aborted transactions is built anew",
+    "heal: a seal was made of bytes that were bad already",
     "heal: damage is found",
     "heal: no other replica has a sound copy",
     "heal: nothing was wrong with the segment, or it is gone",

@@ -1,0 +1,176 @@
+"""Scrub the logs of a running broker: read all of them once per interval, slowly, in a thread of its own.
+
+    log.scrub.interval.ms                    how often each log is read as a whole; 0 turns the scrub off
+    log.scrub.io.max.bytes.per.second        how fast
+
+`log/scrub.py` reads a few megabytes a step; what it finds goes to the node as an event. Between two steps the
+thread is idle for as long as the rate asks. The progress is in `scrub-progress.json` in the first log dir
+that is online, and a restarted broker continues there. With an unreadable file it starts over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple, TypeVar
+
+from logstore.broker.clock import stopwatch_s
+from logstore.broker.runtime import Runtime
+from logstore.broker.threads import be_last
+from logstore.disk.files import Disk, publish, read_small_file
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import LogClosed, LogDirOffline
+from logstore.log.scrub import Cursor, Scrubbed, scrub
+from logstore.replication.effects import DamageFound
+
+PROGRESS: Final = "scrub-progress.json"
+_SAVE_AFTER_BYTES: Final = 1 << 30
+_LONGEST_SLEEP_S: Final = 3600.0
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class Progress(NamedTuple):
+    """How far a scrub is: the partition that it reads, and the place in it; None between two scrubs.
+
+    `began_ms` is the start of the last scrub, in epoch milliseconds; 0 for none.
+    """
+
+    began_ms: int = 0
+    partition: TopicPartition | None = None
+    cursor: Cursor = Cursor()
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        facts = {"began_ms": self.began_ms, "partition": self.partition, "cursor": self.cursor}
+        return json.dumps(facts).encode() + b"\n"
+
+
+def decode_progress(data: bytes | None) -> Progress:
+    """Return the progress in the file's content; that of a new broker if it cannot be read."""
+    try:
+        facts = json.loads(data or b"")
+        partition = facts["partition"]
+        known = None if partition is None else TopicPartition(str(partition[0]), int(partition[1]))
+        return Progress(int(facts["began_ms"]), known, Cursor(*map(int, facts["cursor"])))
+    except (ValueError, KeyError, TypeError, IndexError):
+        return Progress()
+
+
+class Scrubbing:
+    """The scrub of one broker. All methods belong to the event loop's thread."""
+
+    def __init__(self, runtime: Runtime, disk: Disk, *, interval_ms: int, bytes_per_second: int) -> None:
+        self._runtime, self._disk = runtime, disk
+        self._interval_ms, self._rate = interval_ms, max(bytes_per_second, 1)
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="scrub", initializer=be_last)
+        self.read_bytes = 0
+        """Bytes read since the start."""
+        self.passes = 0
+        """Scrubs of all logs that ended since the start."""
+        self.progress = Progress()
+
+    def start(self) -> None:
+        """Begin, or continue where the last process was."""
+        if self._interval_ms > 0:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop after the step under way; its progress is kept."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    async def _run(self) -> None:
+        try:
+            await self._runtime.joined.wait()
+            self.progress = decode_progress(await self._in_thread(self._load))
+            while True:
+                if self.progress.partition is None:
+                    due_ms = self.progress.began_ms + self._interval_ms - self._runtime.now_ms()
+                    # A clock that was set back must not mean a long wait.
+                    if 0 < due_ms <= self._interval_ms:
+                        await asyncio.sleep(min(due_ms / 1000, _LONGEST_SLEEP_S))
+                        continue
+                    self.progress = Progress(self._runtime.now_ms(), TopicPartition("", 0))
+                await self._scrub_all()
+                self.passes += 1
+                self.progress = Progress(self.progress.began_ms)
+                await self._in_thread(self._save)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            _log.exception("the scrub failed; it starts again with the broker")
+
+    async def _scrub_all(self) -> None:
+        logs = self._runtime.node.logs
+        while True:
+            first = self.progress.partition
+            assert first is not None, "a scrub is under way"
+            following = [each for each in logs.logs() if each >= first]
+            if not following:
+                return
+            topic_partition = min(following)
+            cursor = self.progress.cursor if topic_partition == first else Cursor()
+            await self._scrub_one(topic_partition, cursor)
+            behind = TopicPartition(topic_partition.topic, topic_partition.partition + 1)
+            self.progress = self.progress._replace(partition=behind, cursor=Cursor())
+
+    async def _scrub_one(self, topic_partition: TopicPartition, cursor: Cursor) -> None:
+        log = self._runtime.node.logs.logs()[topic_partition].partition
+        steps = scrub(log, cursor)
+        unsaved = 0
+        while True:
+            began_s = stopwatch_s()
+            try:
+                step = await self._in_thread(lambda: _next(steps))
+            except (LogClosed, LogDirOffline):
+                return
+            except OSError as error:
+                _log.warning("%s cannot be scrubbed: %s", log.directory, error)
+                return
+            if step is None:
+                return
+            if step.damages:
+                self._runtime.deliver(DamageFound(topic_partition, step.damages))
+            self.read_bytes += step.size
+            unsaved += step.size
+            if step.cursor is not None:
+                self.progress = self.progress._replace(partition=topic_partition, cursor=step.cursor)
+                if unsaved >= _SAVE_AFTER_BYTES:
+                    unsaved = 0
+                    await self._in_thread(self._save)
+            await asyncio.sleep(max(step.size / self._rate - (stopwatch_s() - began_s), 0))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # --- the file, in the thread --------------------------------------------------------------------
+
+    def _directory(self) -> str | None:
+        logs = self._runtime.node.logs
+        return next((path for path in logs.log_dirs if path not in logs.offline_dirs), None)
+
+    def _load(self) -> bytes | None:
+        directory = self._directory()
+        return None if directory is None else read_small_file(self._disk, f"{directory}/{PROGRESS}")
+
+    def _save(self) -> None:
+        directory = self._directory()
+        if directory is not None:
+            try:
+                publish(self._disk, directory, PROGRESS, self.progress.encode())
+            except OSError as error:
+                _log.warning("%s/%s cannot be written: %s", directory, PROGRESS, error)
+
+
+def _next(steps: Iterator[Scrubbed]) -> Scrubbed | None:
+    return next(steps, None)

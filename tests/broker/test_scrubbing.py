@@ -1,0 +1,76 @@
+"""The scrub of running brokers: it finds changed bytes in files that nobody reads, and they are mended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from logstore.broker import BrokerCluster
+from logstore.broker.scrubbing import PROGRESS, Progress, decode_progress
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.scrub import Cursor
+from logstore.replication.healing import DamagedReplicas
+
+TOPIC = "orders"
+TP = TopicPartition(TOPIC, 0)
+SETTINGS = {"log.scrub.interval.ms": "100", "log.segment.bytes": "20000"}
+VALUES = [b"%d:" % number + b"x" * 100 for number in range(600)]
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def flip(path: Path, at: int) -> bytes:
+    before = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([before[at] ^ 0x10]))
+    return before
+
+
+def damaged(cluster: BrokerCluster, node_id: int) -> DamagedReplicas:
+    return cluster.brokers[node_id]._client._running.runtime.node.replicas.damaged
+
+
+def logs_of(tmp_path: Path, node_id: int) -> list[Path]:
+    return sorted((tmp_path / f"broker-{node_id}" / f"{TOPIC}-0").glob("*.log"))
+
+
+def test_every_replica_finds_its_damage_and_is_mended(tmp_path: Path) -> None:
+    """A sealed segment of the leader and of a follower, and the active one of the other follower."""
+    with BrokerCluster(3, directory=str(tmp_path), settings=SETTINGS) as cluster:
+        cluster.create_topic(TOPIC, 1)
+        for first in range(0, len(VALUES), 50):
+            cluster.append(TOPIC, VALUES[first : first + 50])
+        leader = cluster.leader(TOPIC)
+        followers = [each for each in cluster.brokers if each != leader]
+        until(lambda: all(len(logs_of(tmp_path, each)) > 2 for each in cluster.brokers))
+        paths = {
+            leader: logs_of(tmp_path, leader)[0],
+            followers[0]: logs_of(tmp_path, followers[0])[1],
+            followers[1]: logs_of(tmp_path, followers[1])[-1],
+        }
+        until(lambda: len({path.stat().st_size for path in (logs_of(tmp_path, n)[-1] for n in paths)}) == 1)
+        before = {node_id: flip(path, at=200) for node_id, path in paths.items()}
+        until(lambda: all(damaged(cluster, each).healed_total == 1 for each in paths))
+        assert {node_id: path.read_bytes() for node_id, path in paths.items()} == before
+        assert [record.value for record in cluster.scan(TOPIC, offset=0)] == VALUES
+        assert not any(damaged(cluster, each).known for each in paths)
+    assert decode_progress((tmp_path / f"broker-{leader}" / PROGRESS).read_bytes()).began_ms > 0
+
+
+def test_a_scrub_continues_where_it_was() -> None:
+    under_way = Progress(1_700_000_000_000, TP, Cursor(400, 1 << 20))
+    assert decode_progress(under_way.encode()) == under_way
+    assert decode_progress(Progress(5).encode()) == Progress(5)
+
+
+def test_an_unreadable_progress_counts_for_nothing() -> None:
+    short = b'{"began_ms": 1, "partition": ["t"], "cursor": [0, 0]}'
+    for data in (None, b"", b"{", b"[]", b'{"began_ms": 1}', short):
+        assert decode_progress(data) == Progress()
