@@ -140,6 +140,8 @@ def _look(disk: Disk, directory: str) -> Replica:
 
 def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Difference | None:
     """Compare each replica with the longest one."""
+    from logstore.log.comparison import differences
+
     reference = max(replicas, key=lambda replica: replica.log_end_offset)
     committed = max(replica.high_watermark for replica in replicas)
     for replica in replicas:
@@ -149,9 +151,11 @@ def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Di
         end = min(replica.log_end_offset, reference.log_end_offset, committed)
         if end <= start:
             continue
-        found = _compare(_batches(disk, reference, start, end), _batches(disk, replica, start, end), end)
+        batches = (_batches(disk, each, start, end) for each in (reference, replica))
+        found = next(differences(*batches), None)
         if found is not None:
-            return Difference(partition, reference.directory, replica.directory, *found)
+            offset, what = found.first_offset, found.text
+            return Difference(partition, reference.directory, replica.directory, offset, what)
     return None
 
 
@@ -162,24 +166,3 @@ def _batches(disk: Disk, replica: Replica, start: int, end: int) -> Iterator[Bat
         if batch.base_offset >= end:
             return
         yield batch
-
-
-def _compare(reference: Iterator[Batch], replica: Iterator[Batch], end: int) -> tuple[int, str] | None:
-    """Return the offset and a description of the first difference below `end`."""
-    for one in reference:
-        other = next(replica, None)
-        if other is None:
-            return one.base_offset, "the batch is missing"
-        if (one.base_offset, one.next_offset) != (other.base_offset, other.next_offset):
-            at = min(one.base_offset, other.base_offset)
-            found = f"a batch of offsets {other.base_offset} to {other.next_offset - 1}"
-            return at, f"{found}, not {one.next_offset - 1}"
-        if one.leader_epoch != other.leader_epoch:
-            theirs, ours = other.leader_epoch, one.leader_epoch
-            return one.base_offset, f"leader epoch {theirs}, not {ours}"
-        if one.buffer != other.buffer:
-            return one.base_offset, f"different bytes in a batch of epoch {one.leader_epoch}"
-    other = next(replica, None)
-    if other is not None:
-        return other.base_offset, "an extra batch"
-    return None

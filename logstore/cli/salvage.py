@@ -19,7 +19,8 @@ from logstore.cli.operating import Json
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
-    from logstore.log.salvage import Gap, Salvage
+    from logstore.log.salvage import Salvage
+    from logstore.log.sound_batches import Gap
 
 _MOST: Final = 20
 

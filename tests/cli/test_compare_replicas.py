@@ -78,15 +78,17 @@ def test_an_earlier_start_is_no_difference(command: Command, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changed", "offset", "what"),
     [
-        ([*good(last=3), batch(3, value=b"VALUE-3"), *good(4)], 3, "different bytes in a batch of epoch 0"),
+        ([*good(last=3), batch(3, value=b"VALUE-3"), *good(4)], 3, "different value"),
         ([*good(last=3), *(batch(each, epoch=1) for each in range(3, BATCHES))], 3, "leader epoch 1, not 0"),
         (
             [
-                encode_batch([Record(0, 1000, None, b"value-0"), Record(1, 1001, None, b"value-1")]),
+                encode_batch(
+                    [Record(0, 1000, None, b"value-0"), Record(1, 1001, None, b"value-1")], leader_epoch=0
+                ),
                 *good(2),
             ],
             0,
-            "a batch of offsets 0 to 1, not 0",
+            "batches of offsets 0 to 1, not 0 to 0 and 1 to 1",
         ),
     ],
     ids=["bytes", "epoch", "offsets"],

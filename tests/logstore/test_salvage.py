@@ -22,7 +22,8 @@ from logstore.format.crc import crc32c
 from logstore.format.record import Record
 from logstore.log.log import Log
 from logstore.log.reader import LogReader
-from logstore.log.salvage import PatientFile, Salvage, salvage
+from logstore.log.salvage import Salvage, salvage
+from logstore.log.sound_batches import PatientFile
 from logstore.segment.damage import sweep
 from logstore.testing.disks import FaultyDisk
 from logstore.testing.disks.faulty import Fault

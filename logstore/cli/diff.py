@@ -1,0 +1,155 @@
+"""`logstore diff`: compare two copies of a partition, record by record.
+
+    diff A B              the first divergence with both sides, then the others
+    diff A B --json       one object for each difference, then the totals
+
+Both are directories of one partition, of Kafka or of logstore, that no process writes to. Damage does not end
+the comparison: sound batches behind it are compared, and offsets that only the other copy has say so. Exit
+code 0 if both hold the same records in the same batches and epochs, 1 if not, 2 if one of them holds no log.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from logstore.cli.operating import Json, require_log
+from logstore.cli.terminal import Encoding, print_error, print_json, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from logstore.disk.files import Disk
+    from logstore.format.batch import Batch
+    from logstore.format.record import Record
+    from logstore.log.comparison import Difference
+    from logstore.log.sound_batches import SoundBatches
+
+_MOST: Final = 20
+
+
+def diff(
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A partition's directory.", exists=True, file_okay=False)
+    ],
+    second: Annotated[
+        Path, typer.Argument(metavar="B", help="Another copy of it.", exists=True, file_okay=False)
+    ],
+    as_json: Json = False,
+    encoding: Annotated[
+        Encoding,
+        typer.Option(help="Of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
+    ] = Encoding.UTF8,
+) -> int:
+    """Compare two copies of a partition record by record; exit 1 if they differ."""
+    from logstore.disk.files import OsDisk
+    from logstore.log.comparison import differences
+    from logstore.log.sound_batches import SoundBatches
+
+    disk = OsDisk()
+    paths = [str(path).rstrip("/") for path in (first, second)]
+    for path in paths:
+        require_log(disk, path)
+    count = 0
+    with closing(SoundBatches(disk, paths[0])) as a, closing(SoundBatches(disk, paths[1])) as b:
+        starts = [_start(disk, each) for each in (a, b)]
+        for name, each, start in zip("AB", (a, b), starts, strict=True):
+            if not as_json:
+                print(f"{name}  {each.directory}: offsets {start} to {each.end_offset - 1}")
+            _tell_damage(name, each)
+        if starts[0] != starts[1]:
+            count += 1
+            _tell_start(starts, as_json=as_json)
+        start = max(starts)
+        for found in differences(_from(a, start), _from(b, start)):
+            count += 1
+            told = found._replace(text=_with_damage(found, a, b))
+            if as_json:
+                print_json(_facts(told, encoding))
+            elif count <= _MOST:
+                _print(told, encoding, is_first=count == 1)
+    if as_json:
+        print_json({"total": {"a": paths[0], "b": paths[1], "differences": count}})
+    elif count > _MOST:
+        print(f"and {count - _MOST} more: see --json")
+    elif not count:
+        print("the same records, batches and leader epochs")
+    return 1 if count else 0
+
+
+def _start(disk: Disk, sound: SoundBatches) -> int:
+    from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT
+    from logstore.log.reader import checkpointed_offset
+
+    return max(sound.start_offset, checkpointed_offset(disk, sound.directory, LOG_START_OFFSET_CHECKPOINT))
+
+
+def _from(sound: SoundBatches, start: int) -> Iterator[Batch]:
+    return (batch for batch in sound if batch.last_offset >= start)
+
+
+def _tell_damage(name: str, sound: SoundBatches) -> None:
+    for gap in sound.choice.gaps:
+        for each in gap.stretches:
+            place = f"{sound.directory}/{each.file} at byte {each.position}"
+            print_error(f"{name}: {place}: {each.bytes} bytes: {each.reason}")
+
+
+def _tell_start(starts: list[int], *, as_json: bool) -> None:
+    text = f"A begins at offset {starts[0]}, B at {starts[1]}"
+    if as_json:
+        print_json(
+            {"kind": "start", "first_offset": min(starts), "last_offset": max(starts) - 1, "text": text}
+        )
+    else:
+        print(f"{text}; they are compared from {max(starts)} on")
+
+
+def _with_damage(found: Difference, a: SoundBatches, b: SoundBatches) -> str:
+    """The text of a difference, with the damage that explains it."""
+    from logstore.log.comparison import DifferenceKind
+
+    sides = {DifferenceKind.ONLY_IN_A: ("B", b), DifferenceKind.ONLY_IN_B: ("A", a)}
+    if found.kind not in sides:
+        return found.text
+    name, sound = sides[found.kind]
+    reasons = [
+        gap.reason
+        for gap in sound.choice.gaps
+        if gap.stretches
+        and gap.first_offset <= found.last_offset
+        and (found.first_offset <= gap.last_offset or gap.last_offset < 0)
+    ]
+    return f"{found.text}: {name} is damaged there ({'; '.join(reasons)})" if reasons else found.text
+
+
+def _facts(found: Difference, encoding: Encoding) -> dict[str, object]:
+    return {**found._asdict(), "a": _side(found.a, encoding), "b": _side(found.b, encoding)}
+
+
+def _side(record: Record | None, encoding: Encoding) -> dict[str, object] | None:
+    from logstore.cli.facts import content_of
+
+    return None if record is None else {"timestamp": record.timestamp_ms, **content_of(record, encoding)}
+
+
+def _print(found: Difference, encoding: Encoding, *, is_first: bool) -> None:
+    offsets = f"offset {found.first_offset}"
+    if found.last_offset > found.first_offset:
+        offsets = f"offsets {found.first_offset} to {found.last_offset}"
+    epochs = " and ".join(
+        f"{epoch} in {name}"
+        for name, epoch in (("A", found.epoch_a), ("B", found.epoch_b))
+        if epoch is not None
+    )
+    head = "first divergence: " if is_first else ""
+    print(f"{head}{offsets}, leader epoch {epochs}: {found.kind}: {found.text}")
+    for name, record in (("A", found.a), ("B", found.b)):
+        if (side := _side(record, encoding)) is not None:
+            shown = (
+                f"{key} {printable(None if value is None else str(value))}" for key, value in side.items()
+            )
+            print(f"  {name}  {'  '.join(shown)}")

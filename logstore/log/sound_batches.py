@@ -1,0 +1,428 @@
+"""Find every sound batch of a partition's directory, past all damage, and decide which are in their place.
+
+`damage.sweep` finds the batches whose checksums are right, `choose` decides. A checksum covers neither offset
+nor leader epoch. So a sound batch whose offset contradicts its neighbours is put where they leave exactly its
+number of offsets, and an epoch that contradicts them is replaced by that of the batch before it (`Placed`). A
+batch that fits nowhere, or is a copy of another one, is left out (`LeftOut`).
+
+For directories without an owner: salvage copies what is found here, and `diff` compares it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.config import MAX_INT, MAX_LONG
+from logstore.disk.files import Disk, Readable
+from logstore.errors import DamagedLog
+from logstore.format.batch import LOG_OVERHEAD, Batch, set_offsets_and_epoch, walk
+from logstore.log.loading import offset_in
+from logstore.segment.damage import Sweep, misplaced, sweep
+from logstore.segment.scan import Fault, last_offsets_of, scan_buffer
+from logstore.segment.segment import LOG_SUFFIX
+from logstore.segment.swap import SWAP_SUFFIX
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+_PAGE_BYTES: Final = 4096
+_RUN_BYTES: Final = 4 << 20
+
+
+class Stretch(NamedTuple):
+    """Bytes of `file` that are not in the target, from byte `position` on."""
+
+    file: str
+    position: int
+    bytes: int
+    reason: str
+
+
+class Gap(NamedTuple):
+    """Offsets without a batch in the target; `last_offset` is -1 if no batch follows.
+
+    `stretches` are the bytes of the source between the batches on both sides; none where it has no bytes for
+    these offsets. Without offsets (`last_offset` below `first_offset`), only bytes were skipped.
+    """
+
+    first_offset: int
+    last_offset: int
+    stretches: list[Stretch]
+
+    @property
+    def reason(self) -> str:
+        """What is known of it, in words."""
+        reasons = dict.fromkeys(each.reason for each in self.stretches)
+        return "; ".join(reasons) or "no bytes for these offsets: compacted, or a file is missing"
+
+
+class Placed(NamedTuple):
+    """A sound batch of `file` that got another offset or leader epoch than its header says."""
+
+    file: str
+    position: int
+    offset: int
+    offset_in_file: int
+    epoch: int
+    epoch_in_file: int
+
+
+class LeftOut(NamedTuple):
+    """A sound batch of `file` that is not in its place, and is not in the target."""
+
+    file: str
+    position: int
+    bytes: int
+    offset_in_file: int
+    records: int
+
+
+# --- deciding -------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """A `.log` file of the source: its name, its base offset, and what a sweep found in it."""
+
+    name: str
+    base_offset: int
+    swept: Sweep
+
+
+class Rows(NamedTuple):
+    """Sound batches, a row each: the number of their file, their bytes, their place in the log."""
+
+    file: Int64s
+    position: Int64s
+    size: Int64s
+    base: Int64s
+    last: Int64s
+    epoch: Int64s
+    records: Int64s
+    crc: Int64s
+
+    def of(self, which: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Rows:
+        """Return some of the rows, by a mask or by their numbers."""
+        return Rows(*(column[which] for column in self))
+
+
+class Choice(NamedTuple):
+    """The batches of the target in order, and what else was found.
+
+    `is_patched`: the rows whose offset or epoch is not that of the source.
+    """
+
+    rows: Rows
+    is_patched: npt.NDArray[np.bool_]
+    gaps: list[Gap]
+    placed: list[Placed]
+    left_out: list[LeftOut]
+
+
+def choose(found: Sequence[Found]) -> Choice:
+    """Decide which sound batches of these files, in order of their base offsets, are in the target."""
+    rows = _rows_of(found)
+    source = rows.of(np.ones(len(rows.base), bool))
+    faults = _faults(rows, found)
+    is_kept = np.array([faults.get(number) is not Fault.OFFSETS for number in range(len(rows.base))], bool)
+    for number, fault in sorted(faults.items()):
+        offset = _only_place(rows, number, is_kept, found) if fault is Fault.OFFSETS else None
+        if offset is not None:
+            rows.last[number] = offset + int(rows.last[number]) - int(rows.base[number])
+            rows.base[number] = offset
+            is_kept[number] = True
+        elif fault is Fault.EPOCHS:
+            rows.epoch[number] = _epoch_beside(rows, number, faults)
+    _drop_what_does_not_rise(rows, is_kept)
+    kept = rows.of(is_kept)
+    newest = np.maximum.accumulate(kept.epoch)
+    np.copyto(kept.epoch, newest, where=(kept.epoch != -1) & (kept.epoch < newest))
+    before = source.of(is_kept)
+    is_patched = (kept.base != before.base) | (kept.epoch != before.epoch)
+    placed = [
+        Placed(found[file].name, position, base, base_before, epoch, epoch_before)
+        for file, position, base, base_before, epoch, epoch_before in zip(
+            *(
+                column[is_patched].tolist()
+                for column in (kept.file, kept.position, kept.base, before.base, kept.epoch, before.epoch)
+            ),
+            strict=True,
+        )
+    ]
+    out = source.of(~is_kept)
+    left_out = [
+        LeftOut(found[file].name, position, size, base, records)
+        for file, position, size, base, records in zip(
+            *(column.tolist() for column in (out.file, out.position, out.size, out.base, out.records)),
+            strict=True,
+        )
+    ]
+    return Choice(kept, is_patched, _gaps(found, kept, is_kept, left_out), placed, left_out)
+
+
+def _rows_of(found: Sequence[Found]) -> Rows:
+    headers = np.concatenate([each.swept.headers for each in found])
+    return Rows(
+        np.concatenate([np.full(len(each.swept.positions), number) for number, each in enumerate(found)]),
+        np.concatenate([each.swept.positions for each in found]),
+        headers["batch_length"].astype(np.int64) + LOG_OVERHEAD,
+        headers["base_offset"].astype(np.int64),
+        last_offsets_of(headers),
+        headers["leader_epoch"].astype(np.int64),
+        headers["record_count"].astype(np.int64),
+        headers["crc"].astype(np.int64),
+    )
+
+
+def _faults(rows: Rows, found: Sequence[Found]) -> dict[int, Fault]:
+    """The rows that are not in their place: `OFFSETS` or `EPOCHS`."""
+    first = np.array([each.base_offset for each in found], np.int64)
+    limit = np.minimum(np.append(first[1:] - 1, MAX_LONG), first + MAX_INT)
+    fits = (rows.base >= first[rows.file]) & (rows.base <= rows.last) & (rows.last <= limit[rows.file])
+    faults = dict.fromkeys((~fits).nonzero()[0].tolist(), Fault.OFFSETS)
+    numbers = fits.nonzero()[0]
+    headers = np.concatenate([each.swept.headers for each in found])[fits]
+    for each in misplaced(headers):
+        number = int(numbers[each.slot])
+        if not each.is_certain and _is_the_one_before(rows, number, each.fault, found):
+            number -= 1
+        faults[number] = each.fault
+    return faults
+
+
+def _is_the_one_before(rows: Rows, number: int, fault: Fault, found: Sequence[Found]) -> bool:
+    """Of two neighbours that contradict each other, find out whether the first is the misplaced one.
+
+    It is if the batches on both of its sides agree without it: in their epoch, or in the one place that they
+    leave for it.
+    """
+    before = number - 1
+    if fault is Fault.EPOCHS:
+        return before > 0 and bool(rows.epoch[before - 1] == rows.epoch[number])
+    others = np.arange(len(rows.base)) != before
+    return before >= 0 and _only_place(rows, before, others, found) is not None
+
+
+def _only_place(
+    rows: Rows, number: int, is_kept: npt.NDArray[np.bool_], found: Sequence[Found]
+) -> int | None:
+    """Return the base offset that the neighbours leave for this batch; None if they do not decide it.
+
+    Its bytes must lie between theirs without any others, and the offsets between theirs must be as many as
+    its own. At the end of the log it follows the batch before it, if no offset is missing in the whole log.
+    A copy of another batch has no place.
+    """
+    file, size = int(rows.file[number]), rows.size[number]
+    span = int(rows.last[number]) - int(rows.base[number])
+    if ((rows.crc == rows.crc[number]) & (rows.size == size)).sum() > 1 or span < 0:
+        return None
+    start, end = found[file].base_offset, None
+    before, after = number - 1, number + 1
+    if rows.position[number] > 0:
+        if (
+            before < 0
+            or not is_kept[before]
+            or rows.position[before] + rows.size[before] != rows.position[number]
+        ):
+            return None
+        start = int(rows.last[before]) + 1
+    if after < len(rows.base) and rows.file[after] == file:
+        if not is_kept[after] or rows.position[number] + size != rows.position[after]:
+            return None
+        end = int(rows.base[after])
+    elif found[file].swept.bad and found[file].swept.bad[-1].position > rows.position[number]:
+        return None
+    elif file + 1 < len(found):
+        end = found[file + 1].base_offset
+    else:
+        kept = rows.of(is_kept)
+        end = start + span + 1 if (kept.base[1:] == kept.last[:-1] + 1).all() else None
+    return start if end == start + span + 1 else None
+
+
+def _epoch_beside(rows: Rows, number: int, faults: Mapping[int, Fault]) -> int:
+    """The epoch of the nearest batch before it that is in its place; at the start, of one behind it."""
+    for other in (*range(number - 1, -1, -1), *range(number + 1, len(rows.base))):
+        if other not in faults:
+            return int(rows.epoch[other])
+    return int(rows.epoch[number])
+
+
+def _drop_what_does_not_rise(rows: Rows, is_kept: npt.NDArray[np.bool_]) -> None:
+    """Of batches that overlap, the one that lies first in the files stays."""
+    while True:
+        numbers = is_kept.nonzero()[0]
+        reached = np.maximum.accumulate(rows.last[numbers])
+        falls = numbers[1:][rows.base[numbers[1:]] <= reached[:-1]]
+        if not len(falls):
+            return
+        is_kept[falls[0]] = False
+
+
+def _gaps(
+    found: Sequence[Found], kept: Rows, is_kept: npt.NDArray[np.bool_], left_out: Sequence[LeftOut]
+) -> list[Gap]:
+    """Between which kept batches (by the number of the later one) offsets or bytes are missing, and why."""
+    kept_before = np.concatenate(([0], np.cumsum(is_kept)))
+    between: dict[int, list[Stretch]] = {}
+    row = 0
+    for file in found:
+        for bad in file.swept.bad:
+            stretch = Stretch(file.name, bad.position, bad.end - bad.position, bad.fault.value)
+            between.setdefault(int(kept_before[row + bad.slot]), []).append(stretch)
+        row += len(file.swept.positions)
+    for number, each in zip((~is_kept).nonzero()[0].tolist(), left_out, strict=True):
+        stretch = Stretch(each.file, each.position, each.bytes, Fault.OFFSETS.value)
+        between.setdefault(int(kept_before[number]), []).append(stretch)
+    ends = np.concatenate(([found[0].base_offset], kept.last + 1))
+    jumps = (kept.base > ends[:-1]).nonzero()[0].tolist()
+    return [
+        Gap(
+            int(ends[number]),
+            int(kept.base[number]) - 1 if number < len(kept.base) else -1,
+            sorted(between.get(number, [])),
+        )
+        for number in sorted({*jumps, *between})
+    ]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def segment_files(disk: Disk, directory: str) -> list[tuple[int, str]]:
+    """The `.log` files in order; a new segment of a compaction only where no other has its base offset."""
+    found: dict[int, str] = {}
+    for entry in sorted(disk.scan(directory)):  # `.log` comes before `.log.swap`
+        if not entry.is_directory and entry.name.endswith((LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX)):
+            base_offset = offset_in(entry.name)
+            if base_offset is not None:
+                found.setdefault(base_offset, entry.name)
+    return sorted(found.items())
+
+
+class SoundBatches:
+    """The sound batches of the directory, found when this is created. Close it. Raises `OSError`.
+
+    The directory must hold a segment, and no process may write to it.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.directory = directory
+        self._found: list[Found] = []
+        self._files: list[PatientFile] = []
+        try:
+            for base_offset, name in segment_files(disk, directory):
+                file = PatientFile(disk.open(f"{directory}/{name}"))
+                self._files.append(file)
+                self._found.append(Found(name, base_offset, sweep(file, file.size())))
+            self.choice = choose(self._found)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def start_offset(self) -> int:
+        """The offset of the first batch; without batches, the base offset of the first segment."""
+        bases = self.choice.rows.base
+        return int(bases[0]) if len(bases) else self._found[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last batch, and at least the base offset of the last segment."""
+        lasts = self.choice.rows.last
+        return max(int(lasts[-1]) + 1 if len(lasts) else 0, self._found[-1].base_offset)
+
+    @property
+    def unreadable_bytes(self) -> int:
+        """How many bytes the disk could not read, in whole pages."""
+        return sum(file.unreadable_bytes for file in self._files)
+
+    def by_file(self) -> Iterator[tuple[str, Iterator[bytearray]]]:
+        """Yield each file's name and its batches in pieces, end to end, in their places.
+
+        Raises `DamagedLog` if the file has changed since it was swept.
+        """
+        rows = self.choice.rows
+        for number, found in enumerate(self._found):
+            is_here = rows.file == number
+            yield found.name, _runs(self._files[number], rows.of(is_here), self.choice.is_patched[is_here])
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield all batches in order. Raises as `by_file`."""
+        for _, runs in self.by_file():
+            for run in runs:
+                yield from walk(bytes(run))
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+def _runs(file: Readable, rows: Rows, is_patched: npt.NDArray[np.bool_]) -> Iterator[bytearray]:
+    """Read batches that lie end to end together, some megabytes at a time, and check them once more."""
+    first = 0
+    for number in range(1, len(rows.base) + 1):
+        start = int(rows.position[first])
+        end = int(rows.position[number - 1] + rows.size[number - 1])
+        if number < len(rows.base) and rows.position[number] == end and end - start < _RUN_BYTES:
+            continue
+        data = bytearray(file.pread(end - start, start))
+        found = scan_buffer(data, len(data))
+        if found.end != end - start or len(found.headers) != number - first:
+            raise DamagedLog("the files changed while they were read: stop their owner and try again")
+        for each in (is_patched[first:number].nonzero()[0] + first).tolist():
+            set_offsets_and_epoch(
+                data,
+                base_offset=int(rows.base[each]),
+                leader_epoch=int(rows.epoch[each]),
+                position=int(rows.position[each]) - start,
+            )
+        yield data
+        first = number
+
+
+class PatientFile:
+    """A file that is read past bytes that the disk cannot read: zeros take their place."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._unreadable: set[int] = set()
+
+    @property
+    def unreadable_bytes(self) -> int:
+        """How many bytes could not be read, in whole pages."""
+        return len(self._unreadable) * _PAGE_BYTES
+
+    def pread(self, size: int, at: int) -> bytes:
+        """Return the bytes, page by page if the whole cannot be read. Raises `OSError` but for `EIO`."""
+        try:
+            return self._file.pread(size, at)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        pieces = []
+        end = min(at + size, self._file.size())
+        while at < end:
+            page = at // _PAGE_BYTES
+            until = min((page + 1) * _PAGE_BYTES, end)
+            try:
+                pieces.append(self._file.pread(until - at, at))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self._unreadable.add(page)
+                pieces.append(bytes(until - at))
+            at = until
+        return b"".join(pieces)
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+        return self._file.size()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
