@@ -47,6 +47,12 @@ _FIRST_ROOM_BYTES: Final = 1 << 21
 REQUESTS_A_TURN: Final = 5
 """Pipelined requests of one connection that are served before other connections have their turn. A
 producer has no more in flight."""
+MOST_IN_HAND: Final = 5
+"""Produce requests of one connection that wait for their acks at the same time."""
+LARGEST_BEFORE_NEXT: Final = 1 << 20
+"""Behind a larger request none is taken in: its bytes stay in memory until it is answered."""
+_PRODUCE: Final = b"\0\0"
+"""The API key with which a frame begins."""
 _SIZE: Final = struct.Struct(">i")
 _MOST_PIECES: Final = 16
 """Every system takes so many pieces in one write."""
@@ -178,7 +184,18 @@ class Connection(Frames):
         self._turn_left = REQUESTS_A_TURN
         self._descriptor = -1
         """The socket's, for writing past the transport; -1 if that is not possible."""
-        self._is_busy = False
+        self._taken = 0
+        """How many requests have been taken in; the last one has this number."""
+        self._answered = 0
+        """How many of them, from the first on, have been answered."""
+        self._early: dict[int, tuple[Iterable[Buffer], int]] = {}
+        """Answers that wait for the answer of an earlier request: pieces and throttle time."""
+        self._is_open = False
+        """Whether a produce request may follow before the last request is answered."""
+        self._last_bytes = 0
+        """The size of the last request."""
+        self._held: memoryview | None = None
+        """The frame of a request of another kind, which waits for all answers."""
         self._is_clogged = False
         self._is_closing = False
         self._is_cutting = False
@@ -188,8 +205,8 @@ class Connection(Frames):
         self._out_bytes = 0
         self._active_at = self._loop.time()
         self._left_bytes = 0
-        self.when_lost: Callable[[], None] | None = None
-        """Called when the connection has closed: gives up the request in hand."""
+        self.when_lost: dict[int, Callable[[], None]] = {}
+        """By number of a request in hand: gives it up when the connection has closed."""
 
     # --- called by the loop -------------------------------------------------------------------
 
@@ -209,11 +226,14 @@ class Connection(Frames):
         self._descriptor = -1  # the number may be another connection's from now on
         self.drop_rest()
         self._out.clear()
+        self._early.clear()
+        self._held = None
         if self._mute is not None:
             self._mute.cancel()
         self._server.closed(self)
-        if self.when_lost is not None:
-            self.when_lost()
+        when_lost, self.when_lost = self.when_lost, {}
+        for give_up in when_lost.values():
+            give_up()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._loop.time()
@@ -226,12 +246,17 @@ class Connection(Frames):
 
     @property
     def takes_frames(self) -> bool:
-        if self._is_busy or self._is_clogged or self._is_closing or self._mute is not None:
+        if self._is_clogged or self._is_closing or self._mute is not None or self._held is not None:
             return False
-        return self._turn_left > 0
+        in_hand = self._taken - self._answered
+        return self._turn_left > 0 and (not in_hand or (self._is_open and in_hand < MOST_IN_HAND))
 
     def frame_received(self, frame: memoryview) -> None:
-        self._is_busy = True
+        if self.is_busy and bytes(frame[:2]) != _PRODUCE:
+            self._held = frame
+            return
+        self._taken += 1
+        self._is_open, self._last_bytes = False, len(frame)
         self._turn_left -= 1
         self._server.on_frame(self, frame)
 
@@ -245,7 +270,7 @@ class Connection(Frames):
 
     def _yield_turn(self) -> None:
         """After `REQUESTS_A_TURN`, let other connections have their turn before the next request."""
-        if self._turn_left == 0 and self.has_rest and not self._is_busy:
+        if self._turn_left == 0 and self.has_rest and not self.is_busy:
             self._loop.call_soon(self._go_on)
 
     def pause_writing(self) -> None:
@@ -261,38 +286,67 @@ class Connection(Frames):
     @property
     def is_busy(self) -> bool:
         """Return whether a request is in hand."""
-        return self._is_busy
+        return self._taken != self._answered
+
+    @property
+    def number(self) -> int:
+        """The number of the last request taken in."""
+        return self._taken
 
     @property
     def is_closing(self) -> bool:
         return self._is_closing
 
-    def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0) -> None:
-        """Answer the request in hand with a complete frame, or with nothing, and continue with the next.
+    def take_next(self) -> None:
+        """Take in a produce request before the last one is answered: that one has its place in the log.
 
-        A throttled client gets its answer at once; its connection is then muted for `throttle_ms`.
+        A producer's requests then reach followers together, and not one a round trip. Others still wait.
+        """
+        self._is_open = self._last_bytes <= LARGEST_BEFORE_NEXT
+        if not self._is_cutting and (self._is_paused or self.has_rest):
+            self._loop.call_soon(self._go_on)
+
+    def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0, number: int | None = None) -> None:
+        """Answer a request in hand with a complete frame, or with nothing, and continue with the next.
+
+        `number` is the request's; None for the oldest. Answers leave in the order of requests. A throttled
+        client gets its answer at once; its connection is then muted for `throttle_ms`.
         """
         if self._is_closing:
             return
-        assert self._is_busy, "one request has one answer"
-        self._is_busy = False
-        for piece in pieces:
-            self._out.append(piece)
-            self._out_bytes += len(piece)
-        if throttle_ms > 0:
-            self._mute = self._loop.call_later(throttle_ms / 1000, self._unmute)
+        first = self._answered + 1
+        number = first if number is None else number
+        is_due = first <= number <= self._taken and number not in self._early
+        assert is_due, "one request has one answer"
+        self._early[number] = pieces, throttle_ms
+        if number != first:
+            return
+        while (early := self._early.pop(self._answered + 1, None)) is not None:
+            self._answered += 1
+            self.when_lost.pop(self._answered, None)
+            for piece in early[0]:
+                self._out.append(piece)
+                self._out_bytes += len(piece)
+            if early[1] > 0:
+                self._mute_for(early[1])
         if self._server.is_draining:
             self._flush()
-            self.close()
+            if not self.is_busy:
+                self.close()
         elif self._is_cutting:
             if self._out_bytes >= JOINED_BELOW:
                 self._flush()  # now, to know before the next request whether the client reads
         else:
             self._active_at = self._loop.time()
             self._flush()
-            if self._is_paused or self.has_rest:
+            if self._is_paused or self.has_rest or self._held is not None:
                 # Not now: a late answer comes from the middle of other work, mostly a turn of the engine.
                 self._loop.call_soon(self._go_on)
+
+    def _mute_for(self, throttle_ms: int) -> None:
+        if self._mute is not None:
+            self._mute.cancel()
+        self._mute = self._loop.call_later(throttle_ms / 1000, self._unmute)
 
     def _unmute(self) -> None:
         self._mute = None
@@ -304,9 +358,13 @@ class Connection(Frames):
             return
         self._flush()
         self._turn_left = REQUESTS_A_TURN
-        if self.has_rest and self.takes_frames:
+        if (self.has_rest and self.takes_frames) or self._serves_held():
             self._is_cutting = True
             try:
+                if self._serves_held():
+                    assert self._held is not None
+                    frame, self._held = self._held, None
+                    self.frame_received(frame)
                 self.cut_rest()
             finally:
                 self._is_cutting = False
@@ -316,6 +374,9 @@ class Connection(Frames):
         if self._is_paused and not self.transport.is_closing() and (self.takes_frames or not self.has_rest):
             self._is_paused = False
             self.transport.resume_reading()
+
+    def _serves_held(self) -> bool:
+        return not (self._held is None or self.is_busy or self._is_clogged or self._mute is not None)
 
     def _flush(self) -> None:
         if not self._out:
@@ -383,7 +444,7 @@ class Connection(Frames):
         if left_bytes < self._left_bytes:
             self._active_at = now_s
         self._left_bytes = left_bytes
-        if self._is_busy or now_s - self._active_at < idle_s:
+        if self.is_busy or now_s - self._active_at < idle_s:
             return
         if left_bytes:
             self.refuse(f"write stalled for {idle_s} s")

@@ -61,10 +61,18 @@ class Caller(Protocol):
     """Name and version of the client's software, if known."""
 
     @property
+    def number(self) -> int:
+        """Return the number of the last request."""
+
+    @property
     def is_closing(self) -> bool:
         """Return whether answers have nowhere to go."""
 
-    def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0) -> None: ...
+    def take_next(self) -> None: ...
+
+    def answer(
+        self, pieces: Iterable[Buffer], *, throttle_ms: int = 0, number: int | None = None
+    ) -> None: ...
 
     def refuse(self, reason: str) -> None: ...
 
@@ -78,6 +86,7 @@ class Call:
         "connection",
         "correlation_id",
         "is_done",
+        "number",
         "on_answer",
         "on_lost",
         "throttle_ms",
@@ -87,7 +96,7 @@ class Call:
     def __init__(
         self, connection: Caller, api: Api, version: int, correlation_id: int, client_id: str | None
     ) -> None:
-        self.connection = connection
+        self.connection, self.number = connection, connection.number
         self.api, self.version = api, version
         self.correlation_id, self.client_id = correlation_id, client_id
         self.throttle_ms = 0
@@ -118,7 +127,7 @@ class Call:
             self.fail("failed to encode the response")
             return
         self.is_done = True
-        self.connection.answer(pieces, throttle_ms=self.throttle_ms)
+        self.connection.answer(pieces, throttle_ms=self.throttle_ms, number=self.number)
         if self.on_answer is not None:
             self.on_answer()
 
@@ -126,7 +135,7 @@ class Call:
         """End the request without an answer (acks=0); the connection's next request follows."""
         if not self.is_done:
             self.is_done = True
-            self.connection.answer(())
+            self.connection.answer((), number=self.number)
             if self.on_answer is not None:
                 self.on_answer()
 
@@ -351,7 +360,7 @@ class Dispatch:
             connection.refuse(str(error))
             return
         call = Call(connection, api, header.version, header.correlation_id, header.client_id)
-        connection.when_lost = call.lost
+        connection.when_lost[call.number] = call.lost
         self.serve(call, body)
 
     def serve(self, call: Call, body: Struct) -> None:

@@ -83,8 +83,12 @@ class _Nowhere:
     peer = "in-process"
     is_closing = False
     software = ""
+    number = 0
 
-    def answer(self, pieces: object, *, throttle_ms: int = 0) -> None:
+    def take_next(self) -> None:
+        """Each request has a way of its own."""
+
+    def answer(self, pieces: object, *, throttle_ms: int = 0, number: int | None = None) -> None:
         raise AssertionError("in-process requests have no bytes")
 
     def refuse(self, reason: str) -> None:

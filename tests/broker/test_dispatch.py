@@ -16,6 +16,8 @@ from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.headers import request_frame
 from logstore.disk.errors import ErrorCode
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 
@@ -173,3 +175,29 @@ def test_requests_on_one_connection_are_answered_in_order_whatever_they_wait_for
         await client.answer(t.ApiVersionsRequest, 0, behind)
 
     run(test)
+
+
+def test_produce_requests_of_one_connection_wait_for_their_acks_together() -> None:
+    """All are in the leader's log before the first is answered: a follower fetches them in one round."""
+
+    async def test() -> None:
+        async with asyncio.timeout(60), Nodes(2) as nodes:
+            topic_partition = await nodes.create_topic("t", (0, 1))
+            leader = nodes.leader(topic_partition)
+            await nodes.until(lambda: len(nodes.isr(topic_partition)) == 2)
+            nodes.running[1 - leader]._is_stopping = True  # it fetches no more, and stays in sync
+            data = t.ProduceRequestPartitionProduceData(records=encode_batch([Record(0, 5, None, b"x")]))
+            topic = t.ProduceRequestTopicProduceData(name="t", partition_data=[data])
+            async with Asker(nodes.addresses[leader]) as client:
+                request = t.ProduceRequest(acks=-1, timeout_ms=300, topic_data=[topic])
+                sent = [client.send(request, 9) for _ in range(3)]
+                behind = client.send(t.ApiVersionsRequest(), 0)
+                for number in sent:
+                    answer = await client.answer(t.ProduceRequest, 9, number)
+                    (part,) = answer.responses[0].partition_responses
+                    assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+                    assert nodes.ends(topic_partition)[leader] == 3
+                await client.answer(t.ApiVersionsRequest, 0, behind)
+            nodes.running[1 - leader]._is_stopping = False
+
+    asyncio.run(test())

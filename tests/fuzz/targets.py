@@ -139,8 +139,14 @@ class _Stranger:
     peer = "192.0.2.1"
     software = ""
     is_closing = False
+    number = 0
 
-    def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0) -> None:
+    def __init__(self) -> None:
+        self.when_lost: dict[int, Callable[[], None]] = {}
+
+    def take_next(self) -> None: ...
+
+    def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0, number: int | None = None) -> None:
         data = b"".join(pieces)
         assert not data or len(data) == 4 + struct.unpack_from(">i", data)[0]
 

@@ -4,8 +4,9 @@ acks=0 has no answer, so a failure closes the connection. zstd needs version 7. 
 twice has no single answer, so the connection is closed. Internal topics are INVALID_TOPIC_EXCEPTION (17), as
 in Kafka: a client's record there might stop all groups. Transactional batches are INVALID_TXN_STATE (48): no
 coordinator here could end them, and they would block all readers of committed data. A batch that inflates far
-or has very many records is validated in a thread: 100 MiB take a second. Our own clients also ask
-for the durability level that acks=all reached.
+or has very many records is validated in a thread: 100 MiB take a second. While a request waits for
+its acks, its connection's next one is served (decision 062). Our own clients also ask for the durability
+level that acks=all reached.
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ def _append(
         call.answer(_response(call, body, services, refused, ProduceResponse({})))
     else:
         services.ask(call, request, partial(_response, call, body, services, refused))
+        if not call.is_done:
+            call.connection.take_next()
 
 
 def _response(
