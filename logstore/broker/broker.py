@@ -153,6 +153,7 @@ class Assembly:
 
     async def abandon(self) -> None:
         """Stop at once, as `Runtime.abandon`."""
+        self.runtime.halt()
         await self.scrubbing.stop()
         self.services.close()
         await self.runtime.abandon()

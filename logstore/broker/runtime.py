@@ -227,8 +227,7 @@ class Runtime:
 
         Closing the session lets other brokers take over.
         """
-        self._end()
-        self._server.close()
+        self.halt()
         await self._loop.run_in_executor(None, self._end_threads)
         await self._loop.run_in_executor(None, self._store.close)
         if self.ended.done():
@@ -236,6 +235,11 @@ class Runtime:
         self.node.logs.abandon()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
+
+    def halt(self) -> None:
+        """Take no more events and disconnect every client; `abandon` does the rest."""
+        self._end()
+        self._server.close()
 
     def _end(self) -> None:
         self._is_stopping = True

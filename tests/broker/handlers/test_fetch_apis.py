@@ -11,7 +11,6 @@ from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.ids import id_from_text
 from logstore.format.batch import Batch, walk
-from logstore.log import read as log_read
 from logstore.log.partition_log import PartitionLog
 from logstore.replication import reading
 from logstore.replication.config import NodeConfig
@@ -260,16 +259,20 @@ class TestFetch:
     ) -> None:
         """What the device takes, other connections do not wait for."""
         reads: list[int] = []
-        read = log_read.read_bytes
 
-        def read_bytes(log: PartitionLog, start_offset: int, *args: int, **kwargs: bool) -> object:
-            reads.append(start_offset)
-            return read(log, start_offset, *args, **kwargs)  # type: ignore[arg-type]
+        def counting(module: object, name: str) -> None:
+            read = getattr(module, name)
+
+            def counted(log: PartitionLog, start_offset: int, *args: int, **kwargs: bool) -> object:
+                reads.append(start_offset)
+                return read(log, start_offset, *args, **kwargs)
+
+            monkeypatch.setattr(module, name, counted)
 
         async def test(nodes: Nodes, client: Asker) -> None:
             await produce(client, batch(b"x"))
-            monkeypatch.setattr(reading, "read_bytes", read_bytes)
-            monkeypatch.setattr(fetch_handler, "read_bytes", read_bytes)
+            counting(reading, "read_checked")
+            counting(fetch_handler, "read_bytes")
             assert (await fetch(client, nodes)).high_watermark == 1
             assert reads == [0], "warm: once"
             monkeypatch.setattr(fetch_handler, "is_cold", lambda *_: True)
