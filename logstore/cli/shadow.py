@@ -68,6 +68,9 @@ class _ShadowFile:
     def size(self) -> int:
         return self._content.size
 
+    def names(self) -> int:
+        return 1  # a write changes no other file
+
     def is_cached(self, size: int, at: int) -> bool | None:
         return True
 
@@ -106,6 +109,9 @@ class ShadowDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
         if source != target:
             self._changed[target], self._changed[source] = content, None
+
+    def link(self, source: str, target: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), target)
 
     def remove(self, path: str) -> None:
         if self._find(path) is None:

@@ -1,13 +1,20 @@
-"""Copy files and remove trees through the disk seam."""
+"""Copy files, share them between directories and remove trees, through the disk seam.
+
+link_or_copy     a second name for the same bytes; a copy where the file system has no links
+make_own         the other way: before a file with several names is changed in place
+"""
 
 from __future__ import annotations
 
+import errno
+import posixpath
 from contextlib import closing
 from typing import Final
 
-from logstore.disk.files import Disk
+from logstore.disk.files import TEMPORARY_SUFFIX, Disk, remove_if_exists
 
 _PIECE_BYTES: Final = 1 << 20
+_NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def copy_file(disk: Disk, source: str, target: str, size: int | None = None) -> int:
@@ -27,6 +34,38 @@ def copy_file(disk: Disk, source: str, target: str, size: int | None = None) -> 
             at += len(piece)
         copy.sync()
     return at
+
+
+def link_or_copy(disk: Disk, source: str, target: str) -> int:
+    """Link `source` as `target`, or copy it where that is impossible; return the number of copied bytes.
+
+    Raises `OSError`, `FileExistsError` if there is a `target`.
+    """
+    try:
+        disk.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return copy_file(disk, source, target)
+    return 0
+
+
+def make_own(disk: Disk, path: str) -> bool:
+    """Give a file with several names a copy under `path`, durably; return whether it had several.
+
+    Files that are open still refer to the shared one. A missing file has none. Raises `OSError`.
+    """
+    try:
+        with closing(disk.open(path)) as file:
+            if file.names() < 2:
+                return False
+    except FileNotFoundError:
+        return False
+    remove_if_exists(disk, path + TEMPORARY_SUFFIX)
+    copy_file(disk, path, path + TEMPORARY_SUFFIX)
+    disk.rename(path + TEMPORARY_SUFFIX, path)
+    disk.sync_dir(posixpath.dirname(path))
+    return True
 
 
 def remove_tree(disk: Disk, directory: str) -> None:

@@ -1,7 +1,7 @@
 """File access: every file operation of this project goes through these protocols.
 
-    Disk    open · rename · remove · scan · make_dir · remove_dir · sync_dir · lock · free
-    File    pread · pwrite · map · truncate · sync · size · close
+    Disk    open · rename · link · remove · scan · make_dir · remove_dir · sync_dir · lock · free
+    File    pread · pwrite · map · truncate · sync · size · names · close
 
 Tests replace the disk by one that records, fails or loses power (`logstore/testing/disks/`). One contract
 suite checks that they all behave like `OsDisk`. Callers rely on these rules:
@@ -89,6 +89,9 @@ class File(Readable, Protocol):
     def sync(self, *, data_only: bool = False) -> None:
         """Make the content survive power loss; `data_only` may skip metadata that a read does not need."""
 
+    def names(self) -> int:
+        """Return under how many names the file is known (`Disk.link`); 0 once it was removed."""
+
     def is_cached(self, size: int, at: int) -> bool | None:
         """Return whether `size` bytes from `at` are probably in the page cache, judged by samples.
 
@@ -115,6 +118,9 @@ class Disk(Protocol):
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory; an existing target file is replaced."""
+
+    def link(self, source: str, target: str) -> None:
+        """Give a regular file a second name, a hard link. An existing `target` is refused."""
 
     def remove(self, path: str) -> None:
         """Unlink a file."""
@@ -337,6 +343,9 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def names(self) -> int:
+        return os.fstat(self._descriptor).st_nlink
+
     def is_cached(self, size: int, at: int) -> bool | None:
         if _NO_WAIT is None:  # pragma: no cover - Linux has it
             return None
@@ -483,6 +492,10 @@ class OsDisk:
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory; see `Disk.rename`."""
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name; see `Disk.link`."""
+        os.link(source, target, follow_symlinks=False)
 
     def remove(self, path: str) -> None:
         """Remove a file; see `Disk.remove`."""

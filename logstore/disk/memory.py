@@ -90,7 +90,7 @@ class MemoryDisk:
         target_directory, target_name = self._parent(target)
         node = _existing(source_directory, source_name, source)
         replaced = target_directory.entries.get(target_name)
-        if replaced is node:
+        if replaced is node:  # the same name, or two of one file: POSIX leaves both
             return
         if isinstance(node, Directory) and self._is_inside(target_directory, node):
             raise _error(errno.EINVAL, source)
@@ -104,6 +104,16 @@ class MemoryDisk:
         self._change(
             Assignment(source_directory, source_name, None), Assignment(target_directory, target_name, node)
         )
+
+    def link(self, source: str, target: str) -> None:
+        source_directory, source_name = self._parent(source)
+        node = _existing(source_directory, source_name, source)
+        target_directory, target_name = self._parent(target)
+        if target_name in target_directory.entries:
+            raise _error(errno.EEXIST, target)
+        if isinstance(node, Directory):
+            raise _error(errno.EPERM, source)
+        self._change(Assignment(target_directory, target_name, node))
 
     def remove(self, path: str) -> None:
         directory, name = self._parent(path)
@@ -243,6 +253,7 @@ class MemoryDisk:
         self._check_power("/")
         tables = surviving_tables(self._root, changes)
         disk = MemoryDisk(capacity=self.capacity, clock=self._clock)
+        copies: dict[Inode, Inode] = {}
 
         def build(source: Directory, target: Directory) -> None:
             for name, node in sorted(tables[source].items()):
@@ -251,9 +262,11 @@ class MemoryDisk:
                     copy = Directory(node.modified_ms)
                     build(node, copy)
                 else:
-                    copy = Inode(content(node), node.modified_ms)
-                    disk._used += copy.charged
-                    copy.links = 1
+                    if node not in copies:
+                        copies[node] = Inode(content(node), node.modified_ms)
+                        disk._used += copies[node].charged
+                    copy = copies[node]
+                    copy.links += 1
                 target.entries[name] = target.durable[name] = copy
 
         build(self._root, disk._root)
@@ -416,6 +429,9 @@ class MemoryFile:
 
     def size(self) -> int:
         return self._checked().body.size
+
+    def names(self) -> int:
+        return self._checked().links
 
     def is_cached(self, size: int, at: int) -> bool | None:
         return True

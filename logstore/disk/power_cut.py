@@ -9,7 +9,7 @@ writes without the truncation before them, a length without its bytes. Of the di
     posix       any of them: each name shows one of the files that it had since its directory's last sync;
                 a length without its bytes may hold garbage
 
-A rename is one operation in both: it is never half done, and a file never has two names.
+A rename is one operation in both: it is never half done, and never gives a file two names.
 """
 
 from __future__ import annotations
@@ -113,14 +113,16 @@ def surviving_tables(root: Directory, changes: Iterable[Change]) -> dict[Directo
         for directory, name, node in change.assignments:
             table = table_of(directory)
             before = table.pop(name, None)
-            if before is not None:
-                places.pop(before, None)
+            place = places.get(before) if before is not None else None
+            if before is not None and place is not None and place[0] is table and place[1] == name:
+                del places[before]
             if node is not None:
-                # It may still have an old name whose removal did not survive.
-                old_table, old_name = places.pop(node, (table, name))
-                old_table.pop(old_name, None)
+                if len(change.assignments) > 1:
+                    # A rename: it may still have an old name whose removal did not survive.
+                    old_table, old_name = places.pop(node, (table, name))
+                    old_table.pop(old_name, None)
                 table[name] = node
-                places[node] = (table, name)
+                places.setdefault(node, (table, name))
                 if isinstance(node, Directory):
                     table_of(node)
     return tables

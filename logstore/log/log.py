@@ -58,6 +58,7 @@ from logstore.log.read import (
 )
 from logstore.log.retention import Expired
 from logstore.log.scrub import Cursor, Scrubbed, scrub_for
+from logstore.log.snapshot import Snapshot, snapshot_of
 from logstore.log.stand_alone import open_stand_alone
 from logstore.log.truncate import truncate_to
 from logstore.log.upkeep import (
@@ -352,6 +353,18 @@ class Log:
         `DiskFull` with nothing changed, and `LogDirOffline`.
         """
         return truncate_to(self.partition, offset, why=why)
+
+    def snapshot(self, path: str | os.PathLike[str], *, end_offset: int | None = None) -> Snapshot:
+        """Put the log as it is now into the new directory `path`, named like a log; appends go on meanwhile.
+
+        A snapshot opens as a log and never changes with this one. Its sealed segments share their files by
+        hard links: it costs a call a file, and no room until retention, compaction or a truncation removes
+        them here. It ends at the high watermark (the log end of a log that stands alone), or before the batch
+        that holds `end_offset`. Durable when it returns; a crash leaves all of it or nothing. Raises
+        `InvalidTopic`, `FileExistsError`, `OffsetOutOfRange`, `DamagedLog`, `DiskFull`, `LogDirOffline`,
+        `OSError`.
+        """
+        return snapshot_of(self.partition, os.fspath(path), end_offset)
 
     def losses(self) -> list[Loss]:
         """Return what truncations, restarts and recoveries removed from this log, oldest first.

@@ -181,6 +181,9 @@ def _recover(
         loading.segments[log_start_offset] = segment_at(loading, log_start_offset, size=0, is_new=True)
     log_end_offset = log_end_of(loading)
     first_base = next(iter(loading.segments))
+    if not loading.opening.is_new:
+        # It may have been a sealed one, and will be appended to.
+        loading.segments.peekitem(-1)[1].make_own()
     start = max(log_start_offset, first_base)
     _settle_epochs(loading, log_end_offset, log_start_offset)
     snapshots = _load_producers(loading, is_clean, start, log_end_offset)
@@ -309,6 +312,7 @@ def _recover_segment(
 
     `later` are the bases of the segments behind it; they go with what is cut.
     """
+    segment.make_own()
     found = IndexEntries(segment.base_offset, loading.config.index_interval_bytes)
     fault: Fault | None = None
     end = 0

@@ -80,6 +80,18 @@ def open_stand_alone(
         raise
 
 
+def open_anywhere(
+    directory: str, topic_partition: TopicPartition, config: LogConfig, disk: Disk, clock: Clock
+) -> PartitionLog:
+    """Open the log in `directory`, whatever its name, as `open_stand_alone` does. Raises also `OSError`."""
+    lock = disk.lock(directory)
+    try:
+        return _open_locked(directory, topic_partition, config, disk, clock, lock, None, False)
+    except BaseException:
+        lock.release()
+        raise
+
+
 def check_not_locked(disk: Disk, directory: str) -> None:
     """Raise `DirectoryLocked` if another owner holds `directory`, without keeping the lock."""
     if any(entry.name == LOCK_FILE for entry in disk.scan(directory)):

@@ -50,12 +50,13 @@ def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it"
         if offset < log.segments.active.base_offset:
             mark("truncation: whole segments go")
             log.generation += 1
+        floor = log.segments.floor(offset)
+        assert floor is not None, f"{log!r}: no segment at or below {offset}"
+        log.guarded(floor.make_own)
         loss_id = log.guarded(lambda: _keep_from(log, offset, why))
         # Lowered durably before a byte goes: after a crash, new bytes at these offsets must not count as
         # synced or committed because the old ones did; and a log that ends below its recovery point has
         # lost records.
-        floor = log.segments.floor(offset)
-        assert floor is not None, f"{log!r}: no segment at or below {offset}"
         end_offset = log.or_offline(lambda: end_before(floor, offset))
         log.lower_bounds(end_offset)
         # The batch that holds `offset` goes as a whole: readers must not meet it while it goes.

@@ -29,6 +29,7 @@ from struct import Struct
 from typing import TypeAlias
 
 from logstore.config import LogConfig
+from logstore.disk.copying import make_own
 from logstore.disk.files import Buffer, Disk, File, read_small_file, remove_if_exists
 from logstore.errors import CorruptIndex
 from logstore.format.batch import HEADER_BYTES
@@ -264,6 +265,23 @@ class Segment:
             self._index_is_full = None
             self._is_ready = False
 
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def make_own(self) -> None:
+        """Give the segment copies of files that a snapshot shares: they are going to change in place.
+
+        Durable when it returns.
+        """
+        with self.lock:
+            if self.log_file.names() < 2:
+                return
+            if self.indexes.are_open:
+                self.indexes.sync()
+            # The log last: after a crash the others are looked at again.
+            for suffix in (OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX, LOG_SUFFIX):
+                make_own(self.disk, self.path(suffix))
+            self.rest()
+
     # --- truncating, sealing ----------------------------------------------------------------------
 
     def cut(self, position: int, offset: int, now_ms: int) -> int:
@@ -307,6 +325,7 @@ class Segment:
     def follow_with(self, successor: int) -> None:
         """Name another successor in the seal, if there is a seal."""
         if self.seal is not None and self.seal.successor != successor:
+            make_own(self.disk, self.path(SEAL_SUFFIX))
             self._write_seal(self.seal._replace(successor=successor))
 
     def _write_seal(self, seal: Seal) -> None:

@@ -176,6 +176,43 @@ def test_rename_refuses_what_it_cannot_replace(disk: Disk, root: str) -> None:
     assert names(disk, root) == ["empty", "file"]
 
 
+def test_a_link_is_a_second_name_of_the_same_file(disk: Disk, root: str) -> None:
+    """A snapshot shares the files of sealed segments."""
+    put(disk, f"{root}/file", b"content")
+    disk.make_dir(f"{root}/snapshot")
+    file = disk.open(f"{root}/file", write=True)
+    assert file.names() == 1
+    disk.link(f"{root}/file", f"{root}/snapshot/file")
+    assert file.names() == 2
+    file.pwrite(b"C", 0)
+    assert read_small_file(disk, f"{root}/snapshot/file") == b"Content"
+    disk.rename(f"{root}/file", f"{root}/snapshot/file")
+    assert names(disk, root) == ["file", "snapshot"], "two names of one file: POSIX leaves both"
+    put(disk, f"{root}/other", b"other")
+    disk.rename(f"{root}/other", f"{root}/file")
+    assert file.names() == 1
+    assert read_small_file(disk, f"{root}/snapshot/file") == b"Content"
+    disk.remove(f"{root}/snapshot/file")
+    assert file.names() == 0
+    assert file.pread(100, 0) == b"Content"
+    file.close()
+
+
+def test_what_cannot_be_linked(disk: Disk, root: str) -> None:
+    put(disk, f"{root}/file")
+    disk.make_dir(f"{root}/directory")
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{root}/absent", f"{root}/x")
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{root}/file", f"{root}/no/x")
+    for target in ("file", "directory"):
+        with pytest.raises(FileExistsError):
+            disk.link(f"{root}/file", f"{root}/{target}")
+    with pytest.raises(PermissionError):
+        disk.link(f"{root}/directory", f"{root}/x")
+    assert names(disk, root) == ["directory", "file"]
+
+
 def test_remove_and_remove_dir(disk: Disk, root: str) -> None:
     put(disk, f"{root}/directory", b"")
     disk.remove(f"{root}/directory")
@@ -312,7 +349,7 @@ def trace_of(disk: Disk, root: str, random: Random) -> list[object]:
         one, other = (f"{root}/{random.choice(paths)}" for _ in range(2))
         size, at = random.randrange(3000), random.randrange(6000)
         file = random.choice(files) if files else None
-        match random.randrange(13):
+        match random.randrange(14):
             case 0 | 1:
                 write = random.random() < 0.8
                 files.append(disk.open(one, create=write, write=write, exclusive=random.random() < 0.2))
@@ -336,6 +373,8 @@ def trace_of(disk: Disk, root: str, random: Random) -> list[object]:
                 disk.remove_dir(one)
             case 12:
                 disk.sync_dir(one)
+            case 13:
+                disk.link(one, other)
         return None
 
     for _ in range(60):
@@ -353,6 +392,6 @@ def trace_of(disk: Disk, root: str, random: Random) -> list[object]:
             content = None if entry.is_directory else read_small_file(disk, f"{directory}/{entry.name}")
             trace.append((entry.name, entry.is_directory, entry.size, content))
     for file in files:
-        trace.append((file.size(), file.pread(10_000, 0)))
+        trace.append((file.size(), file.names(), file.pread(10_000, 0)))
         file.close()
     return trace

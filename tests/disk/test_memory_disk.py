@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -369,3 +370,34 @@ def test_copy_is_durable_and_independent() -> None:
     put(disk, "/d/file", b"later")
     assert copy.files() == copy.durable_image().files() == {"/d/file": b"unsynced"}
     assert read_small_file(disk, "/d/file") == b"later"
+
+
+@BOTH
+def test_a_link_survives_a_power_cut_or_not_and_stays_one_file(profile: Profile) -> None:
+    """The old name is not lost with the new one, and both show the same content."""
+    found = set()
+    for seed in range(60):
+        disk = MemoryDisk({"/a/file": b"old"}, directories=["/b"])
+        with closing(disk.open("/a/file", write=True)) as file:
+            file.pwrite(b"new", 0)
+        disk.link("/a/file", "/b/link")
+        after = disk.image(Random(seed), profile)
+        files = after.files()
+        assert "/a/file" in files
+        assert len(set(files.values())) == 1, "two names, one content"
+        with closing(after.open("/a/file")) as file:
+            assert file.names() == len(files)
+        found.add(tuple(files))
+    assert found == {("/a/file",), ("/a/file", "/b/link")}
+
+
+def test_a_synced_link_outlives_the_removal_and_the_rename_of_the_first_name() -> None:
+    for seed in range(40):
+        disk = MemoryDisk({"/a/file": b"old", "/a/other": b"other"}, directories=["/b"])
+        disk.link("/a/file", "/b/link")
+        disk.sync_dir("/b")
+        disk.rename("/a/file", "/a/aside")
+        disk.rename("/a/other", "/a/file")
+        files = disk.image(Random(seed)).files()
+        assert files["/b/link"] == b"old"
+        assert [files.get("/a/file"), files.get("/a/aside")].count(b"old") <= 1

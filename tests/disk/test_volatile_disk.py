@@ -260,3 +260,35 @@ def test_existing_files_are_durable(tmp_path: Path) -> None:
     file.sync(data_only=True)
     disk.power_cut(Random(3))
     assert (tmp_path / "file").read_bytes() == b"content!"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_both_names_of_a_file_show_the_same_after_a_power_cut(seed: int, tmp_path: Path) -> None:
+    disk = VolatileDisk(OsDisk())
+    file = disk.open(f"{tmp_path}/file", create=True, write=True)
+    file.pwrite(b"old", 0)
+    file.sync()
+    disk.make_dir(f"{tmp_path}/snapshot")
+    disk.sync_dir(str(tmp_path))
+    disk.link(f"{tmp_path}/file", f"{tmp_path}/snapshot/file")
+    disk.sync_dir(f"{tmp_path}/snapshot")
+    if seed % 2:
+        view = file.map(3)
+    file.pwrite(b"new and longer", 0)
+    after = disk.power_cut(Random(seed))
+    contents = {read_small_file(after, f"{tmp_path}/{name}") for name in ("file", "snapshot/file")}
+    assert len(contents) == 1
+    if seed % 2:
+        view.release()
+
+
+def test_an_unsynced_link_may_be_lost_and_the_file_stays(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(20):
+        (root := tmp_path / str(seed)).mkdir()
+        (root / "file").write_bytes(b"content")
+        disk = VolatileDisk(OsDisk())
+        disk.link(f"{root}/file", f"{root}/link")
+        disk.power_cut(Random(seed))
+        found.add(tuple(sorted(path.name for path in root.iterdir())))
+    assert found == {("file",), ("file", "link")}

@@ -37,6 +37,9 @@ class BusyDisk:
     def rename(self, source: str, target: str) -> None:
         raise AssertionError(f"a reader renamed {source}")
 
+    def link(self, source: str, target: str) -> None:
+        raise AssertionError(f"a reader linked {source}")
+
     def remove(self, path: str) -> None:
         raise AssertionError(f"a reader removed {path}")
 
@@ -73,6 +76,9 @@ class BusyFile:
 
     def close(self) -> None:
         self._inner.close()
+
+    def names(self) -> int:
+        return self._inner.names()
 
     def is_cached(self, size: int, at: int) -> bool | None:
         return None

@@ -25,7 +25,8 @@ class Fault:
     ones too.
 
     A call matches if it has the name `operation` (a method of `Disk` or `File`; None: any but `close`) and
-    if `path` accepts the path under which the file or directory was opened. `rename` goes by its source.
+    if `path` accepts the path under which the file or directory was opened. `rename` and `link` go by their
+    source.
 
     With `short`, that many bytes of a `pwrite` reach the file before it fails. With `done`, the call takes
     effect and only its answer is lost: an error does not mean that nothing happened.
@@ -99,6 +100,9 @@ class FaultyDisk:
 
     def rename(self, source: str, target: str) -> None:
         self._run("rename", source, lambda: self.inner.rename(source, target))
+
+    def link(self, source: str, target: str) -> None:
+        self._run("link", source, lambda: self.inner.link(source, target))
 
     def remove(self, path: str) -> None:
         self._run("remove", path, lambda: self.inner.remove(path))
@@ -208,6 +212,10 @@ class FaultyFile:
     def size(self) -> int:
         self._run("size", _nothing)
         return self._inner.size()
+
+    def names(self) -> int:
+        self._run("names", _nothing)
+        return self._inner.names()
 
     def is_cached(self, size: int, at: int) -> bool | None:
         return self._inner.is_cached(size, at)

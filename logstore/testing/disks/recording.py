@@ -22,7 +22,7 @@ class Operation(NamedTuple):
     `name` is the name of the method, except that an `open` that may create the file is `create`. `path` is
     the current path of the file or directory. `offset` and `length` are the bytes of a `pwrite` or
     `pread`; for `truncate` and `map`, `length` is the requested size. `data` are the bytes written,
-    `target` is that of a rename.
+    `target` is that of a rename or link.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Operation(NamedTuple):
     target: str = ""
 
 
-READS = ("open", "pread", "map", "size", "scan", "free", "close")
+READS = ("open", "pread", "map", "size", "names", "scan", "free", "close")
 
 
 class RecordingDisk:
@@ -70,6 +70,10 @@ class RecordingDisk:
                 file.path = target
             elif file.path.startswith(f"{source}/"):
                 file.path = target + file.path[len(source) :]
+
+    def link(self, source: str, target: str) -> None:
+        self.note(Operation("link", source, target=target))
+        self.inner.link(source, target)
 
     def remove(self, path: str) -> None:
         self.note(Operation("remove", path))
@@ -139,6 +143,10 @@ class RecordingFile:
     def size(self) -> int:
         self._disk.note(Operation("size", self.path))
         return self._inner.size()
+
+    def names(self) -> int:
+        self._disk.note(Operation("names", self.path))
+        return self._inner.names()
 
     def is_cached(self, size: int, at: int) -> bool | None:
         return self._inner.is_cached(size, at)

@@ -125,7 +125,10 @@ class VolatileDisk:
     def rename(self, source: str, target: str) -> None:
         self._check_power(source)
         old, new = _normal(source), _normal(target)
-        if old == new:
+        node = self._nodes.get(old)
+        if old == new or (
+            node is not None and node is self._nodes.get(new)
+        ):  # two names of one file: both stay
             self.inner.rename(source, target)
             return
         replaced, undoable = self._keep(new)
@@ -143,6 +146,16 @@ class VolatileDisk:
             self._commit(other)
             undoable = False
         self._note(directory, _Renamed(os.path.basename(old), os.path.basename(new), replaced), undoable)
+
+    def link(self, source: str, target: str) -> None:
+        self._check_power(source)
+        self.inner.link(source, target)
+        old, new = _normal(source), _normal(target)
+        if old not in self._nodes:
+            with closing(self.inner.open(source)) as file:
+                self._nodes[old] = _Node(file.size())
+        self._nodes[new] = self._nodes[old]
+        self._note(_directory_of(new), _Created(os.path.basename(new), False))
 
     def remove(self, path: str) -> None:
         self._check_power(path)
@@ -206,8 +219,15 @@ class VolatileDisk:
             file.close()
         for lock in self._locks:
             lock.release()
+        paths_of: dict[_Node, list[str]] = {}
         for path in sorted(self._nodes):
-            self._roll_back_file(path, self._nodes[path], random)
+            paths_of.setdefault(self._nodes[path], []).append(path)
+        for node, (path, *others) in paths_of.items():
+            self._roll_back_file(path, node, random)
+            if node.written and node.mapped:  # a copy was made: its other names go to the copy too
+                for other in others:
+                    self.inner.remove(other)
+                    self.inner.link(path, other)
         # Deepest first: inverses inside a directory use its current path.
         for directory in sorted(self._names, key=lambda path: (-path.count("/"), path)):
             changes = self._names[directory]
@@ -359,6 +379,10 @@ class VolatileFile:
     def size(self) -> int:
         self._check_power()
         return self._inner.size()
+
+    def names(self) -> int:
+        self._check_power()
+        return self._inner.names()
 
     def is_cached(self, size: int, at: int) -> bool | None:
         return self._inner.is_cached(size, at)

@@ -1,0 +1,132 @@
+"""`logstore snapshot` and `logstore restore`: copies of a log, or of a whole log dir, that share its files.
+
+Both work on a log that nobody has open, and on one that another process writes to. The source is not changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.operating import Json
+from logstore.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from logstore.log.snapshot import Snapshot
+
+Source = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="A partition's directory, or a log dir.", exists=True, file_okay=False),
+]
+
+
+def snapshot(
+    directory: Source,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="New directory; of a partition, named topic-N.")],
+    as_json: Json = False,
+) -> int:
+    """Take a snapshot of a partition or of a log dir, by hard links, while it is in use or not.
+
+    A log dir is taken at each partition's high watermark, with the embedded metadata store beside it.
+    """
+    return _take(directory, path, None, as_json)
+
+
+def restore(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="SNAPSHOT", help="A snapshot, or any log or log dir.", exists=True, file_okay=False),
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New directory; of a partition, named topic-N.")],
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="Restore only records below offset N.")
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option(
+            "--to-time",
+            metavar="T",
+            help="Restore what lies before the first record at or past T: epoch milliseconds, or ISO 8601.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Make a log, or a log dir, of a snapshot; the snapshot stays as it is.
+
+    Batches stay whole: one that holds offset N, or a record at or past T, is left out.
+    """
+    if to_offset is not None and to_time is not None:
+        raise typer.BadParameter("give --to-offset or --to-time, not both")
+    if to_time is not None:
+        from logstore.disk.files import OsDisk
+        from logstore.log.snapshot import offset_at_time
+
+        if _holds_partitions(directory):
+            raise typer.BadParameter("--to-time is for one partition; restore the partitions one by one")
+        to_offset = offset_at_time(OsDisk(), str(directory), _time_ms(to_time))
+    return _take(directory, to, to_offset, as_json)
+
+
+def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> int:
+    from logstore.config import LogConfig
+    from logstore.disk.errors import InvalidTopic
+    from logstore.disk.files import OsDisk, wall_clock_ms
+    from logstore.log.log_dir_snapshot import snapshot_log_dir
+    from logstore.log.snapshot import take_snapshot
+
+    source, target = source.absolute(), target.absolute()
+    if target == source or source in target.parents:
+        raise typer.BadParameter(f"{target} lies in {source}: name a directory outside of it")
+    disk, metadata = OsDisk(), None
+    try:
+        if _holds_partitions(source):
+            if end_offset is not None:
+                raise typer.BadParameter("--to-offset is for one partition; restore the partitions one by one")
+            whole = snapshot_log_dir(disk, str(source), str(target), clock=wall_clock_ms)
+            made, metadata = whole.partitions, whole.metadata
+        else:
+            if not any(source.glob("*.log")):
+                raise typer.BadParameter(f"{source} is neither a partition nor a log dir: it holds no log")
+            config, clock = LogConfig(), wall_clock_ms
+            made = (
+                take_snapshot(
+                    disk, str(source), str(target), end_offset=end_offset, config=config, clock=clock
+                ),
+            )
+    except (FileExistsError, InvalidTopic) as error:
+        raise typer.BadParameter(str(error)) from error
+    for each in made:
+        _print(each, as_json)
+    if metadata is not None:
+        print_json({"metadata": metadata}) if as_json else print(f"{metadata}: the metadata store")
+    return 0
+
+
+def _print(made: Snapshot, as_json: bool) -> None:
+    if as_json:
+        print_json(made._asdict())
+    else:
+        print(
+            f"{made.path}: offsets {made.log_start_offset} to {made.log_end_offset} (exclusive), "
+            f"{made.files} files, {made.copied_bytes} bytes copied"
+        )
+
+
+def _holds_partitions(directory: Path) -> bool:
+    from logstore.disk.files import OsDisk
+    from logstore.log.log_dir_snapshot import partitions_in
+
+    return not any(directory.glob("*.log")) and bool(partitions_in(OsDisk(), str(directory)))
+
+
+def _time_ms(text: str) -> int:
+    from datetime import datetime
+
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError as error:
+        raise typer.BadParameter(f"--to-time: {text!r} is neither milliseconds nor ISO 8601") from error

@@ -1,0 +1,183 @@
+"""Take a snapshot of a whole log dir, from which a broker starts again, or restore one.
+
+    data/                               backup/
+      meta.properties         ──copy──    meta.properties
+      orders-0/ orders-1/     ──link──    orders-0/ orders-1/      each up to its high watermark
+      …-offset-checkpoint                 …-offset-checkpoint      of those ends
+                                          .kafka_cleanshutdown
+    data.metadata/            ──copy──  backup.metadata/           the embedded metadata store, if it is there
+
+The broker may run: its high watermarks are those of its checkpoint, and nothing above them is taken. The
+metadata store is copied last, so no log has an epoch that the copied store does not know.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from contextlib import suppress
+from random import Random
+from typing import Final, NamedTuple
+
+from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from logstore.checkpoint.identity import META_PROPERTIES
+from logstore.config import LogConfig
+from logstore.disk.copying import copy_file, remove_tree
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.files import LOCK_FILE, Disk, make_durable_dir
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from logstore.errors import DamagedLog, LogGone
+from logstore.log.log_dir_checkpoints import OFFSET_FILES
+from logstore.log.manager import LogManager
+from logstore.log.partition_log import Clock
+from logstore.log.snapshot import Snapshot, take_snapshot
+
+_ATTEMPTS: Final = 100
+_METADATA: Final = ".metadata"
+_UNFINISHED: Final = ".unfinished"
+
+
+class LogDirSnapshot(NamedTuple):
+    """The snapshot of a log dir in `path`; `metadata` is the copied metadata store, None for none."""
+
+    path: str
+    partitions: tuple[Snapshot, ...]
+    metadata: str | None
+
+
+def partitions_in(disk: Disk, directory: str) -> dict[TopicPartition, str]:
+    """Return the partition directories in a log dir. Raises `OSError`."""
+    found = {}
+    for entry in disk.scan(directory):
+        if entry.is_directory and set_aside_fate(entry.name) is None:
+            with suppress(InvalidTopic):
+                found[parse_directory_name(entry.name)] = entry.name
+    return found
+
+
+def snapshot_log_dir(
+    disk: Disk, source: str, target: str, *, clock: Clock, metadata: str | None = None
+) -> LogDirSnapshot:
+    """Put every partition of the log dir `source`, up to its high watermark, into the new log dir `target`.
+
+    `metadata` is the directory of the metadata store, by default the embedded one beside `source`; its copy
+    lies beside `target`. A crash leaves no `target`, or all of it. Raises `FileExistsError` if it exists,
+    `DamagedLog` if a partition is damaged below its high watermark, `CorruptCheckpoint`, `OSError`.
+    """
+    source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
+    parent = posixpath.dirname(target) or "."
+    make_durable_dir(disk, parent)
+    names = {entry.name for entry in disk.scan(parent)}
+    for path in (target, target + _METADATA):
+        if posixpath.basename(path) in names:
+            raise FileExistsError(f"{path} exists: name a new directory, or remove that one first")
+    unfinished, unfinished_metadata = target + _UNFINISHED, target + _METADATA + _UNFINISHED
+    try:
+        for path in (unfinished, unfinished_metadata):
+            if posixpath.basename(path) in names:
+                remove_tree(disk, path)
+        disk.make_dir(unfinished)
+        made = _partitions(disk, source, unfinished, clock)
+        store = metadata or source + _METADATA
+        has_store = metadata is not None or _exists(disk, store)
+        if has_store:
+            _copy_store(disk, store, unfinished_metadata)
+    except BaseException:
+        for path in (unfinished, unfinished_metadata):
+            with suppress(OSError):
+                remove_tree(disk, path)
+        raise
+    # The log dir last: where it is, everything is.
+    if has_store:
+        disk.rename(unfinished_metadata, target + _METADATA)
+        disk.sync_dir(parent)
+    disk.rename(unfinished, target)
+    disk.sync_dir(parent)
+    partitions = tuple(each._replace(path=target + each.path.removeprefix(unfinished)) for each in made)
+    return LogDirSnapshot(target, partitions, target + _METADATA if has_store else None)
+
+
+def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[Snapshot]:
+    bounds = {name: read_offset_checkpoint(disk, source, name) for name in OFFSET_FILES}
+    made: dict[TopicPartition, Snapshot] = {}
+    for topic_partition, name in partitions_in(disk, source).items():
+        of_it = {file: offsets.get(topic_partition, 0) for file, offsets in bounds.items()}
+        # Retention may have moved the start past a high watermark that was checkpointed before.
+        end_offset = max(of_it[HIGH_WATERMARK_CHECKPOINT], of_it[LOG_START_OFFSET_CHECKPOINT])
+        try:
+            made[topic_partition] = take_snapshot(
+                disk,
+                f"{source}/{name}",
+                f"{unfinished}/{name}",
+                end_offset=end_offset,
+                bounds=of_it,
+                config=LogConfig(),
+                clock=clock,
+            )
+        except LogGone:
+            continue  # deleted meanwhile
+    _write_checkpoints(disk, unfinished, made, bounds[CLEANER_OFFSET_CHECKPOINT])
+    if any(entry.name == META_PROPERTIES for entry in disk.scan(source)):
+        copy_file(disk, f"{source}/{META_PROPERTIES}", f"{unfinished}/{META_PROPERTIES}")
+    disk.sync_dir(unfinished)
+    # Opened and closed, so that every partition is checked and the next owner finds a clean stop.
+    manager = LogManager([unfinished], disk=disk, clock=clock, random=Random(0))
+    damaged = next(iter(manager.damaged.values()), None)
+    manager.close()
+    if damaged is not None:
+        raise damaged
+    return list(made.values())
+
+
+def _write_checkpoints(
+    disk: Disk, directory: str, made: Mapping[TopicPartition, Snapshot], cleaned: Mapping[TopicPartition, int]
+) -> None:
+    ends = {partition: each.log_end_offset for partition, each in made.items()}
+    starts = {partition: each.log_start_offset for partition, each in made.items()}
+    dirty = {
+        partition: min(cleaned[partition], ends[partition]) for partition in ends if partition in cleaned
+    }
+    for name, offsets in (
+        (RECOVERY_POINT_CHECKPOINT, ends),
+        (HIGH_WATERMARK_CHECKPOINT, ends),
+        (LOG_START_OFFSET_CHECKPOINT, starts),
+        (CLEANER_OFFSET_CHECKPOINT, dirty),
+    ):
+        write_offset_checkpoint(disk, directory, name, offsets)
+
+
+def _copy_store(disk: Disk, source: str, target: str) -> None:
+    """Copy a metadata store that may be in use: its journal as far as it goes, one set of files."""
+    for _ in range(_ATTEMPTS):
+        disk.make_dir(target)
+        names = _file_names(disk, source)
+        try:
+            for name in names:
+                copy_file(disk, f"{source}/{name}", f"{target}/{name}")
+        except FileNotFoundError:
+            names = []
+        if names and _file_names(disk, source) == names:
+            disk.sync_dir(target)
+            return
+        remove_tree(disk, target)
+    raise DamagedLog(f"{source} changes faster than it can be copied, or holds no metadata store; try again")
+
+
+def _file_names(disk: Disk, directory: str) -> list[str]:
+    entries = disk.scan(directory)
+    return [entry.name for entry in entries if not entry.is_directory and entry.name != LOCK_FILE]
+
+
+def _exists(disk: Disk, directory: str) -> bool:
+    try:
+        disk.scan(directory)
+    except FileNotFoundError:
+        return False
+    return True

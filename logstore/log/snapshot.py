@@ -1,0 +1,306 @@
+"""Take a snapshot of a log: another directory that holds the log up to an offset, and never changes again.
+
+    orders-0/                              snapshot/orders-0/
+      00000000000000000000.log   ◄──link──   00000000000000000000.log      and its other files
+      00000000000000368769.log   ◄──link──   00000000000000368769.log
+      00000000000000512004.log   ◄──copy──   00000000000000512004.log      up to the end offset
+
+Sealed segments are shared by hard links, so a snapshot costs a system call a file and no room. The segment in
+which it ends is copied up to there. Where files cannot be linked, for instance into another file system, all
+of them are copied.
+
+No lock is taken: the owner, in this process or another, goes on meanwhile. Afterwards the directory is listed
+again. If the owner removed, replaced or cut a file that the snapshot needs, everything starts again. A shared
+file is never changed in place later: the owner gives itself a copy first (`Segment.make_own`), and so does
+the owner of the snapshot.
+
+    link and copy → sync copies and directory → open it as a log, close it → rename → sync the parent
+
+It is made under a name that the next attempt, and a broker that finds it in its log dir, removes. Opening
+checks what was copied and writes indexes, checkpoints and the marker of a clean stop. A crash leaves the
+whole snapshot, or none.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    write_offset_checkpoint,
+)
+from logstore.config import LogConfig
+from logstore.disk.copying import copy_file, link_or_copy, remove_tree
+from logstore.disk.files import LOCK_FILE, TEMPORARY_SUFFIX, Disk, make_durable_dir
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.errors import DamagedLog, LogGone, OffsetOutOfRange
+from logstore.log.loading import offset_in
+from logstore.log.partition_log import Clock, PartitionLog
+from logstore.log.reader import checkpointed_offset
+from logstore.log.stand_alone import open_anywhere
+from logstore.segment.damage import Verdict, find_batch, judge
+from logstore.segment.deleted_files import DELETED_SUFFIX
+from logstore.segment.scan import scan
+from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+
+_ATTEMPTS: Final = 100
+_COPIED_BYTES: Final = 4 << 20
+"""A longer active segment is rolled before a snapshot of an open log, so that it is linked and not copied."""
+_CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
+_LEFT_OUT: Final = (LOCK_FILE, CLEAN_SHUTDOWN_FILE, *_CHECKPOINTS)
+
+
+class Snapshot(NamedTuple):
+    """A snapshot, or a restored log, in `path`: offsets [log_start_offset, log_end_offset).
+
+    `files` were linked, or copied where that was impossible; `copied_bytes` had to be copied.
+    """
+
+    path: str
+    log_start_offset: int
+    log_end_offset: int
+    files: int
+    copied_bytes: int
+
+
+class _Changed(Exception):
+    """The owner changed a file that the snapshot needs."""
+
+
+def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> Snapshot:
+    """Take a snapshot of an open log up to `end_offset` (default: the high watermark, or the end).
+
+    Raises `InvalidTopic`, `FileExistsError`, `DamagedLog`, `OffsetOutOfRange`, `LogDirOffline`, `OSError`.
+    """
+    log.check_writable()
+    log.flush()
+    if log.segments.active.size > _COPIED_BYTES:
+        log.roll()
+    end_offset = log.high_watermark if end_offset is None else end_offset
+
+    def version() -> int:
+        with log.lock:  # not while it is being cut
+            return log.cuts
+
+    return take_snapshot(
+        log.disk,
+        log.directory,
+        path,
+        end_offset=end_offset,
+        config=log.config,
+        clock=log.clock,
+        version=version,
+    )
+
+
+def take_snapshot(
+    disk: Disk,
+    source: str,
+    target: str,
+    *,
+    end_offset: int | None = None,
+    bounds: Mapping[str, int] | None = None,
+    config: LogConfig,
+    clock: Clock,
+    version: Callable[[], int] = lambda: 0,
+) -> Snapshot:
+    """Put the log in the directory `source`, up to `end_offset` (default: its end), into the new `target`.
+
+    A batch that holds `end_offset` is left out. `bounds` are the log's offsets by checkpoint file, if not
+    those on the disk. `version` changes with each cut of the log. Raises `InvalidTopic` for the name of
+    `target`, `FileExistsError` if it exists, `LogGone` without a log in `source`, `DamagedLog` for damage
+    below the end and for a log that changes too fast, `OffsetOutOfRange`, `OSError`.
+    """
+    source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
+    topic_partition = parse_directory_name(posixpath.basename(target))
+    parent = posixpath.dirname(target) or "."
+    make_durable_dir(disk, parent)
+    unfinished = f"{parent}/{_unfinished_name(topic_partition)}"
+    names = {entry.name for entry in disk.scan(parent)}
+    if posixpath.basename(target) in names:
+        raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
+    if posixpath.basename(unfinished) in names:
+        remove_tree(disk, unfinished)
+    try:
+        making = _Making(disk, source, unfinished, topic_partition, bounds)
+        made = _attempted(making, end_offset, version)
+        with closing(open_anywhere(unfinished, topic_partition, config, disk, clock)) as log:
+            made = made._replace(
+                path=target, log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset
+            )
+    except BaseException:
+        with suppress(OSError):
+            remove_tree(disk, unfinished)
+        raise
+    disk.rename(unfinished, target)
+    disk.sync_dir(parent)
+    return made
+
+
+def _attempted(making: _Making, end_offset: int | None, version: Callable[[], int]) -> Snapshot:
+    """Fill the directory until the owner has changed nothing meanwhile."""
+    for _ in range(_ATTEMPTS):
+        begun = version()
+        try:
+            made = making.fill(end_offset)
+        except (_Changed, FileNotFoundError) as error:
+            if not making.source_holds_a_log():
+                raise LogGone(f"{making.source} holds no log: it has no .log file") from error
+        else:
+            if version() == begun:
+                return made
+        making.empty()
+    raise DamagedLog(
+        f"{making.source} changes faster than it can be copied, or a compaction was interrupted in it: "
+        "try again, or open and close the log first"
+    )
+
+
+def offset_at_time(disk: Disk, directory: str, timestamp_ms: int) -> int | None:
+    """Return the base offset of the first batch with a record at or past `timestamp_ms`; None if none has.
+
+    Reads the log up to there. Raises `OSError`.
+    """
+    for base_offset, _ in sorted(_logs_in(disk, directory).items()):
+        with closing(disk.open(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}")) as file:
+            for found in scan(file, 0, file.size(), base_offset=base_offset):
+                late = (found.headers["max_timestamp"] >= timestamp_ms).nonzero()[0]
+                if len(late):
+                    return int(found.headers["base_offset"][int(late[0])])
+    return None
+
+
+class _Making:
+    """Fills the directory `unfinished` from `source`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        source: str,
+        unfinished: str,
+        topic_partition: TopicPartition,
+        bounds: Mapping[str, int] | None,
+    ) -> None:
+        self._disk, self.source, self._unfinished = disk, source, unfinished
+        self._topic_partition = topic_partition
+        self._bounds = bounds or {name: checkpointed_offset(disk, source, name) for name in _CHECKPOINTS}
+        self._files = self._copied_bytes = 0
+
+    def source_holds_a_log(self) -> bool:
+        """Return whether there is anything to copy."""
+        try:
+            return bool(_logs_in(self._disk, self.source))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def empty(self) -> None:
+        """Remove what an attempt made."""
+        remove_tree(self._disk, self._unfinished)
+        self._files = self._copied_bytes = 0
+
+    def fill(self, end_offset: int | None) -> Snapshot:
+        """Link and copy. Raises `_Changed` or `FileNotFoundError` if the owner came between."""
+        self._disk.make_dir(self._unfinished)
+        sizes = _sizes_in(self._disk, self.source)
+        if any(name.endswith(SWAP_SUFFIX) for name in sizes):
+            raise _Changed
+        bases = sorted(_logs_in(self._disk, self.source))
+        if not bases:
+            raise FileNotFoundError(self.source)
+        start = max(bases[0], self._bounds[LOG_START_OFFSET_CHECKPOINT])
+        if end_offset is not None and end_offset < start:
+            raise OffsetOutOfRange(end_offset, start, bases[-1])
+        last = max(base for base in bases if end_offset is None or base <= end_offset)
+        shared = {name for name in sizes if _is_shared(name, last)}
+        for name in sorted(shared):
+            self._copied_bytes += link_or_copy(
+                self._disk, f"{self.source}/{name}", f"{self._unfinished}/{name}"
+            )
+            self._files += 1
+        self._sync_shared([base for base in bases if base <= last])
+        log_end_offset = self._copy_last(last, end_offset)
+        after = _sizes_in(self._disk, self.source)
+        last_log = file_name(last, LOG_SUFFIX)
+        was_cut = after.get(last_log, -1) < sizes[last_log]
+        if was_cut or any(after.get(name) != sizes[name] for name in shared):
+            raise _Changed
+        for name in _CHECKPOINTS:
+            offset = log_end_offset if name == RECOVERY_POINT_CHECKPOINT else self._bounds[name]
+            offsets = {self._topic_partition: min(offset, log_end_offset)}
+            write_offset_checkpoint(self._disk, self._unfinished, name, offsets)
+        self._disk.sync_dir(self._unfinished)
+        return Snapshot(self._unfinished, start, log_end_offset, self._files, self._copied_bytes)
+
+    def _sync_shared(self, bases: list[int]) -> None:
+        """Sync the shared segments that their owner may not have synced."""
+        recovery_point = self._bounds[RECOVERY_POINT_CHECKPOINT]
+        for base, following in pairwise(bases):
+            if following > recovery_point:
+                with closing(
+                    self._disk.open(f"{self._unfinished}/{file_name(base, LOG_SUFFIX)}", write=True)
+                ) as file:
+                    file.sync()
+
+    def _copy_last(self, base_offset: int, end_offset: int | None) -> int:
+        """Copy the segment in which the snapshot ends; return the log end offset."""
+        name = file_name(base_offset, LOG_SUFFIX)
+        next_offset, end = base_offset, 0
+        with closing(self._disk.open(f"{self.source}/{name}")) as file:
+            size = file.size()
+            fault = None
+            for found in scan(file, 0, size, base_offset=base_offset):
+                kept = len(found.headers)
+                if end_offset is not None:
+                    kept = int((found.last_offsets < end_offset).sum())
+                if kept:
+                    next_offset = int(found.last_offsets[kept - 1]) + 1
+                end = found.end if kept == len(found.headers) else int(found.positions[kept])
+                fault = found.fault
+                if kept < len(found.headers):
+                    fault = None
+                    break
+            if fault is not None and (end_offset is None or next_offset < end_offset):
+                follows = find_batch(file, end, size, lowest_offset=next_offset)
+                if judge(fault, is_end=follows is None, below_durable=False) is Verdict.DAMAGE:
+                    raise DamagedLog(
+                        f"{self.source}/{name} is damaged at byte {end}, offset {next_offset} "
+                        f"({fault.value}), and sound batches follow. Heal or recover the log, or name an end "
+                        "offset below that"
+                    )
+        copied = copy_file(self._disk, f"{self.source}/{name}", f"{self._unfinished}/{name}", end)
+        if copied < end:
+            raise _Changed
+        self._files += 1
+        self._copied_bytes += copied
+        return next_offset
+
+
+def _unfinished_name(topic_partition: TopicPartition) -> str:
+    """Return the name of a deleted partition: the broker of a log dir removes what a crash left there."""
+    suffix = f"-{topic_partition.partition}.{0:032x}-delete"
+    return topic_partition.topic[: 255 - len(suffix)] + suffix
+
+
+def _sizes_in(disk: Disk, directory: str) -> dict[str, int]:
+    return {entry.name: entry.size for entry in disk.scan(directory) if not entry.is_directory}
+
+
+def _logs_in(disk: Disk, directory: str) -> dict[int, str]:
+    names = (name for name in _sizes_in(disk, directory) if name.endswith(LOG_SUFFIX))
+    return {offset: name for name in names if (offset := offset_in(name)) is not None}
+
+
+def _is_shared(name: str, last: int) -> bool:
+    """Whether a file of the source belongs to a snapshot that ends in the segment with base offset `last`."""
+    if name in _LEFT_OUT or name.endswith((TEMPORARY_SUFFIX, DELETED_SUFFIX, CLEANED_SUFFIX)):
+        return False
+    offset = offset_in(name)
+    return offset is None or offset < last or (name.endswith(SNAPSHOT_SUFFIX) and offset == last)
