@@ -30,6 +30,7 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -45,8 +46,9 @@ from logstore.broker.loop import fastest_loop
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
 from logstore.broker.settings import read_settings
-from logstore.disk.files import Disk, OsDisk, boot_id
+from logstore.disk.files import Disk, OsDisk, boot_id, wall_clock_ms
 from logstore.disk.memory import MemoryDisk
+from logstore.log.log_dir_snapshot import LogDirSnapshot, snapshot_logs
 
 T = TypeVar("T")
 
@@ -264,6 +266,30 @@ class AsyncBroker(Client):
             raise closed
         error.add_note(str(closed))
 
+    # --- snapshots ----------------------------------------------------------------------------------
+
+    async def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
+        """Put this broker's logs, each up to its high watermark, into the new log dir `path`.
+
+        A broker with the same id starts from it. An embedded metadata store is copied beside it, to
+        `<path>.metadata`. The broker goes on meanwhile. Raises `ValueError` for logs in memory and for
+        several log dirs, `FileExistsError`, `DamagedLog`, `LogDirOffline`, `DiskFull`, `OSError`.
+        """
+        if not self.config.log_dirs:
+            raise ValueError("this broker keeps its logs in memory: there is nothing to link")
+        running, (kind, _, directory) = self._running, str(self.config.metadata).partition(":")
+        return await asyncio.get_running_loop().run_in_executor(
+            None,
+            partial(
+                snapshot_logs,
+                running.runtime.node.logs,
+                self.config.disk or OsDisk(),
+                os.fspath(path),
+                clock=wall_clock_ms,
+                metadata=directory if kind == EMBEDDED and directory else None,
+            ),
+        )
+
     # --- facts ------------------------------------------------------------------------------------
 
     @property
@@ -386,6 +412,10 @@ class Broker(BlockingCalls):
         """Stop at once, as if the process had been killed: see `AsyncBroker.kill`."""
         if (inner := self._inner) is not None:
             self._finish(inner.kill(reason))
+
+    def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
+        """Put this broker's logs into the new log dir `path`: see `AsyncBroker.snapshot`."""
+        return self._wait(self._client.snapshot(path))
 
     def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         thread = self._thread

@@ -42,6 +42,7 @@ from logstore.cli import (
     recover,
     salvage,
     serve,
+    snapshot,
     topics,
     verify,
 )
@@ -66,6 +67,8 @@ for verb in (
     verify.verify,
     recover.recover,
     salvage.salvage,
+    snapshot.snapshot,
+    snapshot.restore,
     append.append,
     cat.cat,
     lost.lost,

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 Source = Annotated[
     Path,
-    typer.Argument(metavar="DIR", help="A partition's directory, or a log dir.", exists=True, file_okay=False),
+    typer.Argument(
+        metavar="DIR", help="A partition's directory, or a log dir.", exists=True, file_okay=False
+    ),
 ]
 
 
 def snapshot(
     directory: Source,
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="New directory; of a partition, named topic-N.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="New directory; of a partition, named topic-N.")
+    ],
     as_json: Json = False,
 ) -> int:
     """Take a snapshot of a partition or of a log dir, by hard links, while it is in use or not.
@@ -37,11 +41,16 @@ def snapshot(
 def restore(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="SNAPSHOT", help="A snapshot, or any log or log dir.", exists=True, file_okay=False),
+        typer.Argument(
+            metavar="SNAPSHOT", help="A snapshot, or any log or log dir.", exists=True, file_okay=False
+        ),
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New directory; of a partition, named topic-N.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="New directory; of a partition, named topic-N.")
+    ],
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", min=0, help="Restore only records below offset N.")
+        int | None,
+        typer.Option("--to-offset", metavar="N", min=0, help="Restore only records below offset N."),
     ] = None,
     to_time: Annotated[
         str | None,
@@ -83,7 +92,9 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
     try:
         if _holds_partitions(source):
             if end_offset is not None:
-                raise typer.BadParameter("--to-offset is for one partition; restore the partitions one by one")
+                raise typer.BadParameter(
+                    "--to-offset is for one partition; restore the partitions one by one"
+                )
             whole = snapshot_log_dir(disk, str(source), str(target), clock=wall_clock_ms)
             made, metadata = whole.partitions, whole.metadata
         else:

@@ -9,6 +9,7 @@ suite checks that they all behave like `OsDisk`. Callers rely on these rules:
 * `pread` is short only at the end of the file; `pwrite` writes everything or raises.
 * Files are unbuffered: when `pwrite` returns, every reader sees the data.
 * An open file can be read and written after it was renamed or removed.
+* A file with several names (`link`) is one file: a change shows under all of them.
 * Nothing is durable before `sync` on the file and, for its name, `sync_dir` on its directory.
 * A failed fsync is never repeated: the kernel may have dropped the pages that it could not write.
 * Every failure is an `OSError`; `lock` may also raise `DirectoryLocked`.

@@ -37,7 +37,7 @@ from logstore.errors import DamagedLog, LogGone
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
-from logstore.log.snapshot import Snapshot, take_snapshot
+from logstore.log.snapshot import Snapshot, end_the_segment, take_snapshot
 
 _ATTEMPTS: Final = 100
 _METADATA: Final = ".metadata"
@@ -102,6 +102,22 @@ def snapshot_log_dir(
     disk.sync_dir(parent)
     partitions = tuple(each._replace(path=target + each.path.removeprefix(unfinished)) for each in made)
     return LogDirSnapshot(target, partitions, target + _METADATA if has_store else None)
+
+
+def snapshot_logs(
+    logs: LogManager, disk: Disk, target: str, *, clock: Clock, metadata: str | None
+) -> LogDirSnapshot:
+    """Take a snapshot of the log dir that `logs` has open, as `snapshot_log_dir`. For a thread of its own.
+
+    Raises also `LogDirOffline`, and `ValueError` for several log dirs.
+    """
+    if len(logs.log_dirs) != 1:
+        raise ValueError(f"there are {len(logs.log_dirs)} log dirs: take the snapshot of each by itself")
+    for log in list(logs.logs().values()):
+        end_the_segment(log.partition)
+    logs.checkpoint_high_watermarks()
+    logs.checkpoint_log_start_offsets()
+    return snapshot_log_dir(disk, logs.log_dirs[0], target, clock=clock, metadata=metadata)
 
 
 def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[Snapshot]:

@@ -80,10 +80,7 @@ def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> 
 
     Raises `InvalidTopic`, `FileExistsError`, `DamagedLog`, `OffsetOutOfRange`, `LogDirOffline`, `OSError`.
     """
-    log.check_writable()
-    log.flush()
-    if log.segments.active.size > _COPIED_BYTES:
-        log.roll()
+    end_the_segment(log)
     end_offset = log.high_watermark if end_offset is None else end_offset
 
     def version() -> int:
@@ -99,6 +96,14 @@ def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> 
         clock=log.clock,
         version=version,
     )
+
+
+def end_the_segment(log: PartitionLog) -> None:
+    """Roll a long active segment, so that it is linked and not copied. Raises `LogDirOffline`, `DiskFull`."""
+    log.check_writable()
+    log.flush()
+    if log.segments.active.size > _COPIED_BYTES:
+        log.roll()
 
 
 def take_snapshot(

@@ -59,7 +59,7 @@ def recover(disk: Disk) -> Found:
 
 
 def judge(found: Found, promise: Promise) -> None:
-    assert not promise.sources or found[0] in promise.sources, f"the source: {found[0]}, not one of {promise.sources}"
+    assert not promise.sources or found[0] in promise.sources, f"the source holds {found[0]}"
     assert found[1] in promise.snapshots, (
         f"the snapshot holds {found[1]}, promised one of {promise.snapshots}"
     )

@@ -43,7 +43,8 @@ def contents(disk: MemoryDisk, path: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", ["memory", "os", "volatile"])
 def test_a_snapshot_opens_as_the_log_was(kind: str, tmp_path: Path) -> None:
-    disk: Disk = {"memory": MemoryDisk, "os": OsDisk, "volatile": lambda: VolatileDisk(OsDisk())}[kind]()
+    disk: Disk = MemoryDisk() if kind == "memory" else OsDisk()
+    disk = VolatileDisk(disk) if kind == "volatile" else disk
     log = filled(disk, path=f"{tmp_path}/data/orders-0")
     made = log.snapshot(f"{tmp_path}/backup/orders-0")
     log.append(b"999 later")

@@ -1,0 +1,108 @@
+"""`logstore snapshot` and `logstore restore`: from the command line, on logs in use and on those of Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logstore import Log, LogConfig
+from logstore.broker import Broker, BrokerConfig
+from logstore.disk.files import OsDisk
+from logstore.log.log_dir_snapshot import partitions_in
+from tests.cli.conftest import Outcome
+from tests.cli.conftest import snapshot as content_of
+from tests.golden.kafka_directories import unpack
+
+Command = Callable[..., Outcome]
+
+
+def values(path: Path) -> list[bytes | None]:
+    with Log.open(path) as log:
+        return [record.value for record in log.read()]
+
+
+def test_a_log_in_use_and_back_to_an_offset_and_a_time(command: Command, tmp_path: Path) -> None:
+    backup = tmp_path / "backup" / "orders-0"
+    with Log.open(tmp_path / "data" / "orders-0", LogConfig(segment_bytes=200)) as log:
+        for number in range(9):
+            log.append(b"%d" % number * 30, timestamp_ms=1_700_000_000_000 + number)
+        outcome = command("snapshot", tmp_path / "data" / "orders-0", backup)
+        log.truncate_to(2)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"{backup}: offsets 0 to 9 (exclusive), ")
+    before = content_of(backup)
+    made = command("restore", backup, "--to", tmp_path / "a" / "orders-0", "--to-offset", 4, "--json")
+    assert json.loads(made.out)["log_end_offset"] == 4
+    for number, when in enumerate(("1700000000004", "2023-11-14T22:13:20.004+00:00")):
+        target = tmp_path / f"b{number}" / "orders-0"
+        assert command("restore", backup, "--to", target, "--to-time", when).code == 0
+        assert values(target) == [b"%d" % number * 30 for number in range(4)]
+    assert command("restore", backup, "--to", tmp_path / "c" / "orders-0").code == 0
+    assert len(values(tmp_path / "c" / "orders-0")) == 9
+    assert content_of(backup) == before, "a restored log is opened and changed, its snapshot is not"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["snapshot", "data/orders-0", "there-0"], "exists"),
+        (["snapshot", "data/orders-0", "monday"], "monday"),
+        (["snapshot", "empty", "backup/orders-0"], "it holds no log"),
+        (["snapshot", "data", "data/backup"], "name a directory outside of it"),
+        (
+            ["restore", "data/orders-0", "--to", "x-0", "--to-time", "noon"],
+            "neither milliseconds nor",
+        ),
+        (["restore", "data/orders-0", "--to", "x-0", "--to-time", "1", "--to-offset", "1"], "not both"),
+        (["restore", "data", "--to", "x", "--to-offset", "1"], "for one partition"),
+    ],
+)
+def test_what_is_refused_is_bad_usage(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Log.open(tmp_path / "data" / "orders-0").close()
+    for name in ("there-0", "empty"):
+        (tmp_path / name).mkdir()
+    before = content_of(tmp_path)
+    outcome = command(*arguments)
+    assert outcome.code == 2
+    assert content_of(tmp_path) == before
+    assert said in outcome.err
+
+
+def test_a_log_dir_of_kafka_is_taken_at_its_high_watermarks(command: Command, tmp_path: Path) -> None:
+    source, target = unpack("kraft-dir", tmp_path), tmp_path / "backup"
+    before = content_of(source)
+    outcome = command("snapshot", source, target, "--json")
+    assert outcome.code == 0, outcome.err
+    assert content_of(source) == before
+    ends = {
+        Path(each["path"]).name: each["log_end_offset"] for each in map(json.loads, outcome.out.splitlines())
+    }
+    assert {name: ends[name] for name in ("orders-0", "orders-1", "orders-2")} == {
+        "orders-0": 62,
+        "orders-1": 29,
+        "orders-2": 0,
+    }
+    assert set(partitions_in(OsDisk(), str(target)).values()) == set(ends)
+
+
+def test_a_broker_starts_again_from_its_snapshot(command: Command, tmp_path: Path) -> None:
+    with Broker(BrokerConfig(log_dirs=(str(tmp_path / "data"),))) as broker:
+        broker.create_topic("orders", 2)
+        for number in range(20):
+            broker.append("orders", b"%d" % number, partition=number % 2)
+        made = broker.snapshot(tmp_path / "backup")
+        broker.append("orders", b"later", partition=0)
+    assert made.metadata == f"{tmp_path}/backup.metadata"
+    assert command("restore", tmp_path / "backup", "--to", tmp_path / "again").code == 0
+    for name in ("backup", "again"):
+        with Broker(BrokerConfig(log_dirs=(str(tmp_path / name),))) as broker:
+            for partition in range(2):
+                found = [record.value for record in broker.read("orders", partition, 0)]
+                assert found == [b"%d" % number for number in range(20) if number % 2 == partition]
+            broker.append("orders", b"on it goes", partition=0)
