@@ -1,9 +1,9 @@
 """Find every sound batch of a partition's directory, past all damage, and decide which are in their place.
 
 `damage.sweep` finds the batches whose checksums are right, `choose` decides. A checksum covers neither offset
-nor leader epoch. So a sound batch whose offset contradicts its neighbours is put where they leave exactly its
-number of offsets, and an epoch that contradicts them is replaced by that of the batch before it (`Placed`). A
-batch that fits nowhere, or is a copy of another one, is left out (`LeftOut`).
+nor leader epoch. The largest set of batches whose offsets rise stands. Another sound batch is put where its
+neighbours leave exactly its number of offsets, and an epoch that falls is replaced by that of the batch
+before it (`Placed`). A batch that fits nowhere, or is a copy of another one, is left out (`LeftOut`).
 
 For directories without an owner: salvage copies what is found here, and `diff` compares it.
 """
@@ -11,7 +11,8 @@ For directories without an owner: salvage copies what is found here, and `diff` 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from logstore.disk.files import Disk, Readable
 from logstore.errors import DamagedLog
 from logstore.format.batch import LOG_OVERHEAD, Batch, set_offsets_and_epoch, walk
 from logstore.log.loading import offset_in
-from logstore.segment.damage import Sweep, misplaced, sweep
+from logstore.segment.damage import Sweep, sweep
 from logstore.segment.scan import Fault, last_offsets_of, scan_buffer
 from logstore.segment.segment import LOG_SUFFIX
 from logstore.segment.swap import SWAP_SUFFIX
@@ -126,20 +127,21 @@ def choose(found: Sequence[Found]) -> Choice:
     """Decide which sound batches of these files, in order of their base offsets, are in the target."""
     rows = _rows_of(found)
     source = rows.of(np.ones(len(rows.base), bool))
-    faults = _faults(rows, found)
-    is_kept = np.array([faults.get(number) is not Fault.OFFSETS for number in range(len(rows.base))], bool)
-    for number, fault in sorted(faults.items()):
-        offset = _only_place(rows, number, is_kept, found) if fault is Fault.OFFSETS else None
+    is_kept = _in_order(rows, found)
+    for number in (~is_kept).nonzero()[0].tolist():
+        offset = _only_place(rows, number, is_kept, found)
         if offset is not None:
-            rows.last[number] = offset + int(rows.last[number]) - int(rows.base[number])
-            rows.base[number] = offset
-            is_kept[number] = True
-        elif fault is Fault.EPOCHS:
-            rows.epoch[number] = _epoch_beside(rows, number, faults)
+            _put(rows, number, offset, is_kept)
+            continue
+        for other in (number - 1, number + 1):
+            offset = _place_without(rows, number, other, is_kept, found)
+            if offset is not None:
+                _put(rows, other, offset, is_kept)
+                is_kept[number] = True
+                break
     _drop_what_does_not_rise(rows, is_kept)
     kept = rows.of(is_kept)
-    newest = np.maximum.accumulate(kept.epoch)
-    np.copyto(kept.epoch, newest, where=(kept.epoch != -1) & (kept.epoch < newest))
+    _settle_epochs(kept.epoch)
     before = source.of(is_kept)
     is_patched = (kept.base != before.base) | (kept.epoch != before.epoch)
     placed = [
@@ -177,33 +179,78 @@ def _rows_of(found: Sequence[Found]) -> Rows:
     )
 
 
-def _faults(rows: Rows, found: Sequence[Found]) -> dict[int, Fault]:
-    """The rows that are not in their place: `OFFSETS` or `EPOCHS`."""
+def _in_order(rows: Rows, found: Sequence[Found]) -> npt.NDArray[np.bool_]:
+    """Return the largest set of batches that fit their segments and whose offsets rise, as a mask."""
     first = np.array([each.base_offset for each in found], np.int64)
     limit = np.minimum(np.append(first[1:] - 1, MAX_LONG), first + MAX_INT)
-    fits = (rows.base >= first[rows.file]) & (rows.base <= rows.last) & (rows.last <= limit[rows.file])
-    faults = dict.fromkeys((~fits).nonzero()[0].tolist(), Fault.OFFSETS)
-    numbers = fits.nonzero()[0]
-    headers = np.concatenate([each.swept.headers for each in found])[fits]
-    for each in misplaced(headers):
-        number = int(numbers[each.slot])
-        if not each.is_certain and _is_the_one_before(rows, number, each.fault, found):
-            number -= 1
-        faults[number] = each.fault
-    return faults
+    fits: npt.NDArray[np.bool_] = (rows.base <= rows.last) & (rows.last <= limit[rows.file])
+    fits &= rows.base >= first[rows.file]
+    fits[fits] = _longest_chain(rows.base[fits], rows.last[fits])
+    return fits
 
 
-def _is_the_one_before(rows: Rows, number: int, fault: Fault, found: Sequence[Found]) -> bool:
-    """Of two neighbours that contradict each other, find out whether the first is the misplaced one.
+def _longest_chain(first: Int64s, last: Int64s) -> npt.NDArray[np.bool_]:
+    """Return, as a mask, the longest series of items of which each begins above the last of the one before.
 
-    It is if the batches on both of its sides agree without it: in their epoch, or in the one place that they
-    leave for it.
+    Of two that are equally long, the one with the smaller numbers.
     """
-    before = number - 1
-    if fault is Fault.EPOCHS:
-        return before > 0 and bool(rows.epoch[before - 1] == rows.epoch[number])
-    others = np.arange(len(rows.base)) != before
-    return before >= 0 and _only_place(rows, before, others, found) is not None
+    chosen = np.ones(len(first), bool)
+    if (first[1:] > last[:-1]).all():
+        return chosen
+    ends: list[int] = []  # the smallest last number of a chain of each length, …
+    items: list[int] = []  # … its last item, …
+    before = []  # … and of each item the one before it in its chain
+    for number, (low, high) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        length = bisect_left(ends, low)
+        before.append(items[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(high)
+            items.append(number)
+        elif high < ends[length]:
+            ends[length], items[length] = high, number
+    chosen[:] = False
+    number = items[-1]
+    while number >= 0:
+        chosen[number] = True
+        number = before[number]
+    return chosen
+
+
+def _put(rows: Rows, number: int, offset: int, is_kept: npt.NDArray[np.bool_]) -> None:
+    rows.last[number] = offset + int(rows.last[number]) - int(rows.base[number])
+    rows.base[number] = offset
+    is_kept[number] = True
+
+
+def _place_without(
+    rows: Rows, number: int, other: int, is_kept: npt.NDArray[np.bool_], found: Sequence[Found]
+) -> int | None:
+    """Of two neighbours that contradict each other either may be misplaced: the only place of the other one.
+
+    None unless `number` stands where its header says.
+    """
+    if not 0 <= other < len(rows.base) or not is_kept[other]:
+        return None
+    others = is_kept.copy()
+    others[other], others[number] = False, True
+    kept = rows.of(others)
+    return _only_place(rows, other, others, found) if (kept.base[1:] > kept.last[:-1]).all() else None
+
+
+def _settle_epochs(epochs: Int64s) -> None:
+    """Replace epochs that fall, in place; -1 is unknown and stays.
+
+    The longest series that does not fall stands. Others become that of the batch before them; at the start,
+    of the one behind them.
+    """
+    known = epochs >= 0
+    stands = known.copy()
+    stands[known] = _longest_chain(epochs[known], epochs[known] - 1)
+    if not stands.any():
+        return
+    filled = np.maximum.accumulate(np.where(stands, epochs, -1))
+    filled[filled < 0] = epochs[stands][0]
+    np.copyto(epochs, filled, where=known & ~stands)
 
 
 def _only_place(
@@ -241,14 +288,6 @@ def _only_place(
         kept = rows.of(is_kept)
         end = start + span + 1 if (kept.base[1:] == kept.last[:-1] + 1).all() else None
     return start if end == start + span + 1 else None
-
-
-def _epoch_beside(rows: Rows, number: int, faults: Mapping[int, Fault]) -> int:
-    """The epoch of the nearest batch before it that is in its place; at the start, of one behind it."""
-    for other in (*range(number - 1, -1, -1), *range(number + 1, len(rows.base))):
-        if other not in faults:
-            return int(rows.epoch[other])
-    return int(rows.epoch[number])
 
 
 def _drop_what_does_not_rise(rows: Rows, is_kept: npt.NDArray[np.bool_]) -> None:
