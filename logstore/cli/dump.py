@@ -8,11 +8,16 @@ Works on directories of Kafka and of logstore, also while their owner writes: an
 is a note, not an error. With `--verify` the exit code is 1 for damage: a checksum that does not match,
 records that do not decode, offsets or epochs that do not rise, an index entry that contradicts its log, a
 torn segment in the middle of a log, whole batches behind a torn one, a checkpoint that does not parse. A
-torn or zero tail of the last segment is left by a crash or a running writer; the exit code is then 0.
+torn or zero tail of the last segment is left by a crash or a running writer; the exit code is then 0. A place
+without such files is exit code 2.
+
+Records of `__consumer_offsets`, `__transaction_state`, `__share_group_state` and `__cluster_metadata`, and
+control records, are decoded by Kafka's formats; `--decode-as raw` shows their bytes.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -24,7 +29,7 @@ from logstore.cli.terminal import Encoding, print_error, print_json, printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logstore.cli.facts import Fact
+    from logstore.cli.facts import Fact, Shown
     from logstore.cli.inspection import FileRole
     from logstore.cli.verification import FileReport, Problem
     from logstore.disk.files import Disk
@@ -42,24 +47,99 @@ def dump(
         bool,
         typer.Option("--verify", help="Check batches, records, indexes and small files; exit 1 on damage."),
     ] = False,
+    from_offset: Annotated[
+        int | None, typer.Option("--from-offset", metavar="N", min=0, help="Leave out what ends before it.")
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="The last offset.")
+    ] = None,
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="TIME", help="Epoch ms, or as 2026-01-31T12:00.")
+    ] = None,
+    to_time: Annotated[str | None, typer.Option("--to-time", metavar="TIME", help="The last time.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="With --records: only this key, as shown.")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", metavar="N", min=0, help="Read so much of each .log.")
+    ] = None,
+    key_decoder: Annotated[
+        str | None,
+        typer.Option(metavar="DECODER", help="utf8, hex, base64, json, int or package:callable."),
+    ] = None,
+    value_decoder: Annotated[str | None, typer.Option(metavar="DECODER", help="The same for values.")] = None,
+    decode_as: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Decode as records of this internal topic; raw: do not."),
+    ] = None,
 ) -> int:
     """Show the files of a log directory. Never writes; their owner may write meanwhile."""
+    from logstore.cli.decoders import Decoders, decoder_named, internal_topic
+    from logstore.cli.facts import Selection, Shown
+    from logstore.config import MAX_LONG
     from logstore.disk.files import OsDisk
+    from logstore.format.state_records import STATE_TOPICS
 
+    if decode_as not in (None, "raw", *STATE_TOPICS):
+        raise typer.BadParameter(f"--decode-as: {decode_as!r} is not one of raw, {', '.join(STATE_TOPICS)}")
+    if key is not None and not records:
+        raise typer.BadParameter("--key selects records: add --records")
+    selection = Selection(
+        from_offset or 0,
+        MAX_LONG if to_offset is None else to_offset,
+        -1 if from_time is None else _time_ms("--from-time", from_time),
+        MAX_LONG if to_time is None else _time_ms("--to-time", to_time),
+        key,
+        MAX_LONG if max_bytes is None else max_bytes,
+    )
+    decoders = Decoders(
+        decoder_named("--key-decoder", key_decoder or encoding),
+        decoder_named("--value-decoder", value_decoder or encoding),
+        encoding,
+    )
+    is_own = key_decoder or value_decoder
     disk = OsDisk()
     printer = _Printer(as_json=as_json)
     for path in paths:
         for group in _groups(disk, path):
             if verify:
                 _verify(disk, group, printer, quiet=records)
+            topic = decode_as or ("" if is_own else internal_topic(group.directory))
+            shown = Shown(records, decoders._replace(topic="" if topic == "raw" else topic), selection)
             if records or not verify:
-                for name, role in group.files:
-                    if not records or role.kind == "log":
-                        _show(
-                            disk, group.directory, name, role, printer,
-                            records=records, encoding=encoding, judge=not verify,
-                        )  # fmt: skip
+                for name, role in _selected(disk, group, shown):
+                    _show(disk, group.directory, name, role, printer, shown, judge=not verify)
     return 1 if printer.found_damage else 0
+
+
+def _time_ms(option: str, text: str) -> int:
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {text!r} is neither epoch milliseconds nor a time") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _selected(disk: Disk, group: _Group, shown: Shown) -> Iterator[tuple[str, FileRole]]:
+    """Yield the files that hold something selected: any selection leaves out all but logs."""
+    from logstore.cli.facts import Selection
+    from logstore.cli.inspection import Kind, segment_offsets
+
+    selection = shown.selection
+    only_logs = shown.records or selection._replace(max_bytes=Selection().max_bytes) != Selection()
+    bases = segment_offsets(disk, group.directory)
+    for name, role in group.files:
+        if role.kind is Kind.METADATA_SNAPSHOT and not (only_logs and len(group.files) > 1):
+            yield name, role
+        elif role.kind is not Kind.LOG:
+            if not only_logs:
+                yield name, role
+        elif role.base_offset <= selection.to_offset:
+            following = [base for base in bases if base > role.base_offset]
+            if role.state or not following or following[0] > selection.from_offset:
+                yield name, role
 
 
 class _Group(NamedTuple):
@@ -144,35 +224,30 @@ def _verify_small_files(disk: Disk, group: _Group) -> Iterator[FileReport]:
 
 
 def _show(
-    disk: Disk,
-    directory: str,
-    name: str,
-    role: FileRole,
-    printer: _Printer,
-    *,
-    records: bool,
-    encoding: Encoding,
-    judge: bool,
+    disk: Disk, directory: str, name: str, role: FileRole, printer: _Printer, shown: Shown, *, judge: bool
 ) -> None:
     from logstore.cli.facts import facts_of, log_facts
     from logstore.cli.inspection import Kind, LogFile, open_for_reading, segment_offsets
     from logstore.cli.verification import Problem
     from logstore.disk.errors import EngineError
+    from logstore.format.state_records import CLUSTER_METADATA
 
     file = open_for_reading(disk, directory, name)
     if file is None:
         print_error(f"{directory}/{name} was deleted since it was listed")
         return
-    labels: Fact = {} if records else {"file": f"{directory}/{name}"}
+    labels: Fact = {} if shown.records else {"file": f"{directory}/{name}"}
+    is_snapshot = role.kind is Kind.METADATA_SNAPSHOT
     try:
-        if role.kind is Kind.LOG:
-            is_last = bool(role.state) or role.base_offset >= max(segment_offsets(disk, directory))
-            for found in log_facts(
-                LogFile(file, role.base_offset), name, records=records, encoding=encoding, is_last=is_last
-            ):
+        if role.kind is Kind.LOG or (is_snapshot and shown.records):
+            is_last = bool(role.state) or role.base_offset >= max(segment_offsets(disk, directory), default=0)
+            if is_snapshot:
+                shown = shown._replace(decoders=shown.decoders._replace(topic=CLUSTER_METADATA))
+            log = LogFile(file, 0 if is_snapshot else role.base_offset)
+            for found in log_facts(log, name, shown, is_last=is_last and not is_snapshot):
                 if not isinstance(found, Problem):
                     printer.fact({**labels, **found})
-                elif judge:
+                elif judge or not found.is_damage:
                     printer.problem(directory, found)
         else:
             for fact in facts_of(file.pread(file.size(), 0), role):
@@ -204,4 +279,8 @@ class _Printer:
 def _shown(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_shown(item) for item in value) + "]"
+    if isinstance(value, dict):
+        import json
+
+        return json.dumps(value)
     return printable(None if value is None else str(value))

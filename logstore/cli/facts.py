@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from logstore.checkpoint.clean_shutdown import parse_clean_shutdown
 from logstore.checkpoint.entry_files import parse_leader_epoch_checkpoint, parse_offset_checkpoint
 from logstore.checkpoint.identity import META_PROPERTIES, parse_partition_metadata, parse_properties
+from logstore.cli.decoders import Decoders, Undecoded
 from logstore.cli.inspection import FileRole, Kind, LogFile, index_entries
 from logstore.cli.terminal import Encoding, as_text
 from logstore.cli.verification import Problem, judge_tail
-from logstore.disk.errors import EngineError
-from logstore.format.batch import Batch, TimestampType
+from logstore.config import MAX_LONG
+from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.errors import CorruptBatch
+from logstore.format.batch import Batch, TimestampType, walk
 from logstore.format.record import Record
+from logstore.format.state_records import decode_control
 from logstore.log.producer_state import ProducerEntry, decode_snapshot
 from logstore.segment.seal import Seal, decode_seal
 from logstore.segment.transaction_index import TransactionIndex
@@ -26,15 +31,69 @@ _TIMESTAMP_TYPES = {
 }
 
 
-def record_facts(batch: Batch, encoding: Encoding, *, segment: int, position: int) -> Iterator[Fact]:
-    """Yield the records of one batch; `segment` is its base offset, `position` the batch's first byte.
+class Selection(NamedTuple):
+    """Which batches and records are shown: bounds are inclusive, times are epoch milliseconds.
 
-    Control records are included. Raises `InvalidRecord` and `UnsupportedCompression` for unreadable
-    records.
+    `key` is compared with the key as it is shown; of an internal topic's key, with each of its fields.
+    `max_bytes` limits how much of each `.log` is read.
+    """
+
+    from_offset: int = 0
+    to_offset: int = MAX_LONG
+    from_time_ms: int = -1
+    to_time_ms: int = MAX_LONG
+    key: str | None = None
+    max_bytes: int = MAX_LONG
+
+    def is_before_end(self, position: int, batch: Batch) -> bool:
+        """Whether this batch and later ones may be shown."""
+        return batch.base_offset <= self.to_offset and position + batch.size <= self.max_bytes
+
+    def has_batch(self, batch: Batch) -> bool:
+        """Whether the batch may hold a record that is shown."""
+        return batch.last_offset >= self.from_offset and batch.max_timestamp_ms >= self.from_time_ms
+
+    def has_record(self, record: Record, key: object) -> bool:
+        """Whether the record is shown; `key` is what is shown of its key."""
+        if not self.from_offset <= record.offset <= self.to_offset:
+            return False
+        if not self.from_time_ms <= record.timestamp_ms <= self.to_time_ms:
+            return False
+        return self.key is None or self.key in _texts(key)
+
+
+def _texts(key: object) -> list[str]:
+    data = key.get("data") if isinstance(key, dict) else None
+    return [str(each) for each in data.values()] if isinstance(data, dict) else [str(key)]
+
+
+class Shown(NamedTuple):
+    """What is shown of a log, and how."""
+
+    records: bool
+    decoders: Decoders
+    selection: Selection
+
+
+def record_facts(
+    batch: Batch, name: str, shown: Shown, *, segment: int, position: int
+) -> Iterator[Fact | Problem]:
+    """Yield the selected records of a batch at byte `position`; `segment` is the segment's base offset.
+
+    Control records are included. What a decoder refuses is a problem, and shown as text. Raises
+    `InvalidRecord` and `UnsupportedCompression` for unreadable records.
     """
     timestamp_type = _TIMESTAMP_TYPES[batch.timestamp_type]
     codec = batch.codec.name.lower()
+    decoders = shown.decoders
     for record in batch.records():
+        key, value = decoders.shown(record, is_control=batch.is_control)
+        if not shown.selection.has_record(record, key):
+            continue
+        for part, found in (("key", key), ("value", value)):
+            if isinstance(found, Undecoded):
+                text = f"the {part} of offset {record.offset} cannot be decoded: {found.problem}"
+                yield Problem(name, position, text, is_damage=False)
         yield {
             "offset": record.offset,
             "timestamp": record.timestamp_ms,
@@ -44,7 +103,9 @@ def record_facts(batch: Batch, encoding: Encoding, *, segment: int, position: in
             "producer_id": batch.producer_id,
             "producer_epoch": batch.producer_epoch,
             "sequence": record.sequence,
-            **content_of(record, encoding),
+            **content_of(record, decoders.encoding),
+            "key": key.text if isinstance(key, Undecoded) else key,
+            "value": value.text if isinstance(value, Undecoded) else value,
             "segment": segment,
             "position": position,
         }
@@ -114,6 +175,10 @@ def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
             yield dict(parse_properties(data, path=META_PROPERTIES))
         case Kind.CLEAN_SHUTDOWN:
             yield {"broker_epoch": parse_clean_shutdown(data).broker_epoch}
+        case Kind.METADATA_SNAPSHOT:
+            yield from _snapshot_facts(data)
+        case Kind.QUORUM_STATE:
+            yield _quorum_state(data)
         case Kind.LOG:
             raise AssertionError("a .log has facts of its own: log_facts")
 
@@ -143,17 +208,23 @@ def _seal_facts(seal: Seal) -> Fact:
     }
 
 
-def log_facts(
-    log: LogFile, name: str, *, records: bool, encoding: Encoding, is_last: bool = True
-) -> Iterator[Fact | Problem]:
-    """Yield the batches of a segment or their records, and the problems between them."""
+def log_facts(log: LogFile, name: str, shown: Shown, *, is_last: bool = True) -> Iterator[Fact | Problem]:
+    """Yield the selected batches of a segment or their records, and the problems between them."""
     for position, data, fault in log.batches():
+        try:
+            batch = Batch(data)
+            if not shown.selection.is_before_end(position, batch):
+                return
+        except EngineError as error:
+            yield Problem(name, position, fault.value if fault else str(error), is_damage=True)
+            continue
+        if not shown.selection.has_batch(batch):
+            continue
         if fault is not None:
             yield Problem(name, position, fault.value, is_damage=True)
         try:
-            batch = Batch(data)
-            if records:
-                yield from record_facts(batch, encoding, segment=log.base_offset, position=position)
+            if shown.records:
+                yield from record_facts(batch, name, shown, segment=log.base_offset, position=position)
             else:
                 yield batch_facts(batch, segment=log.base_offset, position=position)
         except EngineError as error:
@@ -161,3 +232,28 @@ def log_facts(
                 yield Problem(name, position, str(error), is_damage=True)
     if tail := judge_tail(log, name, is_last=is_last):
         yield tail
+
+
+def _snapshot_facts(data: bytes) -> Iterator[Fact]:
+    """Yield the batches of a snapshot of KRaft's metadata. Raises `CorruptBatch` if it is not whole."""
+    position = 0
+    has_footer = False
+    for batch in walk(data):
+        batch.check_crc()
+        has_footer = batch.is_control and any(
+            decode_control(record.key, record.value).name == "SnapshotFooter" for record in batch.records()
+        )
+        yield batch_facts(batch, segment=0, position=position)
+        position += batch.size
+    if position < len(data) or not has_footer:
+        raise CorruptBatch(f"incomplete snapshot: {len(data) - position} bytes behind its last batch")
+
+
+def _quorum_state(data: bytes) -> Fact:
+    try:
+        state = json.loads(data)
+    except ValueError as error:
+        raise CorruptCheckpoint(f"quorum-state: {error}") from error
+    if not isinstance(state, dict):
+        raise CorruptCheckpoint("quorum-state is not a JSON object")
+    return state

@@ -47,10 +47,15 @@ class Kind(StrEnum):
     PARTITION_METADATA = "partition.metadata"
     META_PROPERTIES = "meta.properties"
     CLEAN_SHUTDOWN = "clean-shutdown"
+    METADATA_SNAPSHOT = "checkpoint"
+    QUORUM_STATE = "quorum-state"
 
 
 _NUMBERED = re.compile(
     r"(?P<offset>[0-9]{1,20})\.(?P<kind>log|index|timeindex|txnindex|snapshot|seal)(?P<state>\.deleted|\.cleaned|\.swap|)"
+)
+_METADATA_SNAPSHOT = re.compile(
+    r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<state>\.deleted|\.part|)", re.ASCII
 )
 _NAMED: Final = {
     RECOVERY_POINT_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
@@ -61,6 +66,8 @@ _NAMED: Final = {
     PARTITION_METADATA: Kind.PARTITION_METADATA,
     META_PROPERTIES: Kind.META_PROPERTIES,
     CLEAN_SHUTDOWN_FILE: Kind.CLEAN_SHUTDOWN,
+    "bootstrap.checkpoint": Kind.METADATA_SNAPSHOT,
+    "quorum-state": Kind.QUORUM_STATE,
 }
 
 
@@ -68,7 +75,7 @@ class FileRole(NamedTuple):
     """The meaning of a file's name: its kind, the offset it is named for, and whether it is set aside.
 
     `state` is empty for a live file; `deleted`, `cleaned` and `swap` are leftovers of retention and
-    compaction. `base_offset` is -1 for files without a number.
+    compaction, `part` is one of an interrupted snapshot. `base_offset` is -1 for files without a number.
     """
 
     kind: Kind
@@ -80,6 +87,8 @@ def role_of(name: str) -> FileRole | None:
     """Return the role of the file `name`; None for a name that no log directory uses."""
     if match := _NUMBERED.fullmatch(name):
         return FileRole(Kind(match["kind"]), int(match["offset"]), match["state"].removeprefix("."))
+    if match := _METADATA_SNAPSHOT.fullmatch(name):
+        return FileRole(Kind.METADATA_SNAPSHOT, int(match["offset"]), match["state"].removeprefix("."))
     return FileRole(_NAMED[name]) if name in _NAMED else None
 
 
