@@ -109,7 +109,7 @@ PUBLIC = {
     """,
     "logstore.broker": """
         Address Appended AsyncBroker BlockingClient Broker BrokerCluster BrokerConfig BrokerFailed
-        BrokerStopped Client RequestRefused RequestUnanswered SharedStore open_store
+        BrokerStopped Client Receipt RequestRefused RequestUnanswered SharedStore open_store
     """,
     "logstore.testing": """
         CrashLab CrashReport CrashRun CrashViolation CrashedCopy Delivery Fault FaultyDisk Features Fetched

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from logstore.broker.metadata.local import SharedStore
     from logstore.broker.metadata.opening import open_store
     from logstore.broker.producing import Appended
+    from logstore.replication.receipts import Receipt
 
 __all__ = [
     "Address",
@@ -39,6 +40,7 @@ __all__ = [
     "BrokerFailed",
     "BrokerStopped",
     "Client",
+    "Receipt",
     "RequestRefused",
     "RequestUnanswered",
     "SharedStore",
@@ -57,5 +59,6 @@ __getattr__ = names_from(
         "metadata.local": ("SharedStore",),
         "metadata.opening": ("open_store",),
         "producing": ("Appended",),
+        "receipts": ("Receipt",),
     },
 )

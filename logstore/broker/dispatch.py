@@ -25,6 +25,7 @@ from logstore.broker.groups.requests import GroupRequest, GroupResponse, JoinGro
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.groups.service import GroupService
 from logstore.broker.producer_ids import ProducerIds
+from logstore.broker.receipts import Receipts
 from logstore.broker.runtime import CLIENT, Asked, Runtime
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
@@ -211,6 +212,7 @@ class Services:
         self.topic_creation = TopicCreation(runtime.ask_controller)
         self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
         self.groups = GroupService(runtime, settings.groups, ask_store=store.ask, random=random)
+        self.receipts = Receipts(runtime)
         self.traffic = Traffic()
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._tasks: set[asyncio.Task[Struct]] = set()

@@ -46,9 +46,13 @@ from logstore.broker.loop import fastest_loop
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
 from logstore.broker.settings import read_settings
+from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, boot_id, wall_clock_ms
 from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.log.log_dir_snapshot import LogDirSnapshot, snapshot_logs
+from logstore.replication.durability import Durability
+from logstore.replication.receipts import Receipt
 
 T = TypeVar("T")
 
@@ -266,6 +270,43 @@ class AsyncBroker(Client):
             raise closed
         error.add_note(str(closed))
 
+    # --- receipts -----------------------------------------------------------------------------------
+
+    async def durability(self, topic: str, partition: int, offset: int) -> Receipt:
+        """Return what is proven of the record at `offset` now, if this broker leads the partition.
+
+        Raises `NotLeaderOrFollower`, `UnknownTopicOrPartition`, and `OffsetOutOfRange` for a record that is
+        deleted or not written yet.
+        """
+        self.check()
+        return self._running.services.receipts.of(TopicPartition(topic, partition), offset)
+
+    async def wait_for(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        level: Durability = Durability.REPLICATED,
+        *,
+        copies: int = 1,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Return the receipt of a record once it is committed and on `copies` replicas, synced for SYNCED.
+
+        Raises as `durability`; `ValueError` for what this topic's level cannot prove; `TimeoutError`, and
+        the record may get there later; `BrokerStopped`.
+        """
+        self.check()
+        async with asyncio.timeout(self.config.timeout_s if timeout is None else timeout):
+            topic_partition = TopicPartition(topic, partition)
+            return await self._running.services.receipts.wait_for(topic_partition, offset, level, copies)
+
+    async def close(self, why: EngineError | None = None) -> None:
+        """End the calls that wait; see `Client.close`."""
+        if self._broker is not None:
+            self._broker.services.receipts.fail(why or BrokerStopped(f"broker {self.node_id} was stopped"))
+        await super().close(why)
+
     # --- snapshots ----------------------------------------------------------------------------------
 
     async def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
@@ -412,6 +453,25 @@ class Broker(BlockingCalls):
         """Stop at once, as if the process had been killed: see `AsyncBroker.kill`."""
         if (inner := self._inner) is not None:
             self._finish(inner.kill(reason))
+
+    def durability(self, topic: str, partition: int, offset: int) -> Receipt:
+        """Return what is proven of a record: see `AsyncBroker.durability`."""
+        return self._wait(self._client.durability(topic, partition, offset))
+
+    def wait_for(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        level: Durability = Durability.REPLICATED,
+        *,
+        copies: int = 1,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Wait until a record is on so many replicas: see `AsyncBroker.wait_for`."""
+        return self._wait(
+            self._client.wait_for(topic, partition, offset, level, copies=copies, timeout=timeout)
+        )
 
     def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
         """Put this broker's logs into the new log dir `path`: see `AsyncBroker.snapshot`."""

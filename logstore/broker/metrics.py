@@ -32,6 +32,7 @@ from logstore.log.log import Log
 from logstore.replication.healing import failed_partitions
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
+from logstore.replication.receipts import at_risk
 from logstore.replication.state_change import Side, StateChange
 
 
@@ -217,6 +218,11 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
             "failedpartitionscount",
             "Replicas that cannot follow their leader, or are damaged without a sound copy elsewhere",
             len(failed_partitions(replicas)),
+        ),
+        (
+            "recordsatrisk",
+            "Committed offsets of the replicas on this broker that a power cut of it could take",
+            sum(at_risk(each.log) for each in partitions),
         ),
         (
             "damagedpartitionscount",

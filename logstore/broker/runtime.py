@@ -158,8 +158,8 @@ class Runtime:
         self.peers = Peers(node, limits or Limits(), server.scratch)
         self.after_change: Callable[[], None] = lambda: None
         """Called after each turn of the engine that changed roles or metadata; must be quick."""
-        self.after_turn: Callable[[], None] | None = None
-        """Called after each turn of the engine, for a service that waits for records; must be quick."""
+        self.after_turn: dict[Callable[[], None], None] = {}
+        """Called after each turn of the engine, for services that wait for records; must be quick."""
         self._changes = 0
         self._inbox: deque[Event | _InLine] = deque()
         self._pump_is_due = False
@@ -295,8 +295,8 @@ class Runtime:
         if changes != self._changes:
             self._changes = changes
             self._do(self.after_change)
-        if self.after_turn is not None:
-            self._do(self.after_turn)
+        for serve in tuple(self.after_turn):
+            self._do(serve)
         if not self._timer_is_due:
             # Once for all turns of this wake-up: finding the next deadline costs a tenth of a produce.
             self._timer_is_due = True

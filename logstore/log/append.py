@@ -45,7 +45,8 @@ WORTH_GROUPING = 4
 class AppendInfo(NamedTuple):
     """Where an append went; offsets inclusive, times epoch milliseconds, -1 for none.
 
-    `is_duplicate`: the batch had been appended before, and these are its offsets.
+    `is_duplicate`: the batch had been appended before, and these are its offsets. `is_synced`: the records
+    survive power loss; otherwise they are in the page cache, as far as this append knows.
     """
 
     first_offset: int
@@ -54,6 +55,7 @@ class AppendInfo(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     is_duplicate: bool = False
+    is_synced: bool = False
 
     def joined(self, after: AppendInfo) -> AppendInfo:
         """Return one result for this append and the one after it; either may be empty."""

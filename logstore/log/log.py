@@ -23,6 +23,7 @@ from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import PassReport, compaction_pass, run
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
+from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, Record
@@ -196,12 +197,10 @@ class Log:
                 [records] if isinstance(records, Record | Batch | tuple) else records,
                 now_ms=now_ms,
                 compression=self._compression,
-                target_bytes=self._target_bytes,
+                target_bytes=_target_bytes(log),
             ):
                 result = result.joined(self._append(batch, log.clock()))
-        if sync:
-            log.sync_up_to(result.last_offset + 1)
-        return result
+        return _synced(log, result) if sync else result
 
     def _append(self, batch: MadeBatch | bytes, now_ms: int) -> AppendInfo:
         if not isinstance(batch, MadeBatch):
@@ -222,9 +221,7 @@ class Log:
         with log.lock:
             epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
             result = append_many_as_leader(log, data, leader_epoch=epoch, now_ms=log.clock())
-        if sync:
-            log.sync_up_to(result.last_offset + 1)
-        return result
+        return _synced(log, result) if sync else result
 
     def append_arrow(self, rows: Any, *, timestamp_ms: int | None = None, sync: bool = False) -> AppendInfo:
         """Append the rows of a `pyarrow.Table` or `RecordBatch`.
@@ -239,13 +236,11 @@ class Log:
             rows,
             codec=compression.codec,
             level=compression.level,
-            batch_bytes=self._target_bytes,
+            batch_bytes=_target_bytes(log),
             timestamp_ms=log.clock() if timestamp_ms is None else timestamp_ms,
         ):
             result = result.joined(self.append_batches(batches))
-        if sync:
-            log.sync_up_to(result.last_offset + 1)
-        return result
+        return _synced(log, result) if sync else result
 
     def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> AppendInfo:
         """Commit or abort the transactional batches of this producer since its last transaction ended.
@@ -273,9 +268,15 @@ class Log:
             return PLAIN
         return Compression(Codec[kind.upper()], config.compression_level)
 
-    @property
-    def _target_bytes(self) -> int:
-        return max(self.partition.config.max_message_bytes // 2, 1)
+    def is_synced(self, offset: int) -> bool:
+        """Return whether the record at `offset` survives power loss here. Raises `OffsetOutOfRange`.
+
+        What replicas hold, the broker that leads the partition can tell (`Broker.durability`).
+        """
+        log = self.partition
+        if not log.log_start_offset <= offset < log.log_end_offset:
+            raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
+        return offset < log.recovery_point
 
     # --- maintenance ----------------------------------------------------------------------------------
 
@@ -460,6 +461,15 @@ class Log:
     ) -> TimestampOffset | None:
         """Return the first record whose time is at or past `timestamp_ms`; None if there is none."""
         return offset_for_timestamp(self.partition, timestamp_ms, isolation=isolation)
+
+
+def _synced(log: PartitionLog, result: AppendInfo) -> AppendInfo:
+    log.sync_up_to(result.last_offset + 1)
+    return result._replace(is_synced=True)
+
+
+def _target_bytes(log: PartitionLog) -> int:
+    return max(log.config.max_message_bytes // 2, 1)
 
 
 def _columnar() -> ModuleType:

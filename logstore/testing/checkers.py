@@ -21,6 +21,7 @@ test can hand them a history made by hand. The invariants:
     C22 no ISR member serves records that DeleteRecords removed; no replica joins the ISR with records that
         its leader has deleted, which cannot be compared with anything
     C23 a batch that the current leader holds is not answered with NOT_LEADER_OR_FOLLOWER by its predecessor
+    C26 a leader's receipt names no more disks than hold the record (observation.py)
     I16 logs are where the store assigns them (observation.py)
 
 After an unclean election, claims of leaders of older epochs are void, and records acknowledged above the cut

@@ -35,13 +35,14 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from logstore.replication.node import Node
 from logstore.replication.partition import Partition
+from logstore.replication.receipts import receipt_of
 from logstore.testing.checkers import PartitionChecker, judge_disowned
 from logstore.testing.client_link import Call
 from logstore.testing.controller_checks import NewsChecker, StoreChecker
 from logstore.testing.hosts import Host
 from logstore.testing.recovery_checks import Remains, check_epochs, check_producers, check_recovery
 from logstore.testing.store_link import StoreLink
-from logstore.testing.stored import IDENTITY_AT, ReplicaView, Stored, Violation, parse
+from logstore.testing.stored import IDENTITY_AT, ReplicaView, Stored, Violation, find, parse
 from logstore.testing.swarm import Swarm
 from logstore.testing.timeline import Timeline
 
@@ -216,10 +217,40 @@ class Observation:
                     leader_epoch=partition.leader_epoch,
                     may_be_cut=before is None or before[4] != truncations,
                 )
+                if partition.is_leader and log.high_watermark > log.log_start_offset:
+                    self._judge_receipt(host, topic_partition, partition)
             self._look_at_proposal(host, topic_partition, partition)
 
         if len(host.views) > len(node.replicas.partitions):
             self._forget_gone(host, node)
+
+    def _judge_receipt(self, host: Host, topic_partition: TopicPartition, partition: Partition) -> None:
+        """C26: a leader's receipt for its last committed record names no more disks than hold it."""
+        offset = partition.log.high_watermark - 1
+        told = receipt_of(partition, offset)
+        epoch = partition.log.epoch_for_offset(offset)
+        held_on = sum(self._is_on_disk(each, topic_partition, offset, epoch) for each in self._hosts.values())
+        if told.synced_on > held_on:
+            raise Violation(
+                "C26",
+                f"{topic_partition}: node {host.node_id} says that offset {offset} is synced on "
+                f"{told.synced_on} replicas; {held_on} disks hold it",
+            )
+
+    def _is_on_disk(self, host: Host, topic_partition: TopicPartition, offset: int, epoch: int) -> bool:
+        """Whether the record would outlive a power cut there now; a disk that fails or rots counts as yes."""
+        if host.disk_is_dead or topic_partition in host.rotten:
+            return True
+        if host.node is None:
+            left = host.remains.get(topic_partition)
+            found = find(left.batches, offset) if left is not None and offset < left.durable_end else None
+            return found is not None and found.epoch == epoch
+        log = self._logs.get((host.node_id, topic_partition))
+        return (
+            log is not None
+            and log.log_start_offset <= offset < log.recovery_point
+            and log.epoch_for_offset(offset) == epoch
+        ) or (log is not None and offset < log.log_start_offset)
 
     def _judge_news(self, host: Host, node: Node) -> None:
         process, controller_epoch = (host.node_id, host.life), node.replicas.controller_epoch

@@ -17,7 +17,7 @@ from logstore.log.log import FetchIsolation
 from logstore.log.log_dir_checkpoints import LogDirCheckpoints
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import ProducerState
-from logstore.replication import following, membership, reading, serving
+from logstore.replication import following, membership, reading, receipts, serving
 from logstore.replication.controller import election
 from logstore.replication.durability import Durability
 from logstore.replication.fetch_sessions import FetchSessions
@@ -289,6 +289,11 @@ def flush_without_sync(stack: ExitStack) -> None:
 @plant("durability `synced` counts unflushed data of followers")
 def followers_count_unflushed(stack: ExitStack) -> None:
     swap(stack, Flushes, "covers", lambda self, partition, offset: True)
+
+
+@plant("a receipt takes what followers have written for synced")
+def receipt_trusts_the_page_cache(stack: ExitStack) -> None:
+    swap(stack, receipts, "claims_are_flushed", lambda partition: True)
 
 
 @plant("an unclean stop counts as a clean one")

@@ -296,7 +296,7 @@ class GroupService:
                 self._loads[number] = _Load(
                     number, epoch, log, loader, log.log_start_offset, log.log_end_offset
                 )
-                self._runtime.after_turn = self._read_on
+                self._runtime.after_turn[self._read_on] = None
         return effects
 
     def _unload(self, number: int) -> list[Effect]:
@@ -310,7 +310,7 @@ class GroupService:
         Each turn calls it as long as a load waits for the high watermark of its log.
         """
         if not self._loads:
-            self._runtime.after_turn = None
+            self._runtime.after_turn.pop(self._read_on, None)
         load = next((each for each in self._loads.values() if each.is_committed), None)
         if load is None or self._reading is not None:
             return

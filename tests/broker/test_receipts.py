@@ -1,0 +1,108 @@
+"""Receipts: what a broker can prove of a record, now and later, and what it refuses to promise."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+
+from logstore import Log, OffsetOutOfRange
+from logstore.broker import Broker, BrokerCluster, BrokerConfig, BrokerStopped
+from logstore.broker.metrics import Watched, page
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.replication import Durability
+from logstore.replication.receipts import Receipt
+
+WRITTEN, SYNCED = Durability.REPLICATED, Durability.SYNCED
+
+
+def test_an_append_says_whether_it_is_synced() -> None:
+    disk = MemoryDisk()
+    with Log.open("/orders-0", disk=disk) as log:
+        assert not log.append(b"0").is_synced
+        assert not log.is_synced(0)
+        assert log.append(b"1", sync=True).is_synced
+        assert (log.is_synced(0), log.is_synced(1)) == (True, True)
+        log.append([b"2", b"3"])
+        assert not log.is_synced(3)
+        with pytest.raises(OffsetOutOfRange):
+            log.is_synced(4)
+        after = disk.image(Random(1))
+        synced = sum(log.is_synced(offset) for offset in range(4))
+    with Log.open("/orders-0", disk=after) as found:
+        assert found.log_end_offset >= synced
+
+
+def test_a_single_broker_proves_its_own_disk_and_syncs_when_asked() -> None:
+    with Broker(BrokerConfig()) as broker:
+        broker.create_topic("orders")
+        broker.append("orders", b"0")
+        assert broker.durability("orders", 0, 0) == Receipt(0, 1, 1, 0, True)
+        assert at_risk(broker) == 1
+        assert broker.wait_for("orders", 0, 0, SYNCED).synced_on == 1
+        assert at_risk(broker) == 0
+        with pytest.raises(OffsetOutOfRange):
+            broker.durability("orders", 0, 1)
+        with pytest.raises(OffsetOutOfRange):
+            broker.wait_for("orders", 0, 1, SYNCED)
+        with pytest.raises(ValueError, match="has 1 replicas"):
+            broker.wait_for("orders", 0, 0, copies=2)
+        with pytest.raises(TimeoutError):
+            broker.wait_for("orders", 0, 7, timeout=0.01)
+        with pytest.raises(EngineError) as refused:
+            broker.durability("orders", 5, 0)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def at_risk(broker: Broker) -> float:
+    """What Prometheus reads."""
+    text = page(Watched(node=broker._client._running.runtime.node)).content.decode()
+    name = "kafka_server_replicamanager_recordsatrisk"
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def led_by(cluster: BrokerCluster, topic: str) -> Broker:
+    return cluster.brokers[cluster.leader(topic)]
+
+
+def test_a_cluster_proves_what_its_level_tells() -> None:
+    with BrokerCluster(3) as cluster:
+        cluster.create_topic("plain", replication_factor=3)
+        cluster.create_topic("safe", replication_factor=3, settings={"durability.level": "synced"})
+        assert cluster.append("plain", b"0").durability is WRITTEN
+        assert cluster.append("safe", b"0").durability is SYNCED
+        plain = led_by(cluster, "plain").wait_for("plain", 0, 0, copies=3)
+        assert (plain.written_on, plain.is_committed) == (3, True)
+        assert plain.synced_on <= 1, "what followers have synced is not known at this level"
+        with pytest.raises(ValueError, match="does not learn what the followers"):
+            led_by(cluster, "plain").wait_for("plain", 0, 0, SYNCED, copies=2)
+        assert led_by(cluster, "safe").wait_for("safe", 0, 0, SYNCED, copies=3).synced_on == 3
+        other = next(each for each in cluster.brokers.values() if each is not led_by(cluster, "safe"))
+        with pytest.raises(EngineError) as refused:
+            other.durability("safe", 0, 0)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_waiter_is_woken_by_its_record_and_ended_with_its_broker() -> None:
+    with Broker(BrokerConfig()) as broker:
+        broker.create_topic("orders")
+        broker.append("orders", b"0")
+        found: list[object] = []
+
+        def wait(offset: int) -> None:
+            try:
+                found.append(broker.wait_for("orders", 0, offset))
+            except EngineError as error:
+                found.append(error)
+
+        waiting = [threading.Thread(target=wait, args=(offset,)) for offset in (1, 2)]
+        for each in waiting:
+            each.start()
+        broker.append("orders", b"1")
+        waiting[0].join(20)
+        broker.stop()
+        waiting[1].join(20)
+    assert isinstance(found[0], Receipt)
+    assert isinstance(found[1], BrokerStopped)
