@@ -114,8 +114,8 @@ PUBLIC = {
     "logstore.testing": """
         CrashLab CrashReport CrashRun CrashViolation CrashedCopy Delivery Fault FaultyDisk Features Fetched
         MemoryDisk Operation PartitionChecker Profile RecordingDisk Report RequestFailed STORE
-        SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation VolatileDisk World
-        check_recovery crashed_copy draw every_cut run
+        SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation VolatileBroker
+        VolatileDisk World check_recovery crashed_copy draw every_cut run
     """,
 }
 

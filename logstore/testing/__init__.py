@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from logstore.testing.runner import Report, run
     from logstore.testing.stored import Violation
     from logstore.testing.swarm import Features, Swarm, draw
+    from logstore.testing.volatile_broker import VolatileBroker
     from logstore.testing.world import World
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "Swarm",
     "Timings",
     "Violation",
+    "VolatileBroker",
     "VolatileDisk",
     "World",
     "check_recovery",
@@ -107,6 +109,7 @@ __getattr__ = names_from(
         "runner": ("Report", "run"),
         "stored": ("Violation",),
         "swarm": ("Features", "Swarm", "draw"),
+        "volatile_broker": ("VolatileBroker",),
         "world": ("World",),
     },
 )

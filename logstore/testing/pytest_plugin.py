@@ -11,7 +11,7 @@ imports nothing else of the package until a test uses a fixture. `-p no:logstore
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from logstore.testing.crash import CrashReport
     from logstore.testing.kit import SimulatedCluster
+    from logstore.testing.volatile_broker import VolatileBroker
 
 _CLUSTER: pytest.StashKey[SimulatedCluster] = pytest.StashKey()
 _SEEDS = ("seed", "seeds")
@@ -106,6 +107,18 @@ def crash_lab(simulation_seed: int) -> Callable[..., CrashReport]:
         return report
 
     return explore
+
+
+@pytest.fixture
+def volatile_broker(simulation_seed: int) -> Iterator[VolatileBroker]:
+    """A real broker at `.bootstrap`, on a disk that loses power: `.power_cut()`, `.rot()`, `.fail_next()`, ….
+
+    The seed is that of the marker `simulation` or of `--logstore-seed`.
+    """
+    from logstore.testing.volatile_broker import VolatileBroker
+
+    with VolatileBroker(seed=simulation_seed) as broker:
+        yield broker
 
 
 @pytest.hookimpl(wrapper=True)
