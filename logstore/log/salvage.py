@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
@@ -36,7 +37,7 @@ from logstore.checkpoint.identity import (
     read_meta_properties,
     read_partition_metadata,
 )
-from logstore.disk.copying import remove_tree
+from logstore.disk.copying import copy_file, remove_tree
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, make_durable_dir, put_in_place, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
@@ -45,6 +46,7 @@ from logstore.log.sound_batches import Gap, LeftOut, Placed, Rows, SoundBatches,
 from logstore.segment.swap import SWAP_SUFFIX
 
 UNFINISHED_SUFFIX: Final = ".unfinished"
+_KRAFT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint|bootstrap\.checkpoint|quorum-state", re.ASCII)
 
 
 class Salvage(NamedTuple):
@@ -95,7 +97,8 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
         starts[partition] = checkpointed_offset(disk, each, LOG_START_OFFSET_CHECKPOINT)
         tell(_partition(disk, each, unfinished + name, target + name, starts[partition]))
         disk.sync_dir(unfinished + name)
-    _copy_identity(disk, source, unfinished)
+    if not is_partition:
+        _copy_identity(disk, source, unfinished)
     starts = {partition: offset for partition, offset in starts.items() if offset}
     if starts:
         put_in_place(disk, unfinished, LOG_START_OFFSET_CHECKPOINT, format_offset_checkpoint(starts))
@@ -142,13 +145,21 @@ def _check_target(disk: Disk, source: str, target: str) -> None:
 
 
 def _copy_identity(disk: Disk, source: str, target: str) -> None:
-    """Copy `meta.properties` of a log dir, if it can be read."""
+    """Copy `meta.properties` of a log dir, if it can be read, and KRaft's first snapshot."""
+    _copy_kraft_files(disk, source, target)
     try:
         if read_meta_properties(disk, source) is None:
             return
     except (EngineError, OSError):
         return
     put_in_place(disk, target, META_PROPERTIES, read_small_file(disk, f"{source}/{META_PROPERTIES}") or b"")
+
+
+def _copy_kraft_files(disk: Disk, source: str, target: str) -> None:
+    """Copy the snapshots of KRaft's metadata and its quorum state as they are: KRaft checks them itself."""
+    for entry in disk.scan(source):
+        if not entry.is_directory and _KRAFT.fullmatch(entry.name):
+            copy_file(disk, f"{source}/{entry.name}", f"{target}/{entry.name}")
 
 
 def _partition(disk: Disk, source: str, unfinished: str, target: str, log_start_offset: int) -> Salvage:
@@ -171,7 +182,7 @@ def _partition(disk: Disk, source: str, unfinished: str, target: str, log_start_
 
 
 def _write_small_files(disk: Disk, source: str, target: str, rows: Rows) -> None:
-    """Write the epoch history and the topic id.
+    """Write the epoch history, the topic id, and the files of KRaft.
 
     The history of the source is used if it can be read and fits the batches; otherwise theirs.
     """
@@ -184,6 +195,7 @@ def _write_small_files(disk: Disk, source: str, target: str, rows: Rows) -> None
             history = listed
     except (EngineError, OSError):
         pass
+    _copy_kraft_files(disk, source, target)
     put_in_place(disk, target, LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint(history))
     try:
         if read_partition_metadata(disk, source) is None:

@@ -15,15 +15,17 @@ from typing import NamedTuple
 
 import pytest
 
+from bench.kafka import asking
 from bench.kafka.jars import Missing, jars
 from bench.kafka.servers import free_port
 from logstore.cli.compat import Effect, Version, findings
 from logstore.disk.files import OsDisk
+from logstore.log.salvage import Salvage, salvage
 from tests.golden.kafka_directories import unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 RELEASES = {Version.KAFKA_3_9: "3.9.1", Version.KAFKA_4: "4.1.1"}
-STARTED, DEADLINE_S = "Kafka Server started", 90.0
+DEADLINE_S = 90.0
 LOG = f"{0:020d}.log"
 
 
@@ -32,6 +34,14 @@ class Start(NamedTuple):
 
     is_up: bool
     output: str
+
+
+def serves(port: int) -> bool:
+    """Whether the broker is registered and answers, which it does when its logs are loaded."""
+    try:
+        return len(asking.brokers(port)[0]) == 1
+    except OSError:
+        return False
 
 
 def start(directory: Path, version: Version) -> Start:
@@ -53,21 +63,14 @@ def start(directory: Path, version: Version) -> Start:
     }
     file, log = directory.parent / "server.properties", directory.parent / "server.out"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    (directory.parent / "log4j.properties").write_text(
-        "log4j.rootLogger=INFO, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
-        "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
-        "log4j.appender.out.layout.ConversionPattern=%p %m (%c)%n\n"
-    )
     with log.open("w") as out:
-        command = [
-            *("java", "-Xmx512M", f"-Dlog4j.configuration=file:{directory.parent}/log4j.properties"),
-            *("-Dlog4j2.level=INFO", "-cp", f"{classes}/*", "kafka.Kafka", str(file)),
-        ]
+        command = ["java", "-Xmx512M", "-cp", f"{classes}/*", "kafka.Kafka", str(file)]
         process = subprocess.Popen(command, stdout=out, stderr=out)
     end = time.monotonic() + DEADLINE_S
-    while process.poll() is None and STARTED not in log.read_text() and time.monotonic() < end:
+    is_up = False
+    while process.poll() is None and not is_up and time.monotonic() < end:
         time.sleep(0.2)
-    is_up = process.poll() is None and STARTED in log.read_text()
+        is_up = serves(client)
     process.send_signal(signal.SIGKILL)
     process.wait()
     return Start(is_up, log.read_text())
@@ -121,3 +124,16 @@ def test_the_broker_does_as_compat_says(tmp_path: Path, version: Version, name: 
     assert begun.is_up == case.is_up, begun.output[-3000:]
     is_cut = (directory / "orders-0" / LOG).stat().st_size < size
     assert is_cut == (case.effect is Effect.CUTS)
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_broker_takes_a_salvaged_directory(tmp_path: Path, version: Version) -> None:
+    """It cuts nothing of it, where it would have cut the damaged one."""
+    source, target = unpack("kraft-dir", tmp_path), tmp_path / "saved"
+    cut_in_the_middle(source)
+    results: list[Salvage] = []
+    salvage(OsDisk(), str(source), str(target), results.append)
+    sizes = {path: path.stat().st_size for path in target.glob("*/*.log") if "__" not in str(path)}
+    assert [each.is_whole for each in results].count(False) == 1
+    assert start(target, version).is_up
+    assert {path: path.stat().st_size for path in sizes} == sizes

@@ -28,7 +28,11 @@ def test_a_whole_log_dir_of_kafka(command: Command, tmp_path: Path) -> None:
     with Log.open(target / "orders-0") as log:
         # The other one is the marker of a transaction.
         assert (log.log_end_offset, sum(1 for _ in log.read())) == (62, 61)
-    assert (target / "meta.properties").read_bytes() == (source / "meta.properties").read_bytes()
+    names = ["meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0/quorum-state"]
+    names += [str(path.relative_to(source)) for path in source.glob("__cluster_metadata-0/*.checkpoint")]
+    assert len(names) == 10
+    for name in names:
+        assert (target / name).read_bytes() == (source / name).read_bytes()
 
 
 def test_one_partition_with_damage_is_exit_1(command: Command, partition: Path, tmp_path: Path) -> None:
