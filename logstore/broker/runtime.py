@@ -28,7 +28,7 @@ import logging
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
@@ -206,7 +206,7 @@ class Runtime:
         self._turn(self.node.stop)
         self._end()
         await self._server.drain()
-        await self._loop.run_in_executor(None, self._end_threads)
+        await self._loop.run_in_executor(None, _end, self._threads, self._readers)
         if self.ended.done():
             return  # a bug in the last turn, or in a sync: the state of the logs is unknown
         close = partial(self.node.logs.close, mark_clean=self.node.is_clean)
@@ -228,7 +228,7 @@ class Runtime:
         Closing the session lets other brokers take over.
         """
         self.halt()
-        await self._loop.run_in_executor(None, self._end_threads)
+        await self._loop.run_in_executor(None, _end, self._threads, self._readers)
         await self._loop.run_in_executor(None, self._store.close)
         if self.ended.done():
             self.node.logs.let_nobody_vouch()  # a bug in the middle of an operation
@@ -252,10 +252,6 @@ class Runtime:
                 event.refused(_STOPS)
             elif isinstance(event, Request | ClientRequest) and isinstance(event.token, Asked):
                 event.token.refused(_STOPS)
-
-    def _end_threads(self) -> None:
-        self._threads.shutdown()
-        self._readers.shutdown()
 
     def _fail(self, reason: str | BaseException) -> None:
         self._is_stopping = True
@@ -498,6 +494,11 @@ class Runtime:
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run work that may block on a disk in a thread."""
         return self._loop.run_in_executor(self._readers, work)
+
+
+def _end(*pools: Executor) -> None:
+    for pool in pools:
+        pool.shutdown()
 
 
 def _outlets_of(runtime: Runtime) -> Outlets[Node]:

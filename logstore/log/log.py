@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
+from operator import index
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -37,6 +39,7 @@ from logstore.log.append import (
     nothing_appended,
 )
 from logstore.log.loading import Progress
+from logstore.log.lookup import Lookup
 from logstore.log.losses import Loss
 from logstore.log.outgoing import (
     PLAIN,
@@ -83,11 +86,12 @@ class Log:
     functions of `append`, `read`, `truncate` and `upkeep` work on.
     """
 
-    __slots__ = ("partition",)
+    __slots__ = ("_lookup", "partition")
 
     def __init__(self, partition: PartitionLog) -> None:
         """Wrap an open `PartitionLog`; applications call `Log.open` or ask a `LogManager`."""
         self.partition = partition
+        self._lookup = Lookup(partition)
 
     @classmethod
     def open(
@@ -180,11 +184,13 @@ class Log:
         if type(records) is bytes and key is None and not headers and timestamp_ms is None:
             result = append_value(log, records, now_ms)
             if result is None:
-                result = self._append(batch_of_one(None, records, (), now_ms, self._compression), now_ms)
+                result = self._append(
+                    batch_of_one(None, records, (), now_ms, _compression_of(log.config)), now_ms
+                )
                 begin_short_path(log)
         elif records is None or isinstance(records, bytes | bytearray | memoryview):
             result = self._append(
-                batch_of_one(key, records, headers, now_ms, self._compression),
+                batch_of_one(key, records, headers, now_ms, _compression_of(log.config)),
                 now_ms if timestamp_ms is None else log.clock(),
             )
         else:
@@ -196,7 +202,7 @@ class Log:
             for batch in batches_of(
                 [records] if isinstance(records, Record | Batch | tuple) else records,
                 now_ms=now_ms,
-                compression=self._compression,
+                compression=_compression_of(log.config),
                 target_bytes=_target_bytes(log),
             ):
                 result = result.joined(self._append(batch, log.clock()))
@@ -230,7 +236,7 @@ class Log:
         default to `timestamp_ms`, else to now, if there is no such column. Raises also as `append_batches`;
         batches before a refused one stay appended. `ImportError` without the extra `arrow`.
         """
-        log, compression = self.partition, self._compression
+        log, compression = self.partition, _compression_of(self.partition.config)
         result = nothing_appended(log)
         for batches in _columnar().encode(
             rows,
@@ -259,14 +265,6 @@ class Log:
                 leader_epoch=max(log.latest_epoch, STAND_ALONE_EPOCH),
                 now_ms=log.clock(),
             )
-
-    @property
-    def _compression(self) -> Compression:
-        config = self.partition.config
-        kind = config.compression_type
-        if kind in ("producer", "uncompressed"):
-            return PLAIN
-        return Compression(Codec[kind.upper()], config.compression_level)
 
     def is_synced(self, offset: int) -> bool:
         """Return whether the record at `offset` survives power loss here. Raises `OffsetOutOfRange`.
@@ -376,23 +374,40 @@ class Log:
 
     # --- reading --------------------------------------------------------------------------------------
 
+    def get(self, offset: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END) -> Record | None:
+        """Return the record with this offset; None if it was compacted away, aborted, or a control record.
+
+        Reads one batch. With TXN_COMMITTED the end is the last stable offset. Raises `OffsetOutOfRange`
+        outside of [log start, end), and as `read` where the log is damaged.
+        """
+        return self._lookup.get(index(offset), isolation)
+
+    def __getitem__(self, offset: int) -> Record:
+        """Return the record with this offset. Raises as `get`, and `LookupError` if there is none."""
+        if isinstance(offset, slice):
+            raise TypeError("a log has no slices; use log.read(start, end)")
+        record = self.get(offset)
+        if record is None:
+            raise LookupError(f"no record at offset {offset}: compacted away, or a control record")
+        return record
+
     def read(
-        self, start_offset: int | None = None, *, isolation: FetchIsolation = FetchIsolation.LOG_END
+        self,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        max_records: int | None = None,
+        isolation: FetchIsolation = FetchIsolation.LOG_END,
     ) -> Iterator[Record]:
         """Yield the records from `start_offset` (default: the log start) to the end, without control records.
 
-        With TXN_COMMITTED the end is the last stable offset, and aborted records are left out. Raises as
-        `read_bytes`, and `CorruptBatch` or `InvalidRecord` where the log is damaged.
+        Stops before `end_offset` and after `max_records`. With TXN_COMMITTED the end is the last stable
+        offset, and aborted records are left out. Raises as `read_bytes`, and `CorruptBatch` or
+        `InvalidRecord` where the log is damaged.
         """
-        first = self.partition.log_start_offset if start_offset is None else start_offset
-        for batch in iter_batches(self.partition, first, isolation):
-            if batch.is_control:
-                continue
-            batch.check_crc()
-            if batch.base_offset >= first:
-                yield from batch.records()
-            else:
-                yield from (record for record in batch.records() if record.offset >= first)
+        first = self.partition.log_start_offset if start_offset is None else index(start_offset)
+        end = MAX_LONG if end_offset is None else index(end_offset)
+        return islice(_records(self.partition, first, end, isolation), max_records)
 
     def read_batches(
         self, start_offset: int | None = None, *, isolation: FetchIsolation = FetchIsolation.LOG_END
@@ -442,19 +457,7 @@ class Log:
         names = columnar.COLUMNS if columns is None else columns
         columnar.schema(names)  # raise for a wrong name now, not at the first item
         decode = partial(columnar.decode, columns=names, max_records=max_records)
-        return self._read_arrow(start_offset, isolation, columnar.PIECE_BYTES, decode)
-
-    def _read_arrow(
-        self,
-        start_offset: int | None,
-        isolation: FetchIsolation,
-        max_bytes: int,
-        decode: Callable[[FetchedBytes], Iterator[Any]],
-    ) -> Iterator[Any]:
-        offset = self.partition.log_start_offset if start_offset is None else start_offset
-        while (fetched := read_bytes(self.partition, offset, max_bytes, isolation=isolation)).records:
-            yield from decode(fetched)
-            offset = fetched.next_offset
+        return _decoded(self.partition, start_offset, isolation, columnar.PIECE_BYTES, decode)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END
@@ -470,6 +473,37 @@ def _synced(log: PartitionLog, result: AppendInfo) -> AppendInfo:
 
 def _target_bytes(log: PartitionLog) -> int:
     return max(log.config.max_message_bytes // 2, 1)
+
+
+def _compression_of(config: LogConfig) -> Compression:
+    kind = config.compression_type
+    if kind in ("producer", "uncompressed"):
+        return PLAIN
+    return Compression(Codec[kind.upper()], config.compression_level)
+
+
+def _records(log: PartitionLog, first: int, end: int, isolation: FetchIsolation) -> Iterator[Record]:
+    for batch in iter_batches(log, first, isolation, until=end):
+        if batch.is_control:
+            continue
+        batch.check_crc()
+        if batch.base_offset >= first and batch.next_offset <= end:
+            yield from batch.records()
+        else:
+            yield from (record for record in batch.records() if first <= record.offset < end)
+
+
+def _decoded(
+    log: PartitionLog,
+    start_offset: int | None,
+    isolation: FetchIsolation,
+    max_bytes: int,
+    decode: Callable[[FetchedBytes], Iterator[Any]],
+) -> Iterator[Any]:
+    offset = log.log_start_offset if start_offset is None else start_offset
+    while (fetched := read_bytes(log, offset, max_bytes, isolation=isolation)).records:
+        yield from decode(fetched)
+        offset = fetched.next_offset
 
 
 def _columnar() -> ModuleType:

@@ -160,6 +160,8 @@ class PartitionLog:
         """Counts truncations of sealed segments: bytes read from them earlier are void."""
         self.cuts = 0
         """Counts up before bytes are cut and again before others may take their place (`read.py`)."""
+        self.replacements = 0
+        """Counts segments replaced by compaction or healing: records read from them earlier may be gone."""
         self.compaction_lock = threading.Lock()
         """Held by the running compaction: two would write files of the same names."""
         self.last_retention_ms = self.clock()

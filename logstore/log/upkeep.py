@@ -199,6 +199,7 @@ def replace_segments(
         aside = log.or_offline(lambda: swap(log.disk, log.directory, new, old))
         log.deleted_files.add(aside, now_ms, log.config.file_delete_delay_ms)
         placed = [_placed(log, segment) for segment in new]
+        log.replacements += 1
         log.segments = log.segments.replacing(old, placed)
         gone = {segment.base_offset for segment in old} - {segment.base_offset for segment in placed}
         for base_offset in sorted(gone):
