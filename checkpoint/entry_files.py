@@ -140,6 +140,15 @@ def read_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicP
     return parse_offset_checkpoint(read_small_file(disk, path) or b"", path=path)
 
 
+def find_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicPartition, int] | None:
+    """Read the offsets in `directory/name`; None if it is missing, empty or corrupt. Raises `OSError`."""
+    path = f"{directory}/{name}"
+    data = read_small_file(disk, path)
+    with suppress(CorruptCheckpoint):
+        return parse_offset_checkpoint(data, path=path) if data else None
+    return None
+
+
 def write_offset_checkpoint(
     disk: Disk, directory: str, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
@@ -153,22 +162,27 @@ class OffsetFile:
     Each change replaces the file durably, then updates `offsets`. Raises `OSError`.
     """
 
-    __slots__ = ("_directory", "_disk", "_name", "offsets")
+    __slots__ = ("_directory", "_disk", "_name", "is_there", "offsets")
 
     def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self._disk, self._directory, self._name = disk, directory, name
-        self.offsets: dict[TopicPartition, int] = {}
-        with suppress(CorruptCheckpoint):
-            self.offsets = read_offset_checkpoint(disk, directory, name)
+        found = find_offset_checkpoint(disk, directory, name)
+        self.is_there = found is not None
+        """Whether there is a file: then a partition without an entry has offset 0, else an unknown one."""
+        self.offsets: dict[TopicPartition, int] = found or {}
 
     def get(self, partition: TopicPartition) -> int:
         """Return the partition's offset; 0 if there is none."""
         return self.offsets.get(partition, 0)
 
+    def find(self, partition: TopicPartition) -> int | None:
+        """Return the partition's offset; None if there is no file that could tell it."""
+        return self.get(partition) if self.is_there else None
+
     def write(self, offsets: dict[TopicPartition, int]) -> None:
         """Replace all entries."""
         write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
-        self.offsets = offsets
+        self.offsets, self.is_there = offsets, True
 
     def set(self, partition: TopicPartition, offset: int) -> None:
         """Set one entry; nothing is written if it is unchanged."""

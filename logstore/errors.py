@@ -212,13 +212,18 @@ class Damage(NamedTuple):
 
 
 class DamagedLog(EngineError):
-    """Durable batches are gone or changed; `damages` lists the places, earliest first."""
+    """Durable batches are gone or changed; `damages` lists the places, earliest first.
+
+    Everything below `durable_end` was durable: by a recovery point or a seal, or, where neither is known,
+    because sound batches lie behind the damage.
+    """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
-    def __init__(self, message: str, damages: Sequence[Damage] = ()) -> None:
+    def __init__(self, message: str, damages: Sequence[Damage] = (), durable_end: int = 0) -> None:
         super().__init__(message)
         self.damages = tuple(damages)
+        self.durable_end = durable_end
 
 
 class OutOfResources(EngineError):

@@ -32,7 +32,9 @@ def forget_clean_stops(disk: Disk, directory: str) -> None:
         remove_clean_shutdown(disk, place)
 
 
-def load_unclean(disk: Disk, directory: str, recovery_point: int, *, accept_loss: bool = False) -> LoadedLog:
+def load_unclean(
+    disk: Disk, directory: str, recovery_point: int | None, *, accept_loss: bool = False
+) -> LoadedLog:
     """Load the log as its owner would after an unclean stop. Raises as `recovery.load`."""
     import time
 

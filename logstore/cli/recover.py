@@ -1,9 +1,10 @@
 """`logstore recover`: recover one partition directory as after a power cut, and report the changes.
 
 The durable end is the recovery point, or the end of the last segment with a valid seal. A bad batch at or
-past it is a torn tail and is cut there. A bad batch below it is damage: the command refuses and cuts
-nothing, unless `--accept-loss` gives up everything from the damage on. The recovery point comes from the
-log dir's checkpoint unless `--recovery-point` is given.
+past it is a torn tail and is cut there; the first line of the report counts the records that go. A bad batch
+below it is damage: the command refuses and cuts nothing, unless `--accept-loss` gives up everything from the
+damage on. The recovery point comes from the log dir's checkpoint unless `--recovery-point` is given. In a
+directory without either, and without seals, sound batches behind a bad one are proof of damage.
 
 `--plan` runs the same procedure on a disk that keeps all changes in memory, and prints the same report.
 
@@ -51,7 +52,7 @@ def recover(
     from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
     from logstore.cli.shadow import ShadowDisk
     from logstore.disk.files import OsDisk
-    from logstore.log.reader import checkpointed_offset
+    from logstore.log.reader import find_checkpointed_offset
 
     path = str(directory)
     disk = OsDisk()
@@ -72,7 +73,7 @@ def recover(
             print("\n".join(f"{name} {value}" for name, value in facts.items()))
         return 0
     if recovery_point is None:
-        recovery_point = checkpointed_offset(disk, path, RECOVERY_POINT_CHECKPOINT)
+        recovery_point = find_checkpointed_offset(disk, path, RECOVERY_POINT_CHECKPOINT)
     with ExitStack() as stack:
         if plan:
             shadow = ShadowDisk(disk)
@@ -90,7 +91,7 @@ def recover(
         else:
             if plan:
                 print("plan only; nothing was changed")
-            print("\n".join(_sentences(loaded)))
+            print("\n".join(_sentences(loaded, plan)))
     return 0
 
 
@@ -144,6 +145,7 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
             }
             for cut in report.cuts
         ],
+        "lost_records": report.lost_records,
         "unrecorded": list(report.unrecorded),
         "damage": [{**damage._asdict(), "kind": damage.kind.value} for damage in report.damages],
         "notes": list(report.notes),
@@ -166,9 +168,11 @@ def _rebuilt(loaded: LoadedLog) -> list[str]:
     return list(rebuilt)
 
 
-def _sentences(loaded: LoadedLog) -> list[str]:
+def _sentences(loaded: LoadedLog, plan: bool) -> list[str]:
     report = loaded.report
+    verb = "would go" if plan else "went to quarantine"
     return [
+        *([f"{report.lost_records:,} records {verb}"] if report.cuts else []),
         f"offsets {loaded.log_start_offset} to {loaded.log_end_offset} (exclusive)",
         *(f"epoch {entry.epoch} from offset {entry.start_offset}" for entry in loaded.epochs.entries),
         *(

@@ -19,7 +19,7 @@ from logstore.log.log import Log
 from logstore.log.losses import Quarantine
 from logstore.log.partition_log import LogHost, PartitionLog
 from logstore.log.producer_state import ProducerStateConfig
-from logstore.log.reader import checkpointed_offset
+from logstore.log.reader import find_checkpointed_offset
 from logstore.log.undo import copy_out, put_back
 
 
@@ -29,7 +29,7 @@ def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
         own(disk, directory, stack)
         forget_clean_stops(disk, directory)
         topic_partition = parse_directory_name(os.path.basename(os.path.abspath(directory)))
-        recovery_point = checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
+        recovery_point = find_checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
         log = PartitionLog(
             directory,
             topic_partition,
@@ -94,3 +94,6 @@ class _Absent:
 
     def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         """Write no clean-shutdown marker: the next start recovers."""
+
+    def abandoned(self, log: PartitionLog) -> None:
+        """Do nothing: the command holds the lock."""

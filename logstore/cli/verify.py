@@ -4,9 +4,9 @@
     verify DIR… --json     one object a line
     verify DIR… --reseal   first seal the complete segments as they are, after another program's rewrite
 
-Exit code 0 if nothing is damaged, otherwise 1. Notes (unknown files, gaps, the torn end of the last segment)
-are not damage. Reads only. The owner may write meanwhile; data that is being written may look torn.
-`--reseal` locks the directory.
+Exit code 0 if nothing is damaged, 1 if something is, 2 for a directory that holds no log. Notes (unknown
+files, gaps, the torn end of the last segment) are not damage. Reads only. The owner may write meanwhile; data
+that is being written may look torn. `--reseal` locks the directory.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ def verify(
     ] = False,
 ) -> int:
     """Check whole directories against all their checksums and digests; exit 1 on damage."""
-    from logstore.cli.whole_trees import bytes_to_judge, verify_tree
+    from logstore.cli.whole_trees import bytes_to_judge, holds_log, verify_tree
     from logstore.disk.files import OsDisk
 
     disk = OsDisk()
     paths = [str(path).rstrip("/") or "/" for path in directories]
+    for path in paths:
+        if not holds_log(disk, path):
+            raise typer.BadParameter(f"{path} holds no log: neither segments nor a log dir's files are in it")
     if reseal:
         for path in paths:
             _reseal(disk, path)

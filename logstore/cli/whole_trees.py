@@ -16,6 +16,7 @@ time if they are small. Records in batches are not decoded: `dump --verify` does
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -43,7 +44,8 @@ from logstore.cli.inspection import (
 from logstore.cli.verification import ENTRY_SIZES, Columns, judge_tail, verify_index, verify_log
 from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint, EngineError
-from logstore.disk.files import LOCK_FILE, DirectoryEntry, Disk, File
+from logstore.disk.files import DirectoryEntry, Disk, File
+from logstore.disk.running import RUNNING_FILE
 from logstore.errors import CorruptSeal
 from logstore.format.crc import crc32c
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
@@ -68,7 +70,9 @@ Progress: TypeAlias = Callable[[int], None]
 
 # One bad epoch may make every later batch look bad, so only the first faults are listed.
 _MOST: Final = 10
-_OURS: Final = frozenset({LOCK_FILE, CLEAN_SHUTDOWN_FILE})
+_OURS: Final = frozenset({CLEAN_SHUTDOWN_FILE, RUNNING_FILE})
+# The lock, the place a scrub has reached, and an embedded metadata store beside the log dirs.
+_OURS_TOO: Final = re.compile(r"\.lock|journal-[0-9]{20}|snapshot|session-secret|scrub-progress\.json")
 _INDEXES: Final = {Kind.OFFSET_INDEX: "offsets_crc", Kind.TIME_INDEX: "times_crc"}
 
 
@@ -82,6 +86,27 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'damage' if self.is_damage else 'note'}  {self.path} at byte {self.position}: {self.text}"
+
+
+def holds_log(disk: Disk, directory: str) -> bool:
+    """Return whether `directory` is a partition, a log dir, or holds either one level below."""
+    entries = disk.scan(directory)
+    below = [f"{directory}/{entry.name}" for entry in entries if entry.is_directory]
+    named = [entry.name for entry in entries if not entry.is_directory]
+    return any(map(_is_ours, named)) or any(
+        _is_ours(entry.name) for path in below for entry in _listed(disk, path) if not entry.is_directory
+    )
+
+
+def _is_ours(name: str) -> bool:
+    return role_of(name) is not None or name in _OURS
+
+
+def _listed(disk: Disk, directory: str) -> list[DirectoryEntry]:
+    try:
+        return disk.scan(directory)
+    except PermissionError:
+        return []
 
 
 def bytes_to_judge(disk: Disk, directory: str) -> int:
@@ -116,7 +141,7 @@ def _small_files(disk: Disk, directory: str, files: Sequence[DirectoryEntry]) ->
     for entry in files:
         path, role = f"{directory}/{entry.name}", role_of(entry.name)
         if role is None:
-            if entry.name not in _OURS:
+            if entry.name not in _OURS and _OURS_TOO.fullmatch(entry.name) is None:
                 yield Finding(path, 0, "not a file of a log directory; ignored", False)
         elif role.state:
             yield Finding(path, 0, f"leftover ({role.state}); opening the log removes or renames it", False)

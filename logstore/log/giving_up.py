@@ -6,7 +6,9 @@ durably, so that no crash leaves a hole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from logstore.disk.marks import mark
 from logstore.errors import (
@@ -27,19 +29,55 @@ from logstore.segment.segment import (
     file_name,
 )
 
+NOTHING: Final = Survey()
 
-def meet_damage(loading: Loading, *damages: Damage) -> None:
-    """Record the damage if its loss is accepted; otherwise raise `DamagedLog`."""
-    if not loading.opening.accept_loss:
-        more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
-        raise DamagedLog(
-            f"{loading.directory}/{damages[0]}{more}. Synced records are missing; nothing was cut. "
-            "Fetch the partition from another replica; or give up the records behind it with "
-            "`logstore recover --accept-loss`; or, if another program rewrote these files correctly, run "
-            "`logstore verify --reseal`",
-            damages,
+
+def meet_damage(loading: Loading, *damages: Damage, behind: Survey = NOTHING) -> None:
+    """Record the damage if its loss is accepted; otherwise raise `DamagedLog`.
+
+    `behind` counts the sound batches that prove it, where no durable end is known.
+    """
+    if loading.opening.accept_loss:
+        loading.report.damages.extend(damages)
+        return
+    more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
+    if loading.knows_durable_end:
+        why = "It was durable once, so this is no torn end of a write."
+    elif behind.batches:
+        why = (
+            f"{behind.records:,} records up to offset {behind.last_offset} lie behind it, and this directory "
+            "has neither a recovery point nor a seal, so they may all have been durable."
         )
-    loading.report.damages.extend(damages)
+    else:
+        why = "This directory has neither a recovery point nor a seal, so it may have been durable."
+    directory = loading.directory
+    raise DamagedLog(
+        f"{directory}/{damages[0]}{more}. {why} Nothing was cut. If another replica has the partition, let "
+        f"it be fetched from there. `logstore recover {directory} --plan --accept-loss` says what a cut at "
+        "the damage takes away, without `--plan` it cuts; the bytes stay in quarantine"
+        + (
+            f". If another program rewrote the files correctly, run `logstore verify --reseal {directory}`"
+            if loading.knows_durable_end
+            else "; `--recovery-point N` cuts only what lies at or past offset N"
+        ),
+        damages,
+        behind.last_offset + 1,
+    )
+
+
+def sound_behind(loading: Loading, tail: Tail | None, later: Sequence[int], next_offset: int) -> Survey:
+    """Count the sound batches past `next_offset` in the tail and the later segments.
+
+    Nothing is counted if the durable end is known: what lies past it goes, sound or not.
+    """
+    counted = Survey()
+    if loading.knows_durable_end:
+        return counted
+    if tail is not None:
+        counted = survey(tail.file, tail.from_byte, tail.to_byte)
+    for segment in map(loading.segments.__getitem__, later):
+        counted = counted.joined(survey(segment.log_file, 0, segment.size))
+    return counted if counted.last_offset >= next_offset else Survey()
 
 
 def cut_segments(loading: Loading, bases: list[int], reason: str, end_offset: int, durable_end: int) -> None:
@@ -66,6 +104,7 @@ def quarantine_loss(
     for segment in moved:
         segment.sync_log()
         counted = counted.joined(survey(segment.log_file, 0, segment.size))
+    loading.report.lost_records += counted.records
     size = sum(segment.size for segment in moved) + (tail.to_byte - tail.from_byte if tail else 0)
     first_offset = min(end_offset, counted.first_offset) if counted.batches else end_offset
     loss = Loss(

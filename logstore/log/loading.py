@@ -75,6 +75,8 @@ class RecoveryReport:
     splits: list[Split] = field(default_factory=list)
     scanned_bytes: int = 0
     unrecorded: list[str] = field(default_factory=list)
+    lost_records: int = 0
+    """Sound records among the bytes that were cut."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,8 @@ class Loading:
         self.epochs = LeaderEpochCache()
         self.epochs_on_disk: tuple[tuple[int, int], ...] | None = None
         self.producers = ProducerState()
+        self.knows_durable_end = True
+        """Whether a recovery point or a seal tells up to where the log was durable."""
         self.recovered: dict[int, bool] = {}
         """Segments that were read batch by batch → whether producers wrote in them."""
 

@@ -167,6 +167,7 @@ class LogDir:
         )
         self.checkpoints.write_fallen_high_watermarks()
         self.checkpoints.keep_first_dirty_of(self.known)
+        self.checkpoints.begin_recovery_points()
         self._set_deadline(self._clock())
 
     def _partition_in(self, name: str) -> TopicPartition | None:
@@ -206,7 +207,7 @@ class LogDir:
     ) -> Log:
         directory, producers = self._directory_of(topic_partition), self._node.settings.producers
         checkpoints = self.checkpoints
-        recovery_point = checkpoints.recovery_points.get(topic_partition)
+        recovery_point = checkpoints.recovery_points.find(topic_partition)
         loaded = load(
             self._disk,
             directory,

@@ -21,7 +21,7 @@ from logstore.checkpoint.entry_files import (
 from logstore.disk.files import Disk
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import is_refusal
+from logstore.errors import DamagedLog, is_refusal
 from logstore.log.loading import LoadedLog
 from logstore.log.log import Log
 from logstore.log.partition_log import PartitionLog
@@ -45,7 +45,7 @@ class LogDirCheckpoints:
         disk: Disk,
         path: str,
         logs: Mapping[TopicPartition, Log],
-        damaged: Collection[TopicPartition],
+        damaged: Mapping[TopicPartition, DamagedLog],
         on_failure: Callable[[OSError], None],
     ) -> None:
         """Read the files. `logs` and `damaged` are the dir's own and change with it.
@@ -119,6 +119,21 @@ class LogDirCheckpoints:
             points = {tp: log.partition.recovery_point for tp, log in self._logs.items()}
             self.recovery_points.write(points | self._of_damaged(self.recovery_points))
 
+    def begin_recovery_points(self) -> None:
+        """Write the recovery points if there is no file yet: from now on it is known what was durable.
+
+        Call this before the first append. A damaged partition gets the end that its sound batches prove.
+        """
+        if not self.recovery_points.is_there:
+            ends = {tp: error.durable_end for tp, error in self._damaged.items()}
+            self.recovery_points.offsets = ends
+            try:
+                self.write_recovery_points()
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+                mark("log dir: no room for the first recovery points")
+
     def write_log_start_offsets(self, also: Mapping[TopicPartition, int] | None = None) -> None:
         """Write the log start offsets that lie above their first segment, and those in `also`."""
         with self._lock:
@@ -160,3 +175,6 @@ class LogDirCheckpoints:
 
     def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         """Do nothing: `LogDir.close` closes all logs and writes the checkpoints."""
+
+    def abandoned(self, log: PartitionLog) -> None:
+        """Do nothing: the log dir holds the lock."""

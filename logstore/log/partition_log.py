@@ -87,6 +87,9 @@ class LogOwner(Protocol):
     def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         """Handle the end of the log: everything was written and synced, and its files are closed."""
 
+    def abandoned(self, log: PartitionLog) -> None:
+        """Handle the end of a log that was left as it is: let go of what it held."""
+
 
 class LogHost(NamedTuple):
     """The environment of a log: disk, clock, owner; `jitter_ms` draws a segment's `segment.jitter.ms`."""
@@ -446,16 +449,21 @@ class PartitionLog:
                     self.guarded(partial(_close_files, self))
                     is_clean = True
             finally:
-                self.abandon()
+                _let_go(self)
                 self.guarded(lambda: self.owner.closed(self, is_clean=is_clean))
 
     def abandon(self) -> None:
-        """Release the files without writing: the log was deleted, or its node counts as dead."""
+        """Release files and directory without writing: the log was deleted, or its node counts as dead."""
         with self.lock:
-            self.is_closed = True
-            self.deleted_files.forget()
-            for segment in self.segments:
-                segment.let_go()
+            _let_go(self)
+            self.owner.abandoned(self)
+
+
+def _let_go(log: PartitionLog) -> None:
+    log.is_closed = True
+    log.deleted_files.forget()
+    for segment in log.segments:
+        segment.let_go()
 
 
 def _sync_for_group(log: PartitionLog) -> None:

@@ -25,11 +25,12 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, find_offset_checkpoint
+from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import Buffer, Disk, File, OsDisk, read_small_file
 from logstore.disk.topic_partition import parse_directory_name
 from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
@@ -98,19 +99,23 @@ def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
     A stand-alone log keeps its checkpoints in its own directory. The offset is a hint: unreadable files
     are ignored.
     """
+    return find_checkpointed_offset(disk, directory, checkpoint) or 0
+
+
+def find_checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int | None:
+    """Return the offset as `checkpointed_offset`; None if there is no file that could tell it."""
     parent, _, name = os.path.abspath(directory).rpartition("/")
     try:
         partition = parse_directory_name(name)
     except InvalidTopic:
-        return 0
-    known = 0
+        return None
+    known = []
     for place in (parent, directory):
-        try:
-            offsets = read_offset_checkpoint(disk, place, checkpoint)
-        except (CorruptCheckpoint, OSError):
-            continue
-        known = max(known, offsets.get(partition, 0))
-    return known
+        with suppress(OSError):
+            offsets = find_offset_checkpoint(disk, place, checkpoint)
+            if offsets is not None:
+                known.append(offsets.get(partition, 0))
+    return max(known, default=None)
 
 
 class LogReader:

@@ -12,8 +12,9 @@ longest run of whole batches whose checksums, offsets and epochs follow one anot
 recovery point, or the end of the last segment with a valid seal if that is higher. Past it, the first batch
 that does not fit is a torn tail, which is cut with everything behind it. Below it, the same finding is
 damage, and so is a log that ends there: synced bytes are missing. Then nothing is cut, and `DamagedLog` names
-the place, unless the loss is accepted. Removed bytes go to the loss ledger and to quarantine first
-(`giving_up.py`).
+the place, unless the loss is accepted. In a directory without a recovery point and without seals, such as a
+partition that was copied from a Kafka broker, sound batches behind a bad one make it damage. Removed bytes go
+to the loss ledger and to quarantine first (`giving_up.py`).
 
 Every step leaves a directory that this same procedure opens: a crash in the middle costs a repetition.
 Accepted batches are synced before the first read: no reader may see a record that the next power cut takes
@@ -35,16 +36,15 @@ from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, remove_if_exists
 from logstore.disk.marks import mark
-from logstore.errors import (
-    CorruptBatch,
-    CorruptIndex,
-    CorruptSeal,
-    Damage,
-    DamagedLog,
-    DamageKind,
-)
+from logstore.errors import CorruptBatch, CorruptIndex, CorruptSeal, Damage, DamagedLog, DamageKind
 from logstore.format.crc import crc32c
-from logstore.log.giving_up import cut_segments, meet_damage, quarantine_loss, remove_segments
+from logstore.log.giving_up import (
+    cut_segments,
+    meet_damage,
+    quarantine_loss,
+    remove_segments,
+    sound_behind,
+)
 from logstore.log.loading import (
     Cut,
     Jitter,
@@ -62,7 +62,7 @@ from logstore.log.loading import (
     open_segments,
     segment_at,
 )
-from logstore.log.losses import Tail
+from logstore.log.losses import Tail, only_zeros
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.segment.damage import Listed, Verdict, judge, judge_chain
@@ -70,12 +70,7 @@ from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.indexes import IndexEntries, OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, Scanned, check_history, scan
 from logstore.segment.seal import SEAL_SUFFIX, read_seal
-from logstore.segment.segment import (
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    Segment,
-    file_name,
-)
+from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.segments import end_offset_of
 from logstore.segment.split import find_runs, leaps_over, split
 from logstore.segment.swap import swap
@@ -96,7 +91,7 @@ def load(
     config: LogConfig,
     *,
     is_clean: bool,
-    recovery_point: int,
+    recovery_point: int | None,
     log_start_offset: int,
     now_ms: int,
     high_watermark: int = 0,
@@ -111,11 +106,12 @@ def load(
 
     `is_clean`: the last owner stopped in order, at log end offset `closed_at` if that is known.
     `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
-    only tells how bad a loss is. Producers that have been idle for `producer_expiration_ms` are forgotten.
-    Raises `OSError`, `DamagedLog` if synced batches are gone or changed (no batch was touched then), and
-    `DiskFull` if sound batches must be cut and there is no room for them in quarantine. With `accept_loss`
-    the log is cut where the damage begins, and the report lists it. `is_new`: the directory was just made,
-    and the caller makes it durable with the rest of the new log.
+    only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
+    was durable, and without them sound batches behind a bad one. Producers that have been idle for
+    `producer_expiration_ms` are forgotten. Raises `OSError`, `DamagedLog` if synced batches are gone or
+    changed (no batch was touched then), and `DiskFull` if sound batches must be cut and there is no room for
+    them in quarantine. With `accept_loss` the log is cut where the damage begins, and the report lists it.
+    `is_new`: the directory was just made, and the caller makes it durable with the rest of the new log.
     """
     opening = Opening(
         disk,
@@ -150,7 +146,11 @@ def _begin(opening: Opening) -> Loading:
 
 
 def _recover(
-    loading: Loading, is_clean: bool, recovery_point: int, log_start_offset: int, closed_at: int | None
+    loading: Loading,
+    is_clean: bool,
+    recovery_point: int | None,
+    log_start_offset: int,
+    closed_at: int | None,
 ) -> LoadedLog:
     """Check the segments that need it and settle everything derived from them."""
     epochs_are_sound = _read_epochs(loading)
@@ -283,12 +283,12 @@ def _recover_from(loading: Loading, first_base: int, durable_end: int) -> None:
         if base_offset < next_offset:
             # It begins inside its predecessor: what it holds was written before a truncation.
             lost = [base_offset, *later]
-            if base_offset < durable_end and bytes_in(loading, lost):
+            behind = sound_behind(loading, None, lost, next_offset)
+            if bytes_in(loading, lost) and (base_offset < durable_end or behind.batches):
                 text = f"it begins below offset {next_offset}, where the segment before it ends"
                 name = file_name(base_offset, LOG_SUFFIX)
-                meet_damage(
-                    loading, Damage(DamageKind.OVERLAP, name, 0, base_offset, text, bytes_in(loading, lost))
-                )
+                damage = Damage(DamageKind.OVERLAP, name, 0, base_offset, text, bytes_in(loading, lost))
+                meet_damage(loading, damage, behind=behind)
             reason = "it overlaps the segment before it"
             cut_segments(loading, lost, reason, next_offset, durable_end)
             return
@@ -366,12 +366,17 @@ def _recover_segment(
     if cut:
         mark("recovery: a tail is cut")
         fault = fault or Fault.TORN
-        if judge(fault, is_end=True, below_durable=next_offset < durable_end) is Verdict.DAMAGE:
+        tail = Tail(log_name, segment.log_file, end, segment.size)
+        behind = sound_behind(loading, tail, later, next_offset)
+        if fault is Fault.SIZE and only_zeros(*tail[1:]):
+            fault = Fault.ZEROS
+        below_durable = next_offset < durable_end if loading.knows_durable_end else None
+        if judge(fault, is_end=not behind.batches, below_durable=below_durable) is Verdict.DAMAGE:
             mark("recovery: damage below what had been synced")
             kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
             lost = cut + bytes_in(loading, later)
-            meet_damage(loading, Damage(kind, log_name, end, next_offset, fault.value, lost))
-        tail = Tail(log_name, segment.log_file, end, segment.size)
+            damage = Damage(kind, log_name, end, next_offset, fault.value, lost)
+            meet_damage(loading, damage, behind=behind)
         loss_id = quarantine_loss(loading, tail, later, fault.value, next_offset, durable_end)
         # Before anything that it speaks of goes.
         segment.unseal()
@@ -430,11 +435,11 @@ def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> Non
     meet_damage(loading, Damage(DamageKind.END_LOST, name, position, end_offset, text, 0))
 
 
-def _judge_seals(loading: Loading, recovery_point: int, log_start_offset: int) -> tuple[int, int]:
+def _judge_seals(loading: Loading, recovery_point: int | None, log_start_offset: int) -> tuple[int, int]:
     """Read every seal and compare it with its segment.
 
-    Returns up to which offset everything was durable, and the number of the first segment that has to
-    be read whatever else is known of it.
+    Returns up to which offset everything was durable (0 if that is unknown), and the number of the first
+    segment that has to be read whatever else is known of it.
     """
     for base_offset, segment in loading.segments.items():
         if file_name(base_offset, SEAL_SUFFIX) in loading.files:
@@ -446,7 +451,8 @@ def _judge_seals(loading: Loading, recovery_point: int, log_start_offset: int) -
     listed = [Listed(base_offset, segment.size) for base_offset, segment in loading.segments.items()]
     seals = {base: segment.seal for base, segment in loading.segments.items() if segment.seal is not None}
     chain = judge_chain(listed, seals, log_start_offset)
-    durable_end = max(recovery_point, chain.durable_end)
+    loading.knows_durable_end = recovery_point is not None or bool(seals)
+    durable_end = max(recovery_point or 0, chain.durable_end)
     if not chain.damages:
         remove_segments(loading, chain.replaced, "a later segment took its place", None)
         return durable_end, len(loading.segments)

@@ -3,7 +3,7 @@
     orders-0/
       .lock                               one owner at a time
       .kafka_cleanshutdown                clean shutdown, with the log end offset
-      recovery-point-offset-checkpoint    one entry: this log
+      recovery-point-offset-checkpoint    one entry: this log; there from the first opening on
       log-start-offset-checkpoint         one entry: this log
       cleaner-offset-checkpoint           one entry: this log, after a compaction
       00000000000000000000.log …          as in any partition directory
@@ -146,7 +146,7 @@ def _open_locked(
         directory,
         config,
         is_clean=type(closed_at) is int,
-        recovery_point=owner.recovery_point.get(topic_partition),
+        recovery_point=owner.recovery_point.find(topic_partition),
         log_start_offset=owner.log_start.get(topic_partition),
         now_ms=clock(),
         jitter_ms=jitter_ms,
@@ -157,6 +157,10 @@ def _open_locked(
     )
     # The log may be shorter than its checkpoint says: new records at those offsets must not count as synced.
     owner.recovery_point.lower(topic_partition, loaded.log_end_offset)
+    if not owner.recovery_point.is_there:
+        # From now on it is known what was durable. Without the file, a hole that a power cut leaves in
+        # appends that nobody synced would look like damage.
+        owner.recovery_point.write({topic_partition: loaded.recovery_point})
     if owner.first_dirty.get(topic_partition) > loaded.log_end_offset:
         owner.first_dirty.set(topic_partition, loaded.log_start_offset)
     return PartitionLog(
@@ -178,7 +182,6 @@ class _OwnDirectory:
         self._directory = directory
         self._topic_partition = topic_partition
         self._lock = lock
-        # Without a recovery point, recovery reads the whole log: a missing file costs time, not data.
         self.recovery_point = OffsetFile(disk, directory, RECOVERY_POINT_CHECKPOINT)
         self.log_start = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT)
         self.first_dirty = OffsetFile(disk, directory, CLEANER_OFFSET_CHECKPOINT)
@@ -211,3 +214,6 @@ class _OwnDirectory:
                 write_clean_shutdown(self._disk, self._directory, marker)
         finally:
             self._lock.release()
+
+    def abandoned(self, log: PartitionLog) -> None:
+        self._lock.release()

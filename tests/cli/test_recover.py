@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from logstore.disk.files import OsDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import DamagedLog
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.log import Log
+from logstore.log.manager import LogManager
 from tests.cli.conftest import (
     FIRST,
     SECOND,
@@ -168,3 +172,93 @@ def test_what_it_changed_is_not_called_clean(command: Command, tmp_path: Path) -
     assert command("recover", directory, "--accept-loss").code == 0
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     assert command("verify", directory).code == 0
+
+
+def managed(log_dir: Path) -> LogManager:
+    return LogManager([str(log_dir)], disk=OsDisk(), clock=lambda: 1, random=random.Random(1))
+
+
+class TestNoDurablePointIsKnown:
+    """A partition's directory that was copied from somewhere: nothing beside it says what was synced."""
+
+    @pytest.fixture
+    def bare(self, tmp_path: Path) -> Path:
+        partition = tmp_path / "copied" / "orders-0"
+        partition.mkdir(parents=True)
+        batches = [encode_batch([Record(each, 1, None, b"value")], base_offset=each) for each in range(20)]
+        damaged = bytearray(b"".join(batches))
+        damaged[3 * len(batches[0]) + 70] ^= 1
+        (partition / f"{SEGMENT_0}.log").write_bytes(damaged)
+        return partition
+
+    @pytest.mark.parametrize("options", [[], ["--plan"]])
+    def test_sound_batches_behind_a_bad_one_are_damage(
+        self, command: Command, bare: Path, options: list[str]
+    ) -> None:
+        content = (bare / f"{SEGMENT_0}.log").read_bytes()
+        for _ in range(2):  # also after what the first one left behind
+            outcome = command("recover", bare, *options)
+            assert outcome.code == 1
+            assert "offset 3" in outcome.err
+            assert "16 records up to offset 19 lie behind it" in outcome.err
+            assert (bare / f"{SEGMENT_0}.log").read_bytes() == content
+            assert not (bare / "lost").exists()
+
+    def test_opening_refuses_as_often_as_it_is_tried(self, bare: Path) -> None:
+        content = (bare / f"{SEGMENT_0}.log").read_bytes()
+        for _ in range(2):
+            with pytest.raises(DamagedLog, match="16 records up to offset 19 lie behind it"):
+                Log.open(bare)
+            manager = managed(bare.parent)
+            assert "16 records" in str(manager.damaged[TopicPartition("orders", 0)])
+            manager.close()
+            assert (bare / f"{SEGMENT_0}.log").read_bytes() == content
+            (bare.parent / "recovery-point-offset-checkpoint").rename(bare.parent / "aside")
+
+    def test_the_next_start_of_the_broker_refuses_too(self, bare: Path) -> None:
+        """Its recovery points now exist: they say that what lies behind the damage was durable."""
+        for _ in range(3):
+            manager = managed(bare.parent)
+            assert TopicPartition("orders", 0) in manager.damaged
+            manager.close()
+        assert "orders 0 20" in (bare.parent / "recovery-point-offset-checkpoint").read_text()
+
+    def test_the_headline_counts_what_goes(self, command: Command, bare: Path) -> None:
+        for options in (["--accept-loss"], ["--recovery-point", "3"]):
+            planned = command("recover", bare, "--plan", *options)
+            assert planned.out.splitlines()[1] == "16 records would go"
+        outcome = command("recover", bare, "--recovery-point", "3")
+        assert outcome.code == 0
+        assert outcome.out.startswith("16 records went to quarantine\noffsets 0 to 3 ")
+        with Log.open(bare) as log:
+            assert [loss.records for loss in log.losses()] == [16]
+
+    def test_damage_below_the_given_point(self, command: Command, bare: Path) -> None:
+        assert command("recover", bare, "--recovery-point", "4").code == 1
+
+    def test_a_torn_tail_is_cut(self, command: Command, tmp_path: Path) -> None:
+        """Nothing sound lies behind it."""
+        partition = tmp_path / "orders-0"
+        partition.mkdir()
+        (partition / f"{SEGMENT_0}.log").write_bytes(FIRST + SECOND[:-5])
+        outcome = command("recover", partition)
+        assert outcome.code == 0
+        assert outcome.out.startswith("0 records went to quarantine\n")
+
+    def test_a_log_of_ours_knows_its_durable_point_from_the_start(self, tmp_path: Path) -> None:
+        """Otherwise a hole that a power cut leaves would look like damage."""
+        log = Log.open(tmp_path / "orders-0")
+        assert (
+            tmp_path / "orders-0" / "recovery-point-offset-checkpoint"
+        ).read_text() == "0\n1\norders 0 0\n"
+        log.append([b"value"] * 2)
+        log.append([b"value"])
+        log.append([b"value"])
+        log.partition.abandon()
+        path = tmp_path / "orders-0" / f"{SEGMENT_0}.log"
+        content = bytearray(path.read_bytes())
+        content[80] ^= 1
+        path.write_bytes(content)
+        with Log.open(tmp_path / "orders-0") as log:
+            assert log.log_end_offset == 0
+            assert [loss.records for loss in log.losses()] == [2]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from logstore.broker import BrokerCluster
 from logstore.config import LogConfig
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
@@ -138,3 +139,17 @@ def test_in_words(command: Command, log_dir: Path) -> None:
     outcome = command("verify", log_dir)
     assert outcome.code == 0
     assert outcome.out.endswith("0 damaged, 0 notes\n")
+
+
+def test_a_place_without_a_log_is_no_answer(command: Command, tmp_path: Path) -> None:
+    """A mistyped path must not look like a sound log."""
+    (tmp_path / "etc" / "below").mkdir(parents=True)
+    (tmp_path / "etc" / "passwd").write_text("root")
+    assert command("verify", tmp_path / "etc").code == 2
+
+
+def test_our_own_files_are_no_notes(command: Command, tmp_path: Path) -> None:
+    """A cluster's directory: log dirs with their marks, and the metadata store beside them."""
+    with BrokerCluster(1, directory=str(tmp_path)) as cluster:
+        cluster.create_topic("orders")
+    assert findings(command, tmp_path, 0) == []

@@ -241,6 +241,7 @@ class TestNoRoom:
             {
                 f"{DIRECTORY}/{log_file(0)}": BATCH_0 + bytes(broken) + BATCH_5,
                 f"/data/orders-1/{log_file(0)}": BATCH_0,
+                "/data/recovery-point-offset-checkpoint": b"0\n0\n",
             }
         )
         manager = managed(full_for_losses(disk))

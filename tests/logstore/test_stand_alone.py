@@ -235,3 +235,12 @@ class TestChangingHands:
             second.append(b"b")
         with Log.open(tmp_path / "a-0") as first:
             assert offsets(first) == [0]
+
+
+def test_an_abandoned_log_gives_its_directory_back(tmp_path: Path) -> None:
+    """Not at the end of the process: at once."""
+    log = Log.open(tmp_path / "orders-0")
+    log.append(b"kept", sync=True)
+    log.partition.abandon()
+    with Log.open(tmp_path / "orders-0") as again:
+        assert [record.value for record in again.read()] == [b"kept"]

@@ -221,7 +221,8 @@ class TestCopyOut:
     def test_only_what_is_sound(self) -> None:
         broken = bytearray(BATCH_3)
         broken[-1] ^= 1
-        disk = disk_with({log_file(0): BATCH_0 + bytes(broken) + BATCH_5})
+        points = {"recovery-point-offset-checkpoint": b"0\n1\norders 0 0\n"}
+        disk = disk_with({log_file(0): BATCH_0 + bytes(broken) + BATCH_5} | points)
         log = opened(disk)
         found = opened(disk, "/data/found-0")
         copied = copy_out(log.partition.quarantine, 1, found.partition)
