@@ -132,8 +132,11 @@ def begin(manager: ReplicaManager, now_ms: int) -> None:
     for topic_partition, damage in found:
         base_offset = int(damage.file[:20])
         known = damaged.known.get(topic_partition)
-        if topic_partition not in manager.partitions or (known and base_offset in known.damages):
+        partition = manager.partitions.get(topic_partition)
+        if partition is None or (known and base_offset in known.damages):
             continue
+        if 0 <= damage.end_offset <= partition.log.log_start_offset:
+            continue  # it was deleted, and its segment goes soon
         mark("heal: damage is found")
         if known is None:
             known = damaged.known[topic_partition] = DamagedReplica(now_ms, due_ms=now_ms)

@@ -24,7 +24,7 @@ from functools import partial
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_refusal
+from logstore.errors import CorruptBatch, DamagedLog, DiskFull, LogDirOffline, is_refusal
 from logstore.log.manager import LogManager
 from logstore.replication import healing, membership
 from logstore.replication.config import LagCriterion, NodeConfig
@@ -278,10 +278,13 @@ class ReplicaManager:
             self.take_offline(topic_partition, error)
         elif isinstance(error, DiskFull):
             self.found_full(topic_partition)
-        elif isinstance(error, DamagedLog) and topic_partition in self.partitions:
-            healing.take_note(self, topic_partition, error.damages)
-            if topic_partition in self.damaged.failed:
-                return ErrorCode.CORRUPT_MESSAGE
+        damages = error.damages if isinstance(error, DamagedLog) else ()
+        if isinstance(error, CorruptBatch) and error.damage is not None:
+            damages = (error.damage,)
+        if damages and topic_partition in self.partitions:
+            healing.take_note(self, topic_partition, damages)
+            is_failed = topic_partition in self.damaged.failed
+            return ErrorCode.CORRUPT_MESSAGE if is_failed else ErrorCode.KAFKA_STORAGE_ERROR
         return code_of(error)
 
     def found_full(self, topic_partition: TopicPartition) -> None:

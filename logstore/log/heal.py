@@ -25,7 +25,7 @@ import numpy.typing as npt
 from logstore.config import MAX_LONG
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
-from logstore.errors import CorruptIndex, Damage
+from logstore.errors import CorruptIndex, Damage, is_refusal, refusal
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.log.losses import Loss, Tail
 from logstore.log.partition_log import PartitionLog
@@ -102,7 +102,15 @@ def mend(log: PartitionLog, base_offset: int, *, now_ms: int) -> Steps:
     if not log.compaction_lock.acquire(blocking=False):
         raise CannotMend("a compaction is under way")
     try:
-        return (yield from _Mending(log, base_offset, now_ms).run())
+        mending = _Mending(log, base_offset, now_ms)
+        try:
+            return (yield from mending.run())
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not mending.holds:
+                raise CannotMend("the segment went meanwhile") from error
+            if is_refusal(error):
+                raise refusal(error, log.directory, "the segment is as it was", "wait") from error
+            log.fail(error)
     finally:
         log.compaction_lock.release()
 
@@ -126,6 +134,11 @@ class _Mending:
         self._is_dense = not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset
         self._fetched = 0
         self._source = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the log still holds the segment, uncut."""
+        return holds(self._log, [self._segment], self._generation)
 
     def run(self) -> Steps:
         segment = self._segment
@@ -167,7 +180,9 @@ class _Mending:
             for step in judge_segment(file, expected):
                 gaps = _gaps(step.damages)
                 yield None
-        return gaps
+        # Nobody is served what lies below the log start, and other replicas may have deleted it.
+        start = self._log.log_start_offset
+        return [gap for gap in gaps if gap.wanted.end_offset > start]
 
     def _aborts(self) -> Sequence[AbortedTransaction] | None:
         """Return the entries of the index of aborted transactions; None if it is damaged."""
@@ -179,7 +194,7 @@ class _Mending:
     # --- the new segment ----------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if not holds(self._log, [self._segment], self._generation):
+        if not self.holds:
             raise CannotMend("the log was cut or compacted meanwhile")
 
     def _write(self, cleaned: Segment, gaps: Sequence[_Gap]) -> Generator[Wanted | None, Found | None, None]:
@@ -207,12 +222,13 @@ class _Mending:
 
     def _fetch(self, cleaned: Segment, gap: _Gap) -> Generator[Wanted, Found | None, None]:
         wanted = gap.wanted
-        at = wanted.start_offset
+        at = max(wanted.start_offset, min(self._log.log_start_offset, wanted.end_offset))
         while at < wanted.end_offset:
             self._check()
             found = yield Wanted(at, wanted.end_offset)
             assert found is not None, "batches were wanted"
             self._check()
+            at = max(at, min(self._log.log_start_offset, wanted.end_offset))
             try:
                 at = self._take(cleaned, found, at, wanted, must_fill=gap.has_bytes and self._is_dense)
             except NotTheSame:
@@ -227,6 +243,8 @@ class _Mending:
         first = int(np.searchsorted(lasts, at))
         end = int(np.searchsorted(bases, wanted.end_offset))
         reaches_end = end < len(headers)
+        if first < end and bases[first] >= wanted.start_offset:
+            at = min(at, int(bases[first]))  # the log may start inside a batch
         if first < end and (bases[first] < at or lasts[end - 1] >= max(self._successor, wanted.end_offset)):
             raise NotTheSame
         floors = np.concatenate(([at], lasts[first : end - 1] + 1)) if first < end else np.empty(0, np.int64)

@@ -57,7 +57,7 @@ from logstore.log.verification_guard import VerificationGuards
 from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
-from logstore.segment.segments import Segments
+from logstore.segment.segments import Segments, is_sound_where_found
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 Clock: TypeAlias = Callable[[], int]
@@ -318,7 +318,8 @@ class PartitionLog:
         self.guarded(old.become_inactive)
         self.sync_segments(end_offset)
         self.guarded(old.sync_indexes)
-        self.guarded(lambda: old.make_seal(end_offset, base_offset))
+        if self.guarded(lambda: is_sound_where_found(old)):
+            self.guarded(lambda: old.make_seal(end_offset, base_offset))
         self.producer_state.end_offset = base_offset
         self.guarded(lambda: self.snapshots.take(self.producer_state, base_offset))
         self.segments.append(self.guarded(lambda: self.new_segment(base_offset, now_ms)))

@@ -15,7 +15,7 @@ from logstore.errors import CorruptSnapshot
 from logstore.format.batch import LOG_OVERHEAD, Batch
 from logstore.format.record import MAX_INT
 from logstore.log.producer_state import CompletedTransaction, ProducerState, decode_snapshot
-from logstore.segment.scan import scan
+from logstore.segment.damage import misplaced, swept
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 
 
@@ -104,14 +104,18 @@ def replay_into(
     on_completed: Callable[[CompletedTransaction], None] = lambda _: None,
 ) -> None:
     """Replay the segment's batches from `state.end_offset` on; only batches with a producer are read."""
-    for scanned in scan(segment.log_file, 0, segment.size, base_offset=segment.base_offset):
-        headers = scanned.headers
-        wanted = (headers["producer_id"] >= 0) & (headers["base_offset"] >= state.end_offset)
+    # Past damage, too: the batches behind it count.
+    for scanned in swept(segment.log_file, segment.size):
+        headers, lasts = scanned.headers, scanned.lasts
+        is_sound = lasts >= scanned.bases
+        for wrong in misplaced(headers):
+            is_sound[wrong.slot] = False
+        wanted = is_sound & (headers["producer_id"] >= 0) & (scanned.bases >= state.end_offset)
         for slot in wanted.nonzero()[0].tolist():
             size = int(headers["batch_length"][slot]) + LOG_OVERHEAD
             batch = Batch(segment.log_file.pread(size, int(scanned.positions[slot])))
             completed = state.replay(batch)
             if completed is not None:
                 on_completed(completed)
-        if len(headers):
-            state.end_offset = max(state.end_offset, int(scanned.last_offsets[-1]) + 1)
+        if is_sound.any():
+            state.end_offset = max(state.end_offset, int(lasts[is_sound][-1]) + 1)

@@ -382,6 +382,10 @@ def _find_timestamp(
         except OSError as error:
             _read_failed(log, segment, error)
             raise _SegmentGone from error
+        except CorruptBatch as error:
+            name, offset = file_name(segment.base_offset, LOG_SUFFIX), segment.base_offset
+            damage = Damage(DamageKind.BAD_BATCH, name, 0, offset, str(error), 0)
+            raise CorruptBatch(str(error), damage) from error
         if batch is None:
             continue
         for record in batch.records():

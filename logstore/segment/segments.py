@@ -22,9 +22,11 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from logstore.disk.files import Buffer
+from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.segment.indexes import OffsetPosition
+from logstore.segment.scan import scan
 from logstore.segment.segment import LOG_SUFFIX, Segment
 
 POSITION_HINTS = 32
@@ -266,6 +268,20 @@ def end_offset_of(segment: Segment) -> int:
     for located in walk_from(segment, segment.indexes.offsets.last_offset):
         end = located.last_offset + 1
     return end
+
+
+def is_sound_where_found(segment: Segment) -> bool:
+    """Return whether the batches are sound that were there before this process appended any.
+
+    A seal of bad bytes would vouch for them.
+    """
+    if not segment.appended_from:
+        return True
+    found = list(scan(segment.log_file, 0, segment.appended_from, base_offset=segment.base_offset))
+    is_sound = not found or found[-1].fault is None
+    if not is_sound:
+        mark("segment: one with bad bytes gets no seal")
+    return is_sound
 
 
 def find_timestamp(segment: Segment, timestamp_ms: int, start_offset: int, end_offset: int) -> Batch | None:

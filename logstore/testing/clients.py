@@ -8,6 +8,8 @@ until it is answered.
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
@@ -21,7 +23,7 @@ from logstore.replication.messages import (
     ResponseBody,
 )
 from logstore.testing.hosts import rack_of
-from logstore.testing.stored import ConsumerView, Violation, parse
+from logstore.testing.stored import ConsumerView, Violation, has_right_checksum, parse
 from logstore.testing.swarm import stream
 from logstore.testing.world import World
 
@@ -229,6 +231,8 @@ class Consumer(_Client):
                 self._out_of_range(wanted, epoch)
             elif result.records:
                 batches = parse(bytes(result.records))
+                if self.world.swarm.rot_interval_ms:
+                    batches = list(takewhile(has_right_checksum, batches))
                 self.world.tally.consumed += len(batches)
                 self.checker.consumed(self.view, wanted, batches, leader_epoch=epoch)
         self.world.time.at(self.pause_ms(2 * self.world.swarm.produce_interval_ms), self.run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
@@ -16,6 +17,9 @@ from logstore.testing.disks.faulty import FaultyDisk
 from logstore.testing.recovery_checks import Remains
 from logstore.testing.stored import ReplicaView
 from logstore.testing.swarm import Swarm
+
+if TYPE_CHECKING:
+    from logstore.testing.rotting_disk import Rot
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +52,8 @@ class Host:
     """The disk as a running node sees it, where disks may fail."""
     rotten: set[TopicPartition] = field(default_factory=set)
     """Partitions in whose files a bit changed since the last run."""
+    rots: list[Rot] = field(default_factory=list)
+    """What changed on its disk and may be there still; see `rotting`."""
     disk_is_dead: bool = False
     disk_is_full: bool = False
     sync_delay_ms: int = 0

@@ -41,6 +41,7 @@ from logstore.testing.client_link import Call
 from logstore.testing.controller_checks import NewsChecker, StoreChecker
 from logstore.testing.hosts import Host
 from logstore.testing.recovery_checks import Remains, check_epochs, check_producers, check_recovery
+from logstore.testing.rotting_disk import as_written
 from logstore.testing.store_link import StoreLink
 from logstore.testing.stored import IDENTITY_AT, ReplicaView, Stored, Violation, find, parse
 from logstore.testing.swarm import Swarm
@@ -150,9 +151,11 @@ class Observation:
         found = {tp: log.partition for tp, log in logs.logs().items()}
         for topic_partition, remains in host.remains.items():
             log = found.get(topic_partition)
-            if log is None and (topic_partition in host.rotten or host.disk_is_full):
+            is_rotten = topic_partition in {*host.rotten, *(rot.topic_partition for rot in host.rots)}
+            if log is None and (is_rotten or host.disk_is_full):
                 continue  # it is damaged or the disk is full: its leader has the records
-            after = read_all(log) if log is not None else None
+            with as_written(host):
+                after = read_all(log) if log is not None else None
             check_recovery(
                 remains,
                 after,
@@ -336,7 +339,8 @@ class Observation:
         cut_to: int | None = None
         log_end = log.log_end_offset
         if (may_be_cut and not host.disk_is_dead) or log_end < view.log_end:
-            found = read_all(log)
+            with as_written(host):
+                found = read_all(log)
             first_new = 0
             for one, other in zip(view.batches, found, strict=False):
                 if one != other:
@@ -351,7 +355,8 @@ class Observation:
         else:
             first_new = known
             if log_end > view.log_end or not known:
-                view.batches += read_from(log, max(view.log_end, log.log_start_offset))
+                with as_written(host):
+                    view.batches += read_from(log, max(view.log_end, log.log_start_offset))
         before = view.high_watermark
         view.log_start, view.log_end = log.log_start_offset, log_end
         view.high_watermark = log.high_watermark

@@ -44,6 +44,7 @@ from logstore.testing.nemesis import Nemesis
 from logstore.testing.observation import read_all
 from logstore.testing.operator import COMMANDS
 from logstore.testing.recovery_checks import check_bounds, check_epochs, check_producers
+from logstore.testing.rotting import Rotting
 from logstore.testing.shrink import shrink
 from logstore.testing.stored import Stored, Violation, parse
 from logstore.testing.swarm import Swarm, draw
@@ -189,6 +190,7 @@ class _Run:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._steps = 0
+        self.rotting: Rotting | None = None
 
     def go(self, events: int) -> None:
         self._set_up()
@@ -196,6 +198,9 @@ class _Run:
         world.network.is_calm = False
         world.observation.on_new_partition = self._produce_to_new
         self.nemesis.run()
+        if world.swarm.rot_interval_ms:
+            self.rotting = Rotting(world)
+            self.rotting.start()
         self._start_clients()
         world.tally.events = 0
         while world.tally.events < events:
@@ -309,6 +314,9 @@ class _Run:
         if not self._until_mended(self._is_healed, IN_SYNC_BOUND_MS):
             raise Violation("C18", f"not healed in {IN_SYNC_BOUND_MS} ms: {self._unhealed()}")
         self.in_sync_in_ms = world.now_ms - self._mended_ms
+        rotting = self.rotting
+        if rotting is not None and not self._until(lambda: not rotting.left, IN_SYNC_BOUND_MS):
+            raise Violation("C24", f"not mended though a sound copy lives: {rotting.left}")
         # A delayed command may still create or delete a topic.
         if not self._until(lambda: not world.client_link.is_under_way(_COMMANDS), IN_SYNC_BOUND_MS):
             raise Violation("C18", "a command got no answer")

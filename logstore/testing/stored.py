@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
+from logstore.format.crc import crc32c
+
 _HEADER = Struct(">qiiBiHi")
 _PRODUCER = Struct(">qhi")
 _PRODUCER_AT = 43
@@ -65,6 +67,11 @@ def parse(data: bytes) -> list[Stored]:
         found.append(Stored(base, base + delta + 1, epoch, data[at:end]))
         at = end
     return found
+
+
+def has_right_checksum(batch: Stored) -> bool:
+    """Return whether a client would accept the batch."""
+    return crc32c(memoryview(batch.data)[21:]) == int.from_bytes(batch.data[17:21])
 
 
 def base_of(batch: Stored) -> int:

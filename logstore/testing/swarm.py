@@ -186,6 +186,8 @@ class Swarm:
     command_interval_ms: int
     hand_rates: dict[str, float] = field(default_factory=dict)
     """Relative rate of each change by hand; empty in most seeds."""
+    rot_interval_ms: int = 0
+    """How often bytes of a sealed segment change on a disk; 0: never."""
     delete_topic_enable: bool = True
     racks: int = 0
     """Number of racks of nodes and consumers, who read from their own rack; 0: no racks."""
@@ -199,6 +201,7 @@ class Swarm:
         """The features that are on."""
         found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
         found += [name for name, rate in (self.rates | self.command_rates | self.hand_rates).items() if rate]
+        found += ["bit rot"] if self.rot_interval_ms else []
         found += ["retention"] if self.retention_bytes >= 0 else []
         return [*found, "racks"] if self.racks else found
 
@@ -281,4 +284,20 @@ def draw(seed: int) -> Swarm:
         consumers=random.choice((1, 1, 2)),
         features=features,
     )
-    return replace(swarm, **given)
+    swarm = replace(swarm, **given)
+    rot = stream(seed, "bit rot")
+    return rotting(swarm, rot.choice((0.2, 1.0))) if rot.random() < 0.12 else swarm
+
+
+def rotting(swarm: Swarm, sessions: float = 1.0) -> Swarm:
+    """Return this world with bit rot every so many session timeouts, where a sound copy certainly lives.
+
+    That leaves out worlds in which an operator, or a fault, may take the last one.
+    """
+    if swarm.reckless or swarm.unclean_election or swarm.hand_rates or swarm.replication_factor < 2:
+        return swarm
+    return replace(
+        swarm,
+        rot_interval_ms=int(sessions * swarm.session_timeout_ms),
+        segment_bytes=min(swarm.segment_bytes, 6000),
+    )

@@ -206,3 +206,17 @@ def test_replay_reads_only_what_the_state_lacks() -> None:
     assert last_sequence(whole) == 9
     replay_into(whole, segment)
     assert whole.end_offset == 10
+
+
+def test_the_batches_behind_damage_count() -> None:
+    """A producer that is forgotten could append a batch twice."""
+    first = produced(0, 0)
+    data = bytearray(first + produced(1, 1) + produced(2, 0, producer_id=8))
+    data[len(first) - 1] ^= 1
+    disk = empty_disk()
+    put(disk, file_name(0, ".log"), bytes(data))
+    state = ProducerState()
+    replay_into(state, Segment(disk, DIRECTORY, 0, LogConfig(), size=len(data), now_ms=0))
+    assert last_sequence(state) == 1
+    assert state.get(8) is not None
+    assert state.end_offset == 3

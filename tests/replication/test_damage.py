@@ -15,7 +15,14 @@ from logstore.log.losses import Loss
 from logstore.replication import InProcessCluster
 from logstore.replication.driver import three_nodes
 from logstore.replication.healing import failed_partitions
-from logstore.replication.messages import FetchResponse, FetchResult, NewTopic
+from logstore.replication.messages import (
+    FetchResponse,
+    FetchResult,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    NewTopic,
+)
 from tests.replication.test_driver import BASE, TP, is_whole, values, write
 
 FIRST = "00000000000000000000.log"
@@ -202,3 +209,16 @@ def test_damage_that_compaction_meets_is_mended() -> None:
     assert made.run_until(lambda: replicas.damaged.found_total == 1, 120_000)
     assert made.run_until(lambda: not replicas.damaged.known, 10_000)
     assert [loss.who for loss in losses(made, 0)] == ["heal"]
+
+
+def test_damage_that_a_search_by_time_meets_is_mended() -> None:
+    disks = memory_disks()
+    made = cluster(disks)
+    flip(disks[0], at=70)
+    asked = made.client(ListOffsetsRequest(-1, {TP: ListOffsetsPartition(0)}), 0)
+    made.run_until(lambda: asked.is_done, 5000)
+    assert isinstance(asked.body, ListOffsetsResponse)
+    assert asked.body.partitions[TP].error is ErrorCode.KAFKA_STORAGE_ERROR
+    damaged = made.nodes[0].replicas.damaged
+    assert damaged.found_total == 1
+    assert made.run_until(lambda: not damaged.known, 10_000)

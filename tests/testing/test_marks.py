@@ -17,15 +17,15 @@ KNOWN = parse_index(INDEX.read_text())
 NOT_REACHED = {
     "channel: a large request is sent in parts",
     "fetch session: a request overtakes one that waits",
+    "follower: it has to cut its log, and has no room in quarantine",
     "follower: its leader's log is damaged there",
-    "heal: a segment is mended",
     "heal: an index of aborted transactions is built anew",
     "heal: a seal was made of bytes that were bad already",
-    "heal: damage is found",
     "heal: no other replica has a sound copy",
     "heal: nothing was wrong with the segment, or it is gone",
     "heal: the active segment is sealed first",
     "log dir: a damaged log is taken away",
+    "segment: one with bad bytes gets no seal",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",
 }

@@ -84,6 +84,9 @@ FIRST_SEEDS: dict[str, int] = {
     "movement-not-noticed": 0,
     "dropped-session-believed": 99,
     "told-once": 130,
+    "damage-only-noted": 116,
+    "gaps-left-out": 116,
+    "mended-with-anything": 116,
 }
 
 # Rare ones, found by a seed that is not below 500.

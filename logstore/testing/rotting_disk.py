@@ -1,0 +1,52 @@
+"""What rotted on the disk of a simulated machine: `Rot`, and how checkers look past it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from logstore.disk.topic_partition import TopicPartition
+from logstore.testing.hosts import Host
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rot:
+    """Bytes of a file that changed at `position`, from `sound` to `rotten`."""
+
+    topic_partition: TopicPartition
+    path: str
+    position: int
+    sound: bytes
+    rotten: bytes
+    end_offset: int
+    """The end of the last batch that changed."""
+
+    def is_in_place(self, host: Host) -> bool:
+        """Return whether the file still has the changed bytes."""
+        file = host.disk.open(self.path) if self.path in host.disk.files() else None
+        if file is None:
+            return False
+        found = file.pread(len(self.rotten), self.position)
+        file.close()
+        return found == self.rotten
+
+    def write(self, host: Host, data: bytes) -> None:
+        """Put `data` in the place of the changed bytes, durably."""
+        file = host.disk.open(self.path, write=True)
+        file.pwrite(data, self.position)
+        file.sync()
+        file.close()
+
+
+@contextmanager
+def as_written(host: Host) -> Iterator[None]:
+    """Undo what rotted on a machine's disk for as long as a checker looks at it."""
+    host.rots = [rot for rot in host.rots if rot.is_in_place(host)]
+    for rot in reversed(host.rots):
+        rot.write(host, rot.sound)
+    try:
+        yield
+    finally:
+        for rot in host.rots:
+            rot.write(host, rot.rotten)
