@@ -128,13 +128,15 @@ def choose(found: Sequence[Found]) -> Choice:
     rows = _rows_of(found)
     source = rows.of(np.ones(len(rows.base), bool))
     is_kept = _in_order(rows, found)
-    for number in (~is_kept).nonzero()[0].tolist():
+    is_copy = _copies(rows) if not is_kept.all() else is_kept
+    for number in (~is_kept & ~is_copy).nonzero()[0].tolist():
         offset = _only_place(rows, number, is_kept, found)
         if offset is not None:
             _put(rows, number, offset, is_kept)
             continue
         for other in (number - 1, number + 1):
-            offset = _place_without(rows, number, other, is_kept, found)
+            is_movable = 0 <= other < len(is_copy) and is_kept[other] and not is_copy[other]
+            offset = _place_without(rows, number, other, is_kept, found) if is_movable else None
             if offset is not None:
                 _put(rows, other, offset, is_kept)
                 is_kept[number] = True
@@ -216,6 +218,13 @@ def _longest_chain(first: Int64s, last: Int64s) -> npt.NDArray[np.bool_]:
     return chosen
 
 
+def _copies(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Tell which batches are there more than once: where a copy belongs its neighbours cannot tell."""
+    _, which, counts = np.unique(rows.crc << 31 | rows.size, return_inverse=True, return_counts=True)
+    is_copy: npt.NDArray[np.bool_] = counts[which] > 1
+    return is_copy
+
+
 def _put(rows: Rows, number: int, offset: int, is_kept: npt.NDArray[np.bool_]) -> None:
     rows.last[number] = offset + int(rows.last[number]) - int(rows.base[number])
     rows.base[number] = offset
@@ -229,8 +238,6 @@ def _place_without(
 
     None unless `number` stands where its header says.
     """
-    if not 0 <= other < len(rows.base) or not is_kept[other]:
-        return None
     others = is_kept.copy()
     others[other], others[number] = False, True
     kept = rows.of(others)
@@ -260,11 +267,10 @@ def _only_place(
 
     Its bytes must lie between theirs without any others, and the offsets between theirs must be as many as
     its own. At the end of the log it follows the batch before it, if no offset is missing in the whole log.
-    A copy of another batch has no place.
     """
     file, size = int(rows.file[number]), rows.size[number]
     span = int(rows.last[number]) - int(rows.base[number])
-    if ((rows.crc == rows.crc[number]) & (rows.size == size)).sum() > 1 or span < 0:
+    if span < 0:
         return None
     start, end = found[file].base_offset, None
     before, after = number - 1, number + 1

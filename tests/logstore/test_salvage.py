@@ -354,6 +354,14 @@ def test_a_copy_of_a_batch_is_not_put_in_the_place_of_another() -> None:
     assert len(result.left_out) == 1
 
 
+def test_a_file_that_is_there_twice_end_to_end() -> None:
+    """Many copies cost no more than a look at each."""
+    many = b"".join(batch(each, 1) for each in range(20_000))
+    result, found, _ = saved({f"{0:020d}.log": many + many})
+    assert found[f"{0:020d}.log"] == many
+    assert len(result.left_out) == 20_000
+
+
 def test_a_batch_in_the_value_of_a_damaged_one_does_not_come_back() -> None:
     """A topic of batches: an inner one is sound, but it is no batch of this log."""
     outer = bytearray(batch(2, count=1, value=batch(0)))
