@@ -27,6 +27,7 @@ except ModuleNotFoundError:
     )
 
 from logstore.cli import (
+    adopt,
     append,
     cat,
     cluster,
@@ -70,6 +71,7 @@ for verb in (
     salvage.salvage,
     snapshot.snapshot,
     snapshot.restore,
+    adopt.adopt,
     append.append,
     cat.cat,
     lost.lost,

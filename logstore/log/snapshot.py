@@ -183,6 +183,17 @@ def offset_at_time(disk: Disk, directory: str, timestamp_ms: int) -> int | None:
     return None
 
 
+def log_end_of(disk: Disk, directory: str) -> int:
+    """Return where the log in `directory` ends, by the batches of its last segment. Raises `OSError`."""
+    end_offset, name = max(_logs_in(disk, directory).items(), default=(0, ""))
+    if name:
+        with closing(disk.open(f"{directory}/{name}")) as file:
+            for found in scan(file, 0, file.size(), base_offset=end_offset):
+                if len(found.headers):
+                    end_offset = int(found.last_offsets[-1]) + 1
+    return end_offset
+
+
 class _Making:
     """Fills the directory `unfinished` from `source`."""
 

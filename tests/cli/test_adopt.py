@@ -1,0 +1,123 @@
+"""`logstore adopt`: the directories of Kafka clusters under a store of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from logstore import Log, LogReader
+from logstore.broker import Broker, BrokerConfig
+from logstore.checkpoint import MetaProperties, write_meta_properties
+from logstore.disk.files import OsDisk
+from logstore.format.state_records import Decoded
+from logstore.replication.adoption import image_of_records
+from tests.cli.conftest import Outcome
+from tests.cli.conftest import snapshot as content_of
+from tests.golden.kafka_directories import unpack
+
+Command = Callable[..., Outcome]
+KRAFT_CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
+
+
+def test_a_kraft_directory_is_planned_adopted_and_served(command: Command, tmp_path: Path) -> None:
+    log_dir = unpack("kraft-dir", tmp_path)
+    before = content_of(tmp_path)
+    written = [list(LogReader(log_dir / f"orders-{each}", start_offset=0).records()) for each in range(2)]
+    plan = command("adopt", log_dir)
+    assert plan.code == 0, plan.err
+    assert "plan only; --apply writes" in plan.out
+    assert content_of(tmp_path) == before, "a plan changes nothing"
+    done = command("adopt", log_dir, "--apply", "--json")
+    facts = json.loads(done.out)
+    assert facts["written"] is True
+    assert facts["topics"]["orders"] == {
+        "topic_id": "q1rQ-zzUQr-NxhUuceaPjg",
+        "settings": {"max.message.bytes": "2000000", "retention.ms": "86400000"},
+    }
+    assert "gone" not in facts["topics"], "it was deleted"
+    assert facts["partitions"]["moved-0"] == {"replicas": [1], "isr": [1], "leader_epoch": 2}
+    assert {name: data for name, data in content_of(tmp_path).items() if "metadata/" not in name} == {
+        name: data for name, data in before.items() if "metadata/" not in name
+    }, "nothing of Kafka's was changed"
+    again = command("adopt", log_dir, "--apply")
+    assert again.code == 2
+    with Broker(BrokerConfig(log_dirs=(str(log_dir),))) as broker:
+        for partition in range(2):
+            found = committed(broker, "orders", partition)
+            assert found == written[partition]
+            assert len(found) == (61, 29)[partition]
+        placed = broker.append("orders", b"from now on ours", partition=2)
+        assert placed.offset == 0
+        assert broker.durability("moved", 0, 0).is_committed
+
+
+def committed(broker: Broker, topic: str, partition: int) -> list[object]:
+    found: list[object] = []
+    offset = 0
+    while records := broker.read(topic, partition, offset):
+        found += records
+        offset = records[-1].offset + 1
+    return found
+
+
+def old_log_dir(root: Path, broker_id: int, records: int, topic_id: str | None) -> Path:
+    """As a broker of the ZooKeeper era leaves it."""
+    root.mkdir(parents=True)
+    disk = OsDisk()
+    write_meta_properties(disk, str(root), MetaProperties(node_id=broker_id, cluster_id="abc"))
+    with Log.open(root / "orders-0") as log:
+        if topic_id:
+            log.partition.set_topic_id(topic_id)
+        for number in range(records):
+            log.append(b"%d" % number)
+    return root
+
+
+def test_directories_of_the_zookeeper_era(command: Command, tmp_path: Path) -> None:
+    """Two brokers, one of which is behind: it is no member of the ISR."""
+    topic_id = "AAECAwQFBgcICQoLDA0ODw"
+    dirs = [old_log_dir(tmp_path / f"kafka-{each}", each, 4 + each, topic_id) for each in (1, 2)]
+    facts = json.loads(command("adopt", *dirs, "--metadata", tmp_path / "store", "--apply", "--json").out)
+    assert facts["partitions"] == {"orders-0": {"replicas": [1, 2], "isr": [2], "leader_epoch": 0}}
+    assert any("settings are not in the directories" in note for note in facts["notes"])
+    config = BrokerConfig(node_id=2, log_dirs=(str(dirs[1]),), metadata=f"embedded:{tmp_path / 'store'}")
+    with Broker(config) as broker:
+        found = [record.value for record in broker.read("orders", 0, 0)]
+        assert found == [b"%d" % number for number in range(6)]
+
+
+def test_what_cannot_be_adopted_is_refused_or_noted(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert command("adopt", tmp_path / "empty").code == 2
+    one = old_log_dir(tmp_path / "one", 1, 1, None)
+    plan = json.loads(command("adopt", one, "--json").out)
+    assert plan["partitions"] == {}
+    assert any("no topic id" in note for note in plan["notes"])
+    kraft = unpack("kraft-dir", tmp_path)
+    assert command("adopt", one, kraft).code == 2, "two clusters"
+    with Broker(BrokerConfig(log_dirs=(str(tmp_path / "ours"),))):
+        assert command("adopt", tmp_path / "ours").code == 1, "in use"
+
+
+def record(kind: str, /, **data: object) -> Decoded:
+    return Decoded(0, kind, 0, data)
+
+
+def test_records_are_replayed_as_kraft_does() -> None:
+    made = record("TopicRecord", name="t", topicId="id")
+    partition = record(
+        "PartitionRecord", partitionId=0, topicId="id", replicas=[1, 2], isr=[1, 2], leaderEpoch=3,
+        addingReplicas=[], removingReplicas=[],
+    )  # fmt: skip
+    shrunk = record("PartitionChangeRecord", partitionId=0, topicId="id", isr=[2], leader=2)
+    grown = record("PartitionChangeRecord", partitionId=0, topicId="id", isr=[2, 1])
+    image = image_of_records("c", [made, partition, shrunk, grown])
+    found = image.topics["t"].partitions[0]
+    assert (found.replicas, found.isr, found.leader_epoch) == ((1, 2), (2, 1), 4)
+    begin, end, abort = (record(f"{each}TransactionRecord") for each in ("Begin", "End", "Abort"))
+    assert image_of_records("c", [begin, made, abort]).topics == {}
+    assert list(image_of_records("c", [begin, made, end]).topics) == ["t"]
+    assert image_of_records("c", [begin, made]).topics == {}, "not ended, not there"
+    removed = record("RemoveTopicRecord", topicId="id")
+    assert image_of_records("c", [made, partition, removed]).topics == {}
