@@ -101,6 +101,8 @@ class Segment:
         """Bytes from here on were appended by this process."""
         self.checked = (0, 0)
         """Bytes [from, to) whose batches a read has checked; an empty range at first."""
+        self.was_walked = False
+        """Whether a scrub of this process has read it batch by batch since it was sealed."""
         self.last_position_without_entry = size + config.index_interval_bytes
         """A batch that begins up to this position gets no index entry."""
         self._index_is_full: bool | None = None
@@ -293,6 +295,7 @@ class Segment:
         self.is_settled = False
         # Size first: a reader that starts now does not use bytes that are about to be cut.
         self.size = position
+        self.was_walked = False
         self.checked, self.appended_from = (0, 0), min(self.appended_from, position)
         self.indexes.truncate_to(offset)
         self.log_file.truncate(position)

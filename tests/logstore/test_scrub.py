@@ -141,3 +141,16 @@ def test_a_closed_log_ends_it() -> None:
     log.close()
     with pytest.raises(LogClosed, match="was closed"):
         list(steps)
+
+
+def test_bytes_that_were_bad_when_they_were_sealed() -> None:
+    """Their seal agrees with them. So the first scrub of a segment reads its batches, too."""
+    disk, log = opened(segment_bytes=1 << 20)
+    flip(disk, 0, 70)
+    log.partition.roll()
+    assert log.partition.segments[0].seal is not None
+    (damage,) = whole(log).damages
+    assert (damage.kind, damage.offset) == (DamageKind.BAD_BATCH, 0)
+    flip(disk, 0, 70)
+    log.partition.segments[0].unseal()
+    assert whole(log).damages == ()
