@@ -53,4 +53,5 @@ def load_unclean(
         now_ms=time.time_ns() // 1_000_000,
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
         accept_loss=accept_loss,
+        reads_all=True,
     )

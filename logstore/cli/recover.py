@@ -6,7 +6,8 @@ below it is damage: the command refuses and cuts nothing, unless `--accept-loss`
 damage on. The recovery point comes from the log dir's checkpoint unless `--recovery-point` is given. In a
 directory without either, and without seals, sound batches behind a bad one are proof of damage.
 
-`--plan` runs the same procedure on a disk that keeps all changes in memory, and prints the same report.
+Every segment is read and compared with its seal, so what this command accepts, `verify` accepts. `--plan`
+runs the same procedure on a disk that keeps all changes in memory, and prints the same report.
 
 `--undo ID` restores a loss (`logstore lost` lists them) if the log still ends where the cut left it. With
 `--as NEW_DIR` its sound part goes into a log of its own.
@@ -75,12 +76,13 @@ def recover(
     if recovery_point is None:
         recovery_point = find_checkpointed_offset(disk, path, RECOVERY_POINT_CHECKPOINT)
     with ExitStack() as stack:
-        if plan:
-            shadow = ShadowDisk(disk)
-            stack.callback(shadow.close)
-            loaded = load_unclean(shadow, path, recovery_point, accept_loss=accept_loss)
-        else:
+        if not plan:
             own(disk, path, stack)
+        # First without a trace: a refusal changes nothing, not even an index.
+        shadow = ShadowDisk(disk)
+        stack.callback(shadow.close)
+        loaded = load_unclean(shadow, path, recovery_point, accept_loss=accept_loss)
+        if not plan:
             forget_clean_stops(disk, path)
             loaded = load_unclean(disk, path, recovery_point, accept_loss=accept_loss)
             _lower_recovery_points(disk, path, loaded.log_end_offset)

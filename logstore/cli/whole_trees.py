@@ -50,7 +50,7 @@ from logstore.errors import CorruptSeal
 from logstore.format.crc import crc32c
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
 from logstore.log.reader import checkpointed_offset
-from logstore.segment.damage import Listed, judge_chain
+from logstore.segment.damage import Listed, judge_chain, was_rewritten
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.scan import Fault, Scanned, check_history, scan
 from logstore.segment.seal import (
@@ -222,6 +222,7 @@ class _Partition:
                 yield from self._read_seal(name, role.base_offset, bases, seals)
         log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
         listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
+        yield from self._rewritten(listed, seals)
         for each in judge_chain(listed, seals, log_start).damages:
             yield self._damage(each.file, each.position, f"{each.kind}: {each.text}")
         for number, base_offset in enumerate(bases):
@@ -232,11 +233,28 @@ class _Partition:
             text = f"the log ends at {self._next_offset}, below its recovery point {recovery_point}"
             yield self._damage(file_name(bases[-1], ".log"), listed[-1].size, text)
 
+    def _rewritten(self, listed: Sequence[Listed], seals: dict[int, Seal]) -> Iterator[Finding]:
+        """Leave out the seals of segments that another program has rewritten, sound and in order."""
+        for (base_offset, size), following in pairwise([*listed, Listed(MAX_LONG, 0)]):
+            seal = seals.get(base_offset)
+            if seal is None or size == seal.size or (size > seal.size and following.base_offset == MAX_LONG):
+                continue
+            name = file_name(base_offset, ".log")
+            file = open_for_reading(self._disk, self._directory, name)
+            if file is None:
+                continue
+            with closing(file):
+                if was_rewritten(file, size, seal, following.base_offset, is_compacted=False):
+                    del seals[base_offset]
+                    text = "rewritten since it was sealed, and every batch is sound; its seal is void"
+                    yield Finding(f"{self._directory}/{name}", 0, text, False)
+
     def _read_seal(
         self, name: str, base_offset: int, bases: Sequence[int], seals: dict[int, Seal]
     ) -> Iterator[Finding]:
         if base_offset not in bases:
-            yield self._damage(name, 0, "the seal of a missing segment")
+            text = "the seal of a segment that is gone; opening the log removes it"
+            yield Finding(f"{self._directory}/{name}", 0, text, False)
             return
         try:
             seal = read_seal(self._disk, self._directory, base_offset)

@@ -130,9 +130,8 @@ class LogDirCheckpoints:
             try:
                 self.write_recovery_points()
             except OSError as error:
-                if not is_refusal(error):
+                if not is_refusal(error):  # without room, the schedule writes them
                     raise
-                mark("log dir: no room for the first recovery points")
 
     def write_log_start_offsets(self, also: Mapping[TopicPartition, int] | None = None) -> None:
         """Write the log start offsets that lie above their first segment, and those in `also`."""

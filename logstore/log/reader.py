@@ -37,6 +37,7 @@ from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
 from logstore.format.record import Record
 from logstore.log.loading import offset_in
+from logstore.log.losses import only_zeros
 from logstore.segment.damage import Verdict, find_batch, judge, sound_batch
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Fault, scan_buffer
@@ -190,9 +191,9 @@ class LogReader:
                 return
             except OSError as error:
                 raise self._unreadable(error) from error
-            suspect = None
             if self.next_offset != before:
-                seen = {}
+                # Not before: segments without more batches may lie between two looks at the same bytes.
+                suspect, seen = None, {}
             elif is_last:
                 if self.next_offset > self.log_end_offset:
                     raise OffsetOutOfRange(self.next_offset, self.log_start_offset, self.log_end_offset)
@@ -315,6 +316,10 @@ class LogReader:
             try:
                 # Not from `next_offset` on: the batch that holds it may begin below it.
                 behind = find_batch(file, found.position, file.size(), lowest_offset=found.next_offset)
+                if found.fault is Fault.SIZE and only_zeros(
+                    file, found.position, found.position + found.size
+                ):
+                    found.fault = Fault.ZEROS
             finally:
                 file.close()
         except OSError as error:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
@@ -36,7 +35,7 @@ from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, remove_if_exists
 from logstore.disk.marks import mark
-from logstore.errors import CorruptBatch, CorruptIndex, CorruptSeal, Damage, DamagedLog, DamageKind
+from logstore.errors import CorruptBatch, CorruptIndex, Damage, DamagedLog, DamageKind
 from logstore.format.crc import crc32c
 from logstore.log.giving_up import (
     cut_segments,
@@ -63,15 +62,14 @@ from logstore.log.loading import (
     segment_at,
 )
 from logstore.log.losses import Tail, only_zeros
+from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
-from logstore.segment.damage import Listed, Verdict, judge, judge_chain
+from logstore.segment.damage import Verdict, judge
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.indexes import IndexEntries, OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, Scanned, check_history, scan
-from logstore.segment.seal import SEAL_SUFFIX, read_seal
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
-from logstore.segment.segments import end_offset_of
 from logstore.segment.split import find_runs, leaps_over, split
 from logstore.segment.swap import swap
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
@@ -101,6 +99,7 @@ def load(
     closed_at: int | None = None,
     accept_loss: bool = False,
     is_new: bool = False,
+    reads_all: bool = False,
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
@@ -123,6 +122,7 @@ def load(
         progress or _no_progress,
         producer_expiration_ms,
         accept_loss,
+        reads_all=reads_all,
         is_new=is_new,
     )
     first = _begin(opening)
@@ -155,7 +155,7 @@ def _recover(
     """Check the segments that need it and settle everything derived from them."""
     epochs_are_sound = _read_epochs(loading)
     had_segments = bool(loading.segments)
-    durable_end, doubtful = _judge_seals(loading, recovery_point, log_start_offset)
+    durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
     reads_all = loading.opening.reads_all or not epochs_are_sound
     first = first_to_read(
@@ -187,7 +187,7 @@ def _recover(
     start = max(log_start_offset, first_base)
     _settle_epochs(loading, log_end_offset, log_start_offset)
     snapshots = _load_producers(loading, is_clean, start, log_end_offset)
-    _settle_seals(loading)
+    settle_seals(loading)
     if not loading.opening.is_new:
         loading.disk.sync_dir(loading.directory)
         for segment in loading.segments.values():
@@ -359,6 +359,8 @@ def _recover_segment(
             if was_cut:
                 break
         return next_offset, was_cut
+    if fault is None:
+        check_blocks(loading, segment)
     found.finish()
     loading.epochs = new_epochs
     loading.recovered[segment.base_offset] = has_producers
@@ -433,54 +435,6 @@ def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> Non
         name, position = file_name(base_offset, LOG_SUFFIX), segment.size
     text = f"the log ends here, and everything up to offset {durable_end} was durable"
     meet_damage(loading, Damage(DamageKind.END_LOST, name, position, end_offset, text, 0))
-
-
-def _judge_seals(loading: Loading, recovery_point: int | None, log_start_offset: int) -> tuple[int, int]:
-    """Read every seal and compare it with its segment.
-
-    Returns up to which offset everything was durable (0 if that is unknown), and the number of the first
-    segment that has to be read whatever else is known of it.
-    """
-    for base_offset, segment in loading.segments.items():
-        if file_name(base_offset, SEAL_SUFFIX) in loading.files:
-            try:
-                segment.seal = read_seal(loading.disk, loading.directory, base_offset)
-            except CorruptSeal as error:
-                loading.report.notes.append(f"{error}; it counts for nothing")
-                delete_files(loading, [file_name(base_offset, SEAL_SUFFIX)])
-    listed = [Listed(base_offset, segment.size) for base_offset, segment in loading.segments.items()]
-    seals = {base: segment.seal for base, segment in loading.segments.items() if segment.seal is not None}
-    chain = judge_chain(listed, seals, log_start_offset)
-    loading.knows_durable_end = recovery_point is not None or bool(seals)
-    durable_end = max(recovery_point or 0, chain.durable_end)
-    if not chain.damages:
-        remove_segments(loading, chain.replaced, "a later segment took its place", None)
-        return durable_end, len(loading.segments)
-    meet_damage(loading, *chain.damages)
-    base_offset, segment = loading.segments.peekitem(chain.whole)
-    segment.unseal()
-    first = chain.damages[0]
-    later = [base for base in loading.segments if base > base_offset]
-    cut_segments(loading, later, first.text, first.offset, durable_end)
-    return durable_end, chain.whole
-
-
-def _settle_seals(loading: Loading) -> None:
-    """Seal complete segments that were read and have no seal; unseal the last one.
-
-    A seal names the base that really follows: of one whose successor was being replaced that is the
-    segment that stayed.
-    """
-    bases = list(loading.segments)
-    for base_offset, successor in pairwise(bases):
-        segment = loading.segments[base_offset]
-        if segment.seal is None and base_offset in loading.recovered:
-            segment.sync_indexes()
-            segment.make_seal(end_offset_of(segment), successor)
-        else:
-            segment.follow_with(successor)
-    if bases:
-        loading.segments[bases[-1]].unseal()
 
 
 def _read_epochs(loading: Loading) -> bool:

@@ -33,7 +33,7 @@ from logstore.disk.files import File, Readable
 from logstore.errors import CorruptBatch, Damage, DamageKind
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.segment.epochs import EpochEntry
-from logstore.segment.scan import CHUNK_BYTES, HEADER_DTYPE, Fault, last_offsets_of, scan_buffer
+from logstore.segment.scan import CHUNK_BYTES, HEADER_DTYPE, Fault, last_offsets_of, scan, scan_buffer
 from logstore.segment.seal import Seal, compared_blocks
 
 SWEEP_BYTES: Final = 4 << 20
@@ -408,6 +408,30 @@ class _SegmentWalk:
                     Damage(DamageKind.CHANGED, self._name, start, low, text, end - start, end, high)
                 )
         return tuple(sorted(self._damages, key=lambda each: each.position))
+
+
+def was_rewritten(file: File, size: int, seal: Seal, next_base: int, *, is_compacted: bool) -> bool:
+    """Return whether a segment of another size than sealed is the sound work of another program.
+
+    A seal speaks for the bytes it was made of. If Kafka's cleaner has rewritten the segment since, every
+    batch is sound, in order, and below `next_base`, the base of the next segment. A segment that ends lower
+    than it was sealed has a gap, too, or its log `is_compacted`: otherwise its end may have been cut off.
+    Raises `OSError`.
+    """
+    next_offset = seal.base_offset
+    has_gap, end = False, 0
+    for found in scan(file, 0, size, base_offset=seal.base_offset):
+        if len(found.headers):
+            bases = found.headers["base_offset"].astype(np.int64)
+            expected = np.concatenate(([next_offset], found.last_offsets[:-1] + 1))
+            has_gap = has_gap or bool((bases > expected).any())
+            next_offset = int(found.last_offsets[-1]) + 1
+        end = found.end
+        if found.fault is not None:
+            return False
+    if end != size or next_offset > next_base:
+        return False
+    return is_compacted or has_gap or next_offset >= seal.end_offset
 
 
 # --- a whole directory ------------------------------------------------------------------------------

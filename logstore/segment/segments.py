@@ -363,7 +363,7 @@ def _walk(segment: Segment, position: int) -> Iterator[Located]:
                 return  # truncated meanwhile
             raise CorruptBatch(
                 f"{segment.path(LOG_SUFFIX)}: no batch at byte {position}; "
-                "verify the log and recover it, or fetch it from another replica"
+                "verify the log and recover it (`logstore recover --plan`), or fetch it from another replica"
             )
         position += start
 

@@ -16,6 +16,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.append import append_as_leader
+from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from tests.cli.conftest import Outcome
 
@@ -116,15 +117,48 @@ def test_strays_are_listed(command: Command, log_dir: Path) -> None:
 
 
 def test_reseal_takes_sound_segments_for_right(command: Command, log_dir: Path) -> None:
-    """Somebody rewrote a segment, soundly: reported until somebody says that it is right."""
+    """Somebody rewrote a segment, soundly: a note, and damage only if nothing was left out of it."""
     first = sorted((log_dir / "orders-0").glob("*.log"))[0]
     data = first.read_bytes()
     batch = int.from_bytes(data[8:12]) + 12
     first.write_bytes(data[batch:])  # as a compaction without seals would
     for suffix in (".index", ".timeindex"):
         first.with_suffix(suffix).write_bytes(b"")
-    assert first.name in dict(findings(command, log_dir, 1))
+    assert "rewritten since it was sealed" in dict(reversed(findings(command, log_dir, 0)))[first.name]
     assert command("verify", log_dir, "--reseal").code == 0
+
+
+def test_an_orphan_seal_is_a_note(command: Command, log_dir: Path) -> None:
+    """Kafka deletes old segments and leaves our seals of them."""
+    first = sorted((log_dir / "orders-0").glob("*.log"))[0]
+    for suffix in (".log", ".index", ".timeindex"):
+        first.with_suffix(suffix).unlink()
+    ((name, text),) = findings(command, log_dir, 0)
+    assert name == first.with_suffix(".seal").name
+    assert "segment that is gone" in text
+
+
+def test_recover_says_what_verify_says_and_has_a_way_past(command: Command, log_dir: Path) -> None:
+    """Damage in a sealed segment, below everything that recovery must read."""
+    first, second = sorted((log_dir / "orders-0").glob("*.log"))[:2]
+    flip(first, first.stat().st_size - 3)
+    assert first.name in dict(findings(command, log_dir, 1))
+    content = first.read_bytes()
+    for options in (["--plan"], []):
+        outcome = command("recover", log_dir / "orders-0", *options)
+        assert outcome.code == 1
+        assert first.name in outcome.err
+        assert "--accept-loss" in outcome.err
+    assert first.read_bytes() == content
+    outcome = command("recover", log_dir / "orders-0", "--accept-loss", "--json")
+    assert outcome.code == 0
+    facts = json.loads(outcome.out)
+    assert facts["lost_records"] == 40 - facts["log_end_offset"] - 1
+    assert facts["damage"][0]["file"] == first.name
+    assert not second.exists()
+    assert findings(command, log_dir, 0) == []
+    with Log.open(log_dir / "orders-0") as log:
+        assert len(list(log.read())) == facts["log_end_offset"]
 
 
 def test_reseal_takes_no_damage_for_right(command: Command, log_dir: Path) -> None:

@@ -279,3 +279,43 @@ class TestReadsBelieveNoHeader:
         file.pwrite(bytes([byte ^ 1]), second + position)
         with pytest.raises(EngineError):
             list(log.read())
+
+
+class TestRewritten:
+    """Segments that Kafka's cleaner rewrote behind our back: sound, in order, of another size than sealed."""
+
+    @pytest.mark.parametrize("recover", ["open", "accept"])
+    def test_the_seal_goes_with_a_note(self, recover: str) -> None:
+        disk, log = sealed_log()
+        log.partition.abandon()
+        path = f"{DIRECTORY}/{log_file(2)}"
+        file = disk.open(path, write=True)
+        size = file.size()
+        file.pwrite(file.pread(size // 2, size // 2), 0)  # offset 2 has a later heir
+        file.truncate(size // 2)
+        with reopened(disk, accept_loss=recover == "accept") as again:
+            assert [record.offset for record in again.read()] == [0, 1, 3, 4, 5, 6]
+            assert [note for note in again.partition.report.notes if "was rewritten" in note]
+            assert again.partition.report.damages == []
+            assert again.losses() == []
+        assert seal_name(2) not in names(disk)
+
+    def test_two_segments_merged_into_one(self) -> None:
+        disk, log = sealed_log()
+        log.partition.abandon()
+        first, second = (disk.open(f"{DIRECTORY}/{log_file(base)}", write=True) for base in (2, 4))
+        first.pwrite(second.pread(second.size(), 0), first.size())
+        disk.remove(f"{DIRECTORY}/{log_file(4)}")
+        with reopened(disk) as again:
+            assert [record.offset for record in again.read()] == [0, 1, 2, 3, 4, 5, 6]
+        assert {seal_name(2), seal_name(4)}.isdisjoint(names(disk))
+
+    def test_an_end_that_was_cut_off_is_damage(self) -> None:
+        """A prefix is sound and in order, too."""
+        disk, log = sealed_log()
+        log.partition.abandon()
+        file = disk.open(f"{DIRECTORY}/{log_file(2)}", write=True)
+        file.truncate(file.size() // 2)
+        with pytest.raises(DamagedLog, match="shorter than sealed"):
+            reopened(disk)
+        assert seal_name(2) in names(disk)

@@ -25,7 +25,6 @@ NOT_REACHED = {
     "heal: nothing was wrong with the segment, or it is gone",
     "heal: the active segment is sealed first",
     "log dir: a damaged log is taken away",
-    "log dir: no room for the first recovery points",
     "segment: one with bad bytes gets no seal",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",
