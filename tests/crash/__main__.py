@@ -24,10 +24,11 @@ from tests.crash import (
     test_generated,
     test_log_dir_points,
     test_log_points,
+    test_snapshot_points,
     test_store_points,
 )
 
-ROOMS: tuple[Any, ...] = (test_log_points, test_log_dir_points, test_store_points)
+ROOMS: tuple[Any, ...] = (test_log_points, test_log_dir_points, test_store_points, test_snapshot_points)
 HEAD = f"{'script':36}  moments   images distinct  opened   second  bad      s"
 
 
@@ -44,6 +45,7 @@ def scripts() -> dict[str, Explore]:
         for passes in range(3):
             name = f"compaction_{fill.__name__}_{passes}"
             found[name] = partial(test_compaction_points.explore, fill, passes)
+    found["snapshot_of_a_log_dir"] = test_snapshot_points.explored_log_dir
     return found
 
 

@@ -58,6 +58,12 @@ def recover(disk: Disk) -> Found:
     return numbers(disk, SOURCE), numbers(disk, TARGET) if there else None
 
 
+def recover_the_snapshot(disk: Disk) -> Found:
+    """The source alone may be beyond repair: nobody ever synced it."""
+    there = any(entry.name == "orders-0" for entry in disk.scan("/backup"))
+    return (), numbers(disk, TARGET) if there else None
+
+
 def judge(found: Found, promise: Promise) -> None:
     assert not promise.sources or found[0] in promise.sources, f"the source holds {found[0]}"
     assert found[1] in promise.snapshots, (
@@ -134,6 +140,7 @@ def explored(
     *,
     forgets: Callable[[str, str], bool] = lambda _call, _path: False,
     promise: Promise = BEFORE,
+    recover: Callable[[Disk], Found] = recover,
     **options: Any,
 ) -> CrashReport:
     return CrashLab(recover, judge, **options).explore(
@@ -189,6 +196,7 @@ def test_a_shared_segment_is_copied_before_it_is_cut(monkeypatch: pytest.MonkeyP
 def test_segments_that_their_owner_has_not_synced_are_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     loose = Promise((), (None, *(ALL[:end] for end in range(9))))
     options: dict[str, Any] = {"promise": loose, "images": 16, "kills": False, "stop_after": 1}
+    options["recover"] = recover_the_snapshot
     report = explored(snapshot_of_what_was_never_synced, **options)
     assert report.is_good, str(report)
     monkeypatch.setattr(snapshot._Making, "_sync_shared", lambda _self, _bases: None)
@@ -237,14 +245,16 @@ def judge_log_dir(found: bool, promise: tuple[bool, ...]) -> None:
     assert found in promise, "the snapshot is gone" if not found else "it was not begun"
 
 
-def explored_log_dir(forgets: Callable[[str, str], bool], **options: Any) -> CrashReport:
-    return CrashLab(recover_log_dir, judge_log_dir, kills=False, **options).explore(
+def explored_log_dir(
+    forgets: Callable[[str, str], bool] = lambda _call, _path: False, **options: Any
+) -> CrashReport:
+    return CrashLab(recover_log_dir, judge_log_dir, **{"kills": False, **options}).explore(
         log_dir, (False,), disk=lambda: ForgetfulDisk(forgets, directories=["/data"])
     )
 
 
 def test_a_log_dir_is_there_as_a_whole_or_not_at_all() -> None:
-    report = explored_log_dir(lambda _call, _path: False, images=4)
+    report = explored_log_dir(images=4)
     assert report.is_good, str(report)
 
 
