@@ -283,7 +283,8 @@ def _recover_from(loading: Loading, first_base: int, durable_end: int) -> None:
         if base_offset < next_offset:
             # It begins inside its predecessor: what it holds was written before a truncation.
             lost = [base_offset, *later]
-            behind = sound_behind(loading, None, lost, next_offset)
+            # All of them count: the offset that they lie below may be the wrong one.
+            behind = sound_behind(loading, None, lost, 0)
             if bytes_in(loading, lost) and (base_offset < durable_end or behind.batches):
                 text = f"it begins below offset {next_offset}, where the segment before it ends"
                 name = file_name(base_offset, LOG_SUFFIX)

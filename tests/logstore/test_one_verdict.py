@@ -117,3 +117,9 @@ def test_all_give_one_verdict(seed: int) -> None:
     disk = MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in damaged(seed).items()})
     verdicts = {each.__name__: each(disk) for each in (recovered, verified, dumped, read)}
     assert len(set(verdicts.values())) == 1, verdicts
+
+
+def test_a_wrong_offset_does_not_make_the_next_segment_a_leftover() -> None:
+    """Seed 431: the last batch of a segment claims an offset far above; the next segment is sound."""
+    disk = MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in damaged(431).items()})
+    assert recovered(disk) is verified(disk) is dumped(disk) is Verdict.DAMAGE
