@@ -103,13 +103,13 @@ class Engine:
         self.commits_at_once = True
         self.stored: dict[str, Outcome] = {}
         self.after_change: Then = lambda: None
-        self.after_turn: Then | None = None
+        self.after_turn: dict[Then, None] = {}
 
     def turn(self) -> None:
         """Call what the runtime calls after a turn."""
         self.after_change()
-        if self.after_turn is not None:
-            self.after_turn()
+        for serve in tuple(self.after_turn):
+            serve()
 
     def now_ms(self) -> int:
         return self.clock_ms

@@ -48,7 +48,9 @@ def test_any_broker_takes_what_the_controller_has_to_do() -> None:
 def test_without_a_controller_there_is_nobody_to_hand_it_on_to(known: int) -> None:
     async def test(nodes: Nodes, _: Asker) -> None:
         other = 1 - nodes.controller()
-        nodes.running[other].node.replicas.metadata.controller_id = known
+        metadata = nodes.running[other].node.replicas.metadata
+        await nodes.until(lambda: metadata.controller_id == nodes.controller())
+        metadata.controller_id = known
         async with Asker(nodes.addresses[other]) as client:
             made = await create(nodes, client, "t", (0, 1))
             assert made.error_code == ErrorCode.NOT_CONTROLLER
