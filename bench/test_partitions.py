@@ -46,7 +46,7 @@ PER_TOPIC = int(os.environ.get("PER_TOPIC", "25"))
 NODES = int(os.environ.get("NODES", "3"))
 PARTS = os.environ.get("PARTS", "restart,kill,delete").split(",")
 PAUSE_BAR_S = 0.5 if PARTITIONS <= 1000 else 1.0
-PRODUCER_BAR_S = 0.1
+PRODUCER_BAR_S = 0.1 if PARTITIONS <= 1000 else 1.0
 CREATION_BAR_S = 3.0
 STOP_BAR_S = 5.0
 PATIENCE_S = 600.0
