@@ -109,6 +109,9 @@ class MetadataCache:
                 self.partitions[topic_partition] = state
         if deleted:
             self.deleted = tuple(deleted)
+            left = {known.topic for known in self.partitions}
+            for topic in {each.topic for each in deleted} - left:
+                self.topic_names.pop(self.topic_ids.pop(topic, ""), None)
         return deleted
 
 

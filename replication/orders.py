@@ -45,6 +45,8 @@ from logstore.replication.replica_manager import ReplicaManager, wants_relief
 from logstore.replication.strays import is_of_another_incarnation, strays
 
 _FOR_EVER = sys.maxsize
+MOST_DELETIONS_KNOWN = 20_000
+"""Deleted replicas whose late orders are known for what they are."""
 
 # --- sessions ----------------------------------------------------------------------------------
 
@@ -489,6 +491,7 @@ def stop_one(
 def _note_deletion(
     manager: ReplicaManager, topic_partition: TopicPartition, body: StopReplicaRequest, *, is_late: bool
 ) -> None:
+    manager.topic_configs.pop(topic_partition.topic, None)  # parsed again if others are here
     manager.retries.succeeded(topic_partition)
     topic_id = body.topic_ids.get(topic_partition.topic, "")
     leader_epoch = body.partitions[topic_partition].leader_epoch
@@ -498,7 +501,10 @@ def _note_deletion(
     elif topic_id and leader_epoch != NO_EPOCH:
         # A deleted topic never returns: another topic of the same name has another id.
         is_topic_deleted = leader_epoch == BEING_DELETED
+        manager.deleted.pop(topic_partition, None)
         manager.deleted[topic_partition] = topic_id, _FOR_EVER if is_topic_deleted else leader_epoch
+        if len(manager.deleted) > MOST_DELETIONS_KNOWN:
+            del manager.deleted[next(iter(manager.deleted))]
 
 
 def _stop_serving(manager: ReplicaManager, topic_partition: TopicPartition) -> None:

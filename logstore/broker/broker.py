@@ -135,7 +135,7 @@ class Assembly:
             await store.close()
             raise
         services = Services(runtime, settings, cluster_id=cluster_id, store=store, random=random)
-        runtime.after_change = services.groups.after_change
+        runtime.after_change = services.after_change
         return cls(address, server, runtime, services, store, disk)
 
     def start(self) -> None:

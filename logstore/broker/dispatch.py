@@ -173,6 +173,12 @@ class Traffic:
         self._times: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Drop the counters of deleted topics, as Kafka does."""
+        for topic in topics:
+            for counter in (self.bytes_in, self.messages_in, self.bytes_out):
+                counter.pop(topic, None)
+
     def timing(self, request: str) -> Callable[[], None]:
         """Start a timer; call the result when the request has been answered.
 
@@ -216,6 +222,7 @@ class Services:
         self.traffic = Traffic()
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._tasks: set[asyncio.Task[Struct]] = set()
+        self._deleted = runtime.node.replicas.metadata.deleted
 
     @property
     def node(self) -> Node:
@@ -228,6 +235,13 @@ class Services:
 
     def now_ms(self) -> int:
         return self.runtime.now_ms()
+
+    def after_change(self) -> None:
+        """Follow the engine: changed roles, deleted topics."""
+        self.groups.after_change()
+        if self.metadata.deleted is not self._deleted:
+            self._deleted = self.metadata.deleted
+            self.traffic.forget({each.topic for each in self._deleted} - self.metadata.topic_ids.keys())
 
     def ask(
         self,

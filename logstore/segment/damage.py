@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -416,8 +417,11 @@ def was_rewritten(file: File, size: int, seal: Seal, next_base: int, *, is_compa
     A seal speaks for the bytes it was made of. If Kafka's cleaner has rewritten the segment since, every
     batch is sound, in order, and below `next_base`, the base of the next segment. A segment that ends lower
     than it was sealed has a gap, too, or its log `is_compacted`: otherwise its end may have been cut off.
-    Raises `OSError`.
+    An empty segment, or one whose whole blocks are all as sealed, has lost its end in any case: an unsynced
+    file after a loss of power. Raises `OSError`.
     """
+    if not size:
+        return False
     next_offset = seal.base_offset
     has_gap, end = False, 0
     for found in scan(file, 0, size, base_offset=seal.base_offset):
@@ -431,7 +435,11 @@ def was_rewritten(file: File, size: int, seal: Seal, next_base: int, *, is_compa
             return False
     if end != size or next_offset > next_base:
         return False
-    return is_compacted or has_gap or next_offset >= seal.end_offset
+    if next_offset >= seal.end_offset:
+        return True
+    whole = list(islice(compared_blocks(file, seal), size // seal.block_bytes))
+    is_cut = bool(whole) and all(is_right for _, _, is_right in whole)
+    return (is_compacted or has_gap) and not is_cut
 
 
 # --- a whole directory ------------------------------------------------------------------------------

@@ -319,3 +319,20 @@ class TestRewritten:
         with pytest.raises(DamagedLog, match="shorter than sealed"):
             reopened(disk)
         assert seal_name(2) in names(disk)
+
+    @pytest.mark.parametrize("left", ["nothing", "a megabyte and more"])
+    def test_in_a_compacted_log_too(self, left: str) -> None:
+        """An unsynced file loses its end, or all of it, with the power; a cleaner changes what it leaves."""
+        config = LogConfig(cleanup_policy="compact", segment_bytes=4 << 20)
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000)
+        ends = []
+        for number in range(30):
+            log.append([(b"%d" % number, b"v" * 100_000)])
+            ends.append(log.partition.segments[-1].size)
+        log.partition.roll()
+        log.flush()
+        log.partition.abandon()
+        disk.open(f"{DIRECTORY}/{log_file(0)}", write=True).truncate(ends[19] if left != "nothing" else 0)
+        with pytest.raises(DamagedLog, match="shorter than sealed"):
+            Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000)

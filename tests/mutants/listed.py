@@ -300,8 +300,8 @@ _RECOVERY: Final = [
         ),
         (
             "tail-cut-below-the-durable-end",
-            "below_durable=next_offset < durable_end) is Verdict.DAMAGE",
-            "below_durable=next_offset < 0) is Verdict.DAMAGE",
+            "below_durable = next_offset < durable_end if loading.knows_durable_end else None",
+            "below_durable = next_offset < 0 if loading.knows_durable_end else None",
         ),
         ("lost-end-not-reported", "max(end_offset, log_start_offset) >= durable_end:", "end_offset >= 0:"),
         (

@@ -56,6 +56,17 @@ def test_a_deleted_topic_leaves_the_cache() -> None:
     assert not cache.partitions
 
 
+def test_the_id_of_a_deleted_topic_is_forgotten_with_its_last_partition() -> None:
+    """Else the cache grows with every topic that there ever was, and a deleted one still has settings."""
+    cache = MetadataCache()
+    second = TopicPartition("t", 1)
+    cache.update(update({TP: state(1, 5), second: state(1, 5)}, topic_ids={"t": "first"}))
+    cache.update(update({second: state(-2, 5)}, topic_ids={"t": "first"}))
+    assert (cache.topic_ids, cache.topic_names) == ({"t": "first"}, {"first": "t"})
+    cache.update(update({TP: state(-2, 5)}, topic_ids={"t": "first"}))
+    assert (cache.topic_ids, cache.topic_names) == ({}, {})
+
+
 def test_a_new_incarnation_of_a_topic_starts_its_epochs_anew() -> None:
     """S59: without topic ids epoch 0 of the new topic would look old for ever."""
     cache = MetadataCache()
