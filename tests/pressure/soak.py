@@ -29,6 +29,9 @@ _SETTINGS: Final = {
     "log.segment.bytes": 50_000,
     "log.retention.check.interval.ms": 1_000,
     "log.cleaner.backoff.ms": 1_000,
+    # Each round has producers of its own. A log remembers one for a day: 2 KiB.
+    "producer.id.expiration.ms": 10_000,
+    "producer.id.expiration.check.interval.ms": 5_000,
 }
 _SETTLED_S: Final = 3.0
 
