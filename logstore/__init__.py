@@ -3,6 +3,7 @@
     log            Log: append, read, truncate, flush; stand_alone: one that owns its directory
     log_manager    the logs of a node, over log dirs that fail one by one
     reader         LogReader: a directory that another process owns
+    queue          Queue: jobs that are delivered until they are acknowledged
       recovery     what opening a directory finds, cuts and rebuilds
       segment      a `.log` with its indexes: offset_index, time_index, transaction_index
       scan         thousands of batch headers at once
@@ -22,6 +23,7 @@ from logstore.lazily import names_from
 from logstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from logstore.async_log import AsyncLog
     from logstore.config import LogConfig
     from logstore.errors import (
         CorruptBatch,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         LogClosed,
         LogDirOffline,
         LogGone,
+        LogTruncated,
         OffsetOutOfRange,
         OutOfOrderSequence,
         PolicyViolation,
@@ -45,24 +48,36 @@ if TYPE_CHECKING:
     from logstore.format.batch import Batch, encode_batch, walk
     from logstore.format.compression import Codec
     from logstore.format.record import Header, Record
+    from logstore.log.cursors import Cursor
+    from logstore.log.following import Follower
     from logstore.log.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
     from logstore.log.losses import Loss
     from logstore.log.manager import LogManager
     from logstore.log.manager_config import LogManagerConfig
     from logstore.log.producer_state import OpenTransaction, ProducerStateConfig
     from logstore.log.reader import LogReader
+    from logstore.log.serializers import Serializer
+    from logstore.log.writer import Pending, Writer
+    from logstore.queue.config import QueueConfig
+    from logstore.queue.messages import Message
+    from logstore.queue.queue import Queue
+    from logstore.queue.tasks import AsyncQueue
     from logstore.segment.transaction_index import AbortedTransaction
 
 __all__ = [
     "AbortedTransaction",
     "AppendInfo",
+    "AsyncLog",
+    "AsyncQueue",
     "Batch",
     "Codec",
     "CorruptBatch",
+    "Cursor",
     "DamagedLog",
     "DiskFull",
     "FetchIsolation",
     "FetchedBytes",
+    "Follower",
     "Header",
     "InvalidConfig",
     "InvalidProducerEpoch",
@@ -77,17 +92,24 @@ __all__ = [
     "LogManager",
     "LogManagerConfig",
     "LogReader",
+    "LogTruncated",
     "Loss",
+    "Message",
     "OffsetOutOfRange",
     "OpenTransaction",
     "OutOfOrderSequence",
+    "Pending",
     "PolicyViolation",
     "ProducerStateConfig",
+    "Queue",
+    "QueueConfig",
     "Record",
     "RecordBatchTooLarge",
     "RecordTooLarge",
+    "Serializer",
     "TimestampOffset",
     "UnsupportedCompression",
+    "Writer",
     "__version__",
     "encode_batch",
     "walk",
@@ -96,6 +118,7 @@ __all__ = [
 __getattr__ = names_from(
     __name__,
     {
+        "async_log": ("AsyncLog",),
         "format.batch": ("Batch", "encode_batch", "walk"),
         "format.compression": ("Codec",),
         "config": ("LogConfig",),
@@ -111,6 +134,7 @@ __getattr__ = names_from(
             "LogClosed",
             "LogDirOffline",
             "LogGone",
+            "LogTruncated",
             "OffsetOutOfRange",
             "OutOfOrderSequence",
             "PolicyViolation",
@@ -118,12 +142,20 @@ __getattr__ = names_from(
             "RecordTooLarge",
             "UnsupportedCompression",
         ),
+        "log.cursors": ("Cursor",),
+        "log.following": ("Follower",),
         "log.log": ("AppendInfo", "FetchedBytes", "FetchIsolation", "Log", "TimestampOffset"),
         "log.manager": ("LogManager",),
         "log.manager_config": ("LogManagerConfig",),
         "log.losses": ("Loss",),
         "log.producer_state": ("OpenTransaction", "ProducerStateConfig"),
         "log.reader": ("LogReader",),
+        "log.serializers": ("Serializer",),
+        "log.writer": ("Pending", "Writer"),
+        "queue.config": ("QueueConfig",),
+        "queue.messages": ("Message",),
+        "queue.queue": ("Queue",),
+        "queue.tasks": ("AsyncQueue",),
         "format.record": ("Header", "Record"),
         "segment.transaction_index": ("AbortedTransaction",),
     },

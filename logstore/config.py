@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from logstore.errors import InvalidConfig
+
+SettingValue: TypeAlias = str | int | float
+"""A setting as text, or in its own type; a bool is an int."""
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -280,6 +282,11 @@ class LogConfig:
         choices=("replicated", "synced"),
         at="controller",
     )
+    retain_for_cursors: bool = setting(
+        False,
+        "Whether retention by size and time keeps what the slowest cursor of the log has not read.",
+        at="retention",
+    )
     leader_replication_throttled_replicas: str = setting(
         "", "The replicas whose replication is throttled on the leader.", at="nowhere", only=_THROTTLED
     )
@@ -369,12 +376,13 @@ class LogConfig:
         return level
 
     @classmethod
-    def from_kafka(cls, settings: Mapping[str, str], *, base: LogConfig | None = None) -> LogConfig:
+    def from_kafka(cls, settings: Mapping[str, SettingValue], *, base: LogConfig | None = None) -> LogConfig:
         """Read `{"segment.bytes": "1048576"}` on top of `base` (default: the defaults).
 
-        Raises `InvalidConfig` for an unknown name, for text of the wrong type, and for values that the
-        constructor refuses.
+        Values are text as in Kafka, or of the setting's type. Raises `InvalidConfig` for an unknown name, for
+        a value of the wrong type, and for values that the constructor refuses.
         """
+        check_mapping(settings)
         known = {kafka_name(each.name): each for each in fields(cls)}
         refuse_unknown(settings.keys() - known.keys(), known, BROKER_NAMES)
         values = {known[name].name: parsed(known[name], name, text) for name, text in settings.items()}
@@ -416,6 +424,8 @@ def refuse_unknown(unknown: Collection[str], known: Collection[str], others: Map
     """
     if not unknown:
         return
+    from difflib import get_close_matches
+
     hints = []
     for name in sorted(unknown):
         meant = [others[name]] if name in others else get_close_matches(name, sorted(known), n=1)
@@ -423,9 +433,20 @@ def refuse_unknown(unknown: Collection[str], known: Collection[str], others: Map
     raise InvalidConfig(f"unknown settings: {', '.join(hints)}; see docs/configuration.md")
 
 
-def parsed(setting: Field[Any], name: str, text: str) -> Any:
-    """Parse `text` as the setting's type. Raises `InvalidConfig` with the setting's `name`."""
-    return _PARSERS[type(setting.default)](name, text)
+def check_mapping(settings: object) -> None:
+    """Raise `InvalidConfig` unless the settings are a mapping of names."""
+    if not isinstance(settings, Mapping):
+        raise InvalidConfig(
+            f'settings are a mapping such as {{"segment.bytes": "1048576"}}, not {type(settings).__name__}'
+        )
+
+
+def parsed(setting: Field[Any], name: str, given: SettingValue) -> Any:
+    """Parse text as the setting's type. Raises `InvalidConfig` with the setting's `name`."""
+    if not isinstance(given, str):
+        _check_type(name, given, setting.default)
+        return given
+    return _PARSERS[type(setting.default)](name, given)
 
 
 def _check_type(name: str, value: object, default: object) -> None:

@@ -2,6 +2,7 @@
 
 EngineError
 ├── OffsetOutOfRange               1   the message and the error carry both bounds
+│   └── LogTruncated               1   a follower's records were removed by a truncation
 ├── CorruptBatch                   2   retriable: the sender still has the bytes
 ├── LogGone                        3   a reader's directory does not exist
 ├── RecordTooLarge                10   one batch above max.message.bytes
@@ -56,6 +57,17 @@ class OffsetOutOfRange(EngineError):
         self.offset = offset
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
+
+
+class LogTruncated(OffsetOutOfRange):
+    """A truncation removed records after a follower had returned them; `log_end_offset` is the cut."""
+
+    def __init__(self, offset: int, log_start_offset: int, cut_at: int) -> None:
+        super().__init__(offset, log_start_offset, cut_at)
+        self.args = (
+            f"the log was truncated at offset {cut_at} after the records before {offset} were read; "
+            f"seek({cut_at}) continues with what has replaced them",
+        )
 
 
 class CorruptBatch(EngineError):
@@ -188,6 +200,7 @@ class DamageKind(StrEnum):
     END_LOST = "end lost"
     CHANGED = "differs from its seal"
     INDEX = "bad index of aborted transactions"
+    DERIVED = "derived file differs from the log"
 
 
 class Damage(NamedTuple):

@@ -8,6 +8,7 @@ from enum import Enum
 from logstore.errors import InvalidConfig
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.durability import Durability
+from logstore.replication.messages import Endpoint
 
 
 class LagCriterion(Enum):
@@ -44,6 +45,8 @@ class NodeConfig:
     broker_rack: str = ""
     """Rack of the broker. Used to spread replicas and to select nearby replicas for consumers."""
     port: int = 0
+    endpoints: tuple[Endpoint, ...] = ()
+    """Named listeners, the one for brokers first; empty for a single plain one."""
     durability: Durability = Durability.REPLICATED
     """Durability level of topics without `durability.level`: `replicated` or `synced`."""
     zookeeper_session_timeout_ms: int = 18_000

@@ -131,10 +131,11 @@ class SyncDone(NamedTuple):
 
 
 class DamageFound(NamedTuple):
-    """A scrub found these damages in the log of a partition here."""
+    """A scrub found these damages in the log of a partition here, and rebuilt these derived files."""
 
     topic_partition: TopicPartition
     damages: tuple[Damage, ...]
+    rebuilt: tuple[Damage, ...] = ()
 
 
 StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired

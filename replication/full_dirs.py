@@ -20,6 +20,24 @@ PROBE_MS = 1_000
 ASK_AGAIN_MS = 30_000
 
 
+class Relief:
+    """Limits how often a node asks for its leaderships to go elsewhere: once in 30 seconds."""
+
+    def __init__(self) -> None:
+        self._due_ms = 0
+
+    def ask_at_once(self) -> None:
+        """Make the next request due: there is a new reason."""
+        self._due_ms = 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether to ask now; the next request is due in a while then."""
+        if now_ms < self._due_ms:
+            return False
+        self._due_ms = now_ms + ASK_AGAIN_MS
+        return True
+
+
 class FullDirs:
     """The full log dirs of a node. `free` returns the free bytes of a log dir."""
 
@@ -31,7 +49,6 @@ class FullDirs:
         self.found: set[str] = set()
         """Log dirs in which an append of this turn found no room."""
         self._free = free
-        self._ask_at_ms = 0
 
     def begin(self, now_ms: int) -> list[str]:
         """Begin the state for the dirs that were found full in this turn; return those that are new."""
@@ -40,7 +57,6 @@ class FullDirs:
         if new:
             self.since_ms.update(dict.fromkeys(new, now_ms))
             self.deadline_ms = now_ms + PROBE_MS if self.deadline_ms is None else self.deadline_ms
-            self._ask_at_ms = now_ms
         return new
 
     def probe(self, now_ms: int) -> list[str]:
@@ -52,10 +68,3 @@ class FullDirs:
             del self.since_ms[path]
         self.deadline_ms = now_ms + PROBE_MS if self.since_ms else None
         return ended
-
-    def may_ask(self, now_ms: int) -> bool:
-        """Whether to ask now that leaderships go elsewhere; True once in a while."""
-        if not self.since_ms or now_ms < self._ask_at_ms:
-            return False
-        self._ask_at_ms = now_ms + ASK_AGAIN_MS
-        return True

@@ -25,7 +25,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import Damage, DiskFull, LogDirOffline, OutOfResources
-from logstore.log.heal import CannotMend, Found, Mended, Steps, Wanted, mend
+from logstore.log.heal import CannotMend, Flush, Found, Mended, Steps, Wanted, mend
 from logstore.replication.effects import Send
 from logstore.replication.messages import (
     DEBUGGING_REPLICA_ID,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 FETCH_BYTES: Final = 1 << 20
 LONGEST_PAUSE_MS: Final = 60_000
-ASK_AGAIN_MS: Final = 30_000
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class DamagedReplica:
     asked: int = -1
     """The replica that was asked last."""
     due_ms: int | None = 0
-    """When to continue; None while an answer is under way and has no deadline."""
+    """When to continue; None while a flush is under way, whose end is told."""
     pause_ms: int = 0
 
     def stop(self) -> None:
@@ -82,11 +81,13 @@ class DamagedReplicas:
     def __init__(self) -> None:
         self.known: dict[TopicPartition, DamagedReplica] = {}
         self.found: list[tuple[TopicPartition, Damage]] = []
-        """What was found in this turn."""
+        """Damage found in this turn."""
+        self.rebuilt: list[tuple[TopicPartition, Damage]] = []
+        """Derived files that differed from the log, and were rebuilt in this turn."""
+        self.rebuilt_total = 0
         self.found_total = 0
         self.healed_total = 0
         """Segments that were mended."""
-        self._ask_at_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
@@ -104,17 +105,6 @@ class DamagedReplicas:
         known = self.known.get(topic_partition)
         return known is None or bool(known.failed)
 
-    def may_ask(self, now_ms: int) -> bool:
-        """Whether to ask now that leaderships go elsewhere; True once in a while."""
-        if now_ms < self._ask_at_ms:
-            return False
-        self._ask_at_ms = now_ms + ASK_AGAIN_MS
-        return True
-
-    def ask_at_once(self) -> None:
-        """Let the next `may_ask` be True."""
-        self._ask_at_ms = 0
-
     def forget(self, topic_partition: TopicPartition) -> None:
         """Drop a replica whose log is gone."""
         known = self.known.pop(topic_partition, None)
@@ -122,12 +112,17 @@ class DamagedReplicas:
             known.stop()
 
 
-# --- what was found -----------------------------------------------------------------------------
+# --- found damage --------------------------------------------------------------------------------
 
 
 def begin(manager: ReplicaManager, now_ms: int) -> None:
-    """Begin the state for what this turn found."""
+    """Enter the damage that this turn found."""
     damaged = manager.damaged
+    rebuilt, damaged.rebuilt = damaged.rebuilt, []
+    for topic_partition, damage in rebuilt:
+        mark("heal: a derived file was rebuilt")
+        damaged.rebuilt_total += 1
+        manager.note(topic_partition, "rebuilds a file", now_ms, reason=str(damage))
     found, damaged.found = damaged.found, []
     for topic_partition, damage in found:
         base_offset = int(damage.file[:20])
@@ -135,8 +130,9 @@ def begin(manager: ReplicaManager, now_ms: int) -> None:
         partition = manager.partitions.get(topic_partition)
         if partition is None or (known and base_offset in known.damages):
             continue
-        if 0 <= damage.end_offset <= partition.log.log_start_offset:
-            continue  # it was deleted, and its segment goes soon
+        successor = partition.log.segments.higher(base_offset)
+        if successor is not None and successor.base_offset <= partition.log.log_start_offset:
+            continue  # all of its segment was deleted, and goes soon
         mark("heal: damage is found")
         if known is None:
             known = damaged.known[topic_partition] = DamagedReplica(now_ms, due_ms=now_ms)
@@ -144,17 +140,31 @@ def begin(manager: ReplicaManager, now_ms: int) -> None:
         known.failed, known.pause_ms = "", 0
         known.due_ms = now_ms if known.steps is None else known.due_ms
         damaged.found_total += 1
-        damaged.ask_at_once()
+        manager.relief.ask_at_once()
         manager.note(topic_partition, "finds damage", now_ms, reason=str(damage))
 
 
 def take_note(manager: ReplicaManager, topic_partition: TopicPartition, damages: Iterable[Damage]) -> None:
-    """Note damage that somebody met: a read, a compaction, a scrub."""
+    """Note damage that a read, a compaction or a scrub has found."""
     manager.damaged.found += [(topic_partition, damage) for damage in damages]
 
 
+def take_note_of_rebuilt(
+    manager: ReplicaManager, topic_partition: TopicPartition, rebuilt: Iterable[Damage]
+) -> None:
+    """Note derived files that a read, a scrub or a mending has rebuilt."""
+    manager.damaged.rebuilt += [(topic_partition, damage) for damage in rebuilt]
+
+
+def after_read(manager: ReplicaManager, partition: Partition) -> None:
+    """Note the indexes that reads of this log have rebuilt since the last call."""
+    if met := partition.log.rebuilt:
+        take_note_of_rebuilt(manager, partition.topic_partition, met)
+        met.clear()
+
+
 def after_compaction(manager: ReplicaManager) -> None:
-    """Note what the cleaner met since the last call."""
+    """Note the damage that the cleaner has found since the last call."""
     met = manager.logs.cleaner.damages
     for topic_partition, damage in met:
         take_note(manager, topic_partition, (damage,))
@@ -201,6 +211,10 @@ def _advance(
             if wanted is None:
                 known.wanted, known.due_ms = None, now_ms + 1
                 return
+            if isinstance(wanted, Flush):
+                known.wanted, known.due_ms = None, None
+                manager.flushes.demand(topic_partition, partition.log.log_end_offset)
+                return
             if wanted != known.wanted:
                 known.wanted, known.sources = wanted, _sources(partition)
                 known.refusals, known.is_out_of_reach = {}, False
@@ -208,12 +222,12 @@ def _advance(
                 known.refusals[known.asked] = "its batches are not the ones that were here"
     except StopIteration as stop:
         _mended(manager, topic_partition, known, stop.value, now_ms)
-    except CannotMend as error:
+    except CannotMend:
         known.stop()
         if partition.log.segments.get(known.base_offset) is None:
             _mended(manager, topic_partition, known, Mended(False), now_ms)
         else:
-            _pause(manager, known, now_ms, str(error))
+            _pause(manager, known, now_ms)
     except (LogDirOffline, OSError) as error:
         known.stop()
         manager.take_offline(topic_partition, error)
@@ -223,7 +237,7 @@ def _advance(
             manager.found_full(topic_partition)
         elif not isinstance(error, OutOfResources):
             known.failed = str(error)
-        _pause(manager, known, now_ms, str(error))
+        _pause(manager, known, now_ms)
     else:
         _ask_next(manager, partition, known, now_ms)
 
@@ -265,10 +279,10 @@ def _ask_next(manager: ReplicaManager, partition: Partition, known: DamagedRepli
             f"{wanted.end_offset - 1} sound ({texts or 'there is none'})"
         )
         manager.note(partition.topic_partition, "stays damaged", now_ms, reason=known.failed)
-    _pause(manager, known, now_ms, texts)
+    _pause(manager, known, now_ms)
 
 
-def _pause(manager: ReplicaManager, known: DamagedReplica, now_ms: int, why: str) -> None:
+def _pause(manager: ReplicaManager, known: DamagedReplica, now_ms: int) -> None:
     known.pause_ms = min(max(2 * known.pause_ms, manager.config.replica_fetch_backoff_ms), LONGEST_PAUSE_MS)
     known.due_ms = now_ms + known.pause_ms
 
@@ -294,12 +308,16 @@ def _mended(
     known.stop()
     known.damages.pop(known.base_offset, None)
     known.failed, known.pause_ms, known.due_ms = "", 0, now_ms
+    take_note_of_rebuilt(manager, topic_partition, done.rebuilt)
     if done.was_damaged:
         mark("heal: a segment is mended")
         manager.damaged.healed_total += 1
         kept = f", the bad bytes are in quarantine as loss {done.loss_id}" if done.loss_id else ""
         text = f"{known.base_offset:020d}.log: {done.fetched} batches from other replicas{kept}"
         manager.note(topic_partition, "mends its log", now_ms, reason=text)
+    elif done.rebuilt:
+        mark("heal: only derived files were damaged")
+        begin(manager, now_ms)
     else:
         mark("heal: nothing was wrong with the segment, or it is gone")
         text = f"{known.base_offset:020d}.log is sound, or was deleted"
@@ -329,6 +347,13 @@ def owner_of(manager: ReplicaManager, correlation_id: int) -> TopicPartition | N
         if known.correlation_id == correlation_id:
             return topic_partition
     return None
+
+
+def on_flushed(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> None:
+    """Continue a mending that waits for the end of a flush."""
+    known = manager.damaged.known.get(topic_partition)
+    if known is not None and known.steps is not None and known.wanted is None:
+        known.due_ms = now_ms
 
 
 def on_disconnected(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> None:

@@ -38,14 +38,34 @@ LARGEST_TIMESTAMP = -3
 """In place of a timestamp in ListOffsets: the record with the largest timestamp (KIP-734)."""
 
 
+class Endpoint(NamedTuple):
+    """Where others reach one of a broker's listeners. The engine hands it on and does not look inside."""
+
+    listener: str
+    host: str
+    port: int
+    protocol: int = 0
+    """Kafka's number of the security protocol."""
+
+
 class BrokerEndpoint(NamedTuple):
-    """The address of a live broker; `epoch` is its incarnation."""
+    """The address of a live broker; `epoch` is its incarnation.
+
+    A broker with named listeners has `endpoints`; `host` and `port` are then those of the first one.
+    """
 
     broker_id: int
     host: str = ""
     port: int = 0
     epoch: int = -1
     rack: str = ""
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def on(self, listener: str) -> tuple[str, int] | None:
+        """Return host and port of the listener of this name; None if the broker does not have it."""
+        if not self.endpoints or not listener:
+            return self.host, self.port
+        return next(((each.host, each.port) for each in self.endpoints if each.listener == listener), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +514,8 @@ class OngoingReassignment(NamedTuple):
 class ListPartitionReassignmentsResponse:
     error: ErrorCode
     partitions: Mapping[TopicPartition, OngoingReassignment] = field(default_factory=dict)
+    deletions: Mapping[str, str] = field(default_factory=dict)
+    """Of all topics, if all were asked for: those being deleted, and what each waits for."""
 
 
 # --- administration: clients to leaders -------------------------------------------------------

@@ -304,8 +304,9 @@ class Node:
                 if session_id != self.session_id:
                     return []
                 return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
-            case DamageFound(topic_partition, damages):
+            case DamageFound(topic_partition, damages, rebuilt):
                 healing.take_note(self.replicas, topic_partition, damages)
+                healing.take_note_of_rebuilt(self.replicas, topic_partition, rebuilt)
                 return self.replicas.end_turn(now_ms)
             case SyncDone(topic_partition):
                 effects = self.replicas.on_sync_done(event, now_ms)
@@ -407,6 +408,8 @@ class Node:
             continues=tuple(self._former_epochs),
             damaged=tuple(sorted(self.logs.damaged)),
             rack=self.config.broker_rack,
+            endpoints=self.config.endpoints,
+            keeps_topics=not self.config.controller.delete_topic_enable,
         )
         return self._registration(
             Create(broker_path(self.node_id), encode_broker(registration), ephemeral=True, make_parents=True),

@@ -23,6 +23,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline, OutOfResources
+from logstore.replication import healing
 from logstore.replication.effects import Address, Effect, Peer, Sync, answer
 from logstore.replication.errors import AnotherShouldLead
 from logstore.replication.messages import (
@@ -398,6 +399,8 @@ def _create(
     was_clean = logs.was_clean or log.was_created
     partition = Partition(log, manager.config, manager.metadata, manager.counters, was_clean=was_clean)
     manager.partitions[topic_partition] = partition
+    healing.take_note(manager, topic_partition, log.report.met)
+    log.report.met.clear()
     manager.deleted.pop(topic_partition, None)
     return partition
 

@@ -107,7 +107,7 @@ class Partition:
         self.agreed_epoch = NO_EPOCH
         """The latest leader epoch in which the leader confirmed that this log is a prefix of its own."""
         self.doomed: tuple[int, int] | None = None
-        """Leader epoch and offset: what that leader told this log to cut, as soon as there is room for it."""
+        """A leader epoch and an offset: that leader ordered a cut there, which waits for room on the disk."""
         self.refusals = Refusals()
         self.remote_replicas: dict[int, RemoteReplica] = {}
         """The followers as their leader knows them; empty on a follower."""
@@ -310,13 +310,13 @@ class Partition:
                 f"{self.topic_partition} has {len(self.isr.committed)} replicas in sync, "
                 f"min.insync.replicas is {self.min_insync}; retry"
             )
-            self.refusals.note(data, refusal, now_ms)
+            self.refusals.note(data, refusal, now_ms, self.log.producer_state)
             raise refusal
         log, ends = self.log, self._ends
         try:
             info = append_as_leader(log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except OutOfResources as error:
-            self.refusals.note(data, error, now_ms)
+            self.refusals.note(data, error, now_ms, log.producer_state)
             raise
         has_moved = self.advance_high_watermark(now_ms)
         high_watermark = log.high_watermark

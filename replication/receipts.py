@@ -1,4 +1,4 @@
-"""Receipts: what is proven of a record at its leader. Pure.
+"""Receipts: the durability of a record, as far as its leader can prove it. Pure.
 
     written here → synced here → committed → synced on k of n replicas
 
@@ -19,7 +19,7 @@ from logstore.replication.partition import Partition
 
 
 class Receipt(NamedTuple):
-    """What is proven of the record at `offset`, by its leader, now.
+    """The proven durability of the record at `offset` at this moment.
 
     `written_on` and `synced_on` of the `replicas` are known to have it, in their page cache or on their disk;
     there may be more. `is_committed`: no leader that is elected cleanly lacks it.

@@ -16,6 +16,7 @@ from logstore.disk.files import Buffer
 from logstore.errors import CorruptBatch
 from logstore.format.batch import Batch
 from logstore.format.record import MAX_INT, subtract_sequence
+from logstore.log.producer_state import ProducerEntry, ProducerState
 
 REMEMBERED_MS = 60_000
 """A producer that has not repeated its batch by then has given it up; those behind it are out of order."""
@@ -43,10 +44,13 @@ class Refusals:
         """Forget all of them: the leadership is over, or begins."""
         self._refused.clear()
 
-    def note(self, data: Buffer, error: EngineError, now_ms: int) -> None:
-        """Remember that the batch in `data` was refused with `error`, a retriable one."""
+    def note(self, data: Buffer, error: EngineError, now_ms: int, producers: ProducerState) -> None:
+        """Remember that the batch in `data` was refused with `error`, a retriable one.
+
+        A batch that the log holds, by its `producers`, is a repetition: what follows it leaves no gap.
+        """
         batch = _sequenced(data)
-        if batch is None:
+        if batch is None or _is_repeated(batch, producers.get(batch.producer_id)):
             return
         known = self._refused.pop(batch.producer_id, None)
         sequence = batch.base_sequence
@@ -82,6 +86,15 @@ def _sequenced(data: Buffer) -> Batch | None:
     except CorruptBatch:
         return None  # the append says what is wrong with it
     return batch if batch.has_producer_id and batch.base_sequence >= 0 else None
+
+
+def _is_repeated(batch: Batch, producer: ProducerEntry | None) -> bool:
+    return (
+        producer is not None
+        and producer.epoch == batch.producer_epoch
+        and producer.last_sequence >= 0
+        and not _follows(batch.base_sequence, producer.last_sequence)
+    )
 
 
 def _follows(sequence: int, before: int) -> bool:

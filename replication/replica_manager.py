@@ -39,7 +39,7 @@ from logstore.replication.errors import (
 from logstore.replication.fetch_sessions import FetchSession, Place
 from logstore.replication.flushes import Flushes
 from logstore.replication.follower import FollowerResponse, Followers
-from logstore.replication.full_dirs import FullDirs
+from logstore.replication.full_dirs import FullDirs, Relief
 from logstore.replication.healing import DamagedReplicas
 from logstore.replication.isr import CommittedIsr, PendingIsr
 from logstore.replication.isr_channel import IsrChannel
@@ -112,6 +112,7 @@ class ReplicaManager:
         self.isr_channel = IsrChannel(config)
         self.flushes = Flushes(self.effects.append)
         self.full_dirs = FullDirs(logs.free)
+        self.relief = Relief()
         self.damaged = DamagedReplicas()
         self.followers = Followers(
             config,
@@ -184,8 +185,9 @@ class ReplicaManager:
         if self.full_dirs.found:
             for path in self.full_dirs.begin(now_ms):
                 _note_full(self, path, "has no room", now_ms)
+                self.relief.ask_at_once()
             _ask_for_relief(self, now_ms)
-        if self.damaged.found:
+        if self.damaged.found or self.damaged.rebuilt:
             healing.begin(self, now_ms)
             _ask_for_relief(self, now_ms)
         if self.damaged.known:
@@ -405,7 +407,9 @@ class ReplicaManager:
         elif partition is not None:
             self.advance(partition, now_ms)
             self.report_synced(partition)
-            self.flushes.want(partition)
+            healing.on_flushed(self, event.topic_partition, now_ms)
+            if partition.is_synced:
+                self.flushes.want(partition)
         return self.end_turn(now_ms)
 
     # --- high watermarks and ISRs --------------------------------------------------------------
@@ -508,12 +512,11 @@ def wants_relief(manager: ReplicaManager, partition: Partition, isr: Collection[
 
 def _ask_for_relief(manager: ReplicaManager, now_ms: int) -> None:
     """Have the controller assign the roles here again, if others can take leaderships over."""
-    full, damaged = manager.full_dirs, manager.damaged
-    if (full.since_ms or damaged.known) and any(
+    if (manager.full_dirs.since_ms or manager.damaged.known) and any(
         partition.is_leader and wants_relief(manager, partition, partition.isr.committed)
         for partition in manager.partitions.values()
     ):
-        manager.failures += full.may_ask(now_ms) or (bool(damaged.known) and damaged.may_ask(now_ms))
+        manager.failures += manager.relief.is_due(now_ms)
 
 
 def _note_full(manager: ReplicaManager, path: str, what: str, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord
-from logstore.replication import membership, reading
+from logstore.replication import healing, membership, reading
 from logstore.replication.config import ReplicaSelector
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Address, Client, Effect, Reply, answer
@@ -98,8 +98,7 @@ def _append(
         code = manager.guard(topic_partition, error)
         return Status(ProduceResult(code, message=str(error), record_errors=blamed))
     manager.waiting.wake(topic_partition)
-    if partition.is_synced:
-        manager.flushes.want(partition)
+    manager.flushes.want(partition)
     result = ProduceResult(ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset)
     if acks != ACKS_ALL:
         return Status(result)
@@ -391,14 +390,17 @@ def _read_one(
     room: int,
 ) -> FetchResult:
     try:
-        return reading.read(
-            _partition_to_read(manager, topic_partition, wanted.topic_id),
+        partition = _partition_to_read(manager, topic_partition, wanted.topic_id)
+        result = reading.read(
+            partition,
             body,
             wanted,
             max_bytes=max(min(wanted.max_bytes, room), 0),
             # The first batch of a response may have any size, or it could never be read.
             at_least_one=room == body.max_bytes,
         )
+        healing.after_read(manager, partition)
+        return result
     except (EngineError, OSError) as error:
         return FetchResult(manager.guard(topic_partition, error))
 

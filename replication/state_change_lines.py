@@ -41,12 +41,16 @@ class Wanted(NamedTuple):
     def named_in(self, text: str) -> TopicPartition | None:
         """Return the first selected partition in `text`; None without one."""
         for topic, digits in _PARTITION.findall(text):
-            partition = int(digits)
-            if (not self.topics or topic in self.topics) and (
-                not self.partitions or partition in self.partitions
-            ):
-                return TopicPartition(topic, partition)
+            found = TopicPartition(topic, int(digits))
+            if self.selects(found):
+                return found
         return None
+
+    def selects(self, found: TopicPartition) -> bool:
+        """Whether the partition is selected."""
+        return (not self.topics or found.topic in self.topics) and (
+            not self.partitions or found.partition in self.partitions
+        )
 
 
 def wanted_lines(file: int, raw_lines: Iterable[bytes], wanted: Wanted) -> Iterator[Line]:

@@ -280,7 +280,7 @@ class _Pass:
         cleaned.sync_log()
         cleaned.sync_indexes()
         cleaned.aborts.replace(entries)
-        cleaned.make_seal(end_offset, successor)
+        cleaned.sealing.make(end_offset, successor)
         self._disk.sync_dir(self._log.directory)
 
     def _base_after(self, base_offset: int) -> int:
@@ -305,7 +305,7 @@ class _Pass:
         )
         successors = [*(run.base_offset for run in runs[1:]), successor]
         for each, run, following in zip(self._cleaned, runs, successors, strict=True):
-            each.make_seal(run.end_offset, following)
+            each.sealing.make(run.end_offset, following)
         self._disk.sync_dir(self._log.directory)
         if replace_segments(
             self._log, [segment], self._cleaned, generation=self._generation, now_ms=self._now_ms

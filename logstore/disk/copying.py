@@ -68,6 +68,17 @@ def make_own(disk: Disk, path: str) -> bool:
     return True
 
 
+def is_there(disk: Disk, path: str) -> bool:
+    """Return whether a directory, or anything else, has this name. Raises `OSError`."""
+    try:
+        disk.scan(path)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    return True
+
+
 def remove_tree(disk: Disk, directory: str) -> None:
     """Remove the directory with all it holds; durable after a `sync_dir` above it. Raises `OSError`."""
     for entry in disk.scan(directory):

@@ -31,6 +31,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.descriptors import Spares
 from logstore.disk.errors import DirectoryLocked, is_shortage
+from logstore.disk.page_cache import is_cached
 
 if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
     import msvcrt
@@ -94,7 +95,7 @@ class File(Readable, Protocol):
         """Return under how many names the file is known (`Disk.link`); 0 once it was removed."""
 
     def is_cached(self, size: int, at: int) -> bool | None:
-        """Return whether `size` bytes from `at` are probably in the page cache, judged by samples.
+        """Return whether `size` bytes from `at` are in the page cache, judged by samples on older kernels.
 
         None if the platform cannot tell.
         """
@@ -268,11 +269,6 @@ else:
     _sync = os.fsync
     _data_sync = getattr(os, "fdatasync", os.fsync)
 
-# Read from the page cache or fail. The kernel reads ahead in runs of 128 KiB, so one sample in 64 KiB
-# suffices.
-_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-_CACHE_SAMPLE_BYTES = 1 << 16
-
 _spares = Spares()
 
 # Number of forks between the first process and this one; `OsFile` refuses writes after a fork.
@@ -348,19 +344,7 @@ class OsFile:
         return os.fstat(self._descriptor).st_nlink
 
     def is_cached(self, size: int, at: int) -> bool | None:
-        if _NO_WAIT is None:  # pragma: no cover - Linux has it
-            return None
-        byte = (bytearray(1),)
-        try:
-            for position in (*range(at, at + size, _CACHE_SAMPLE_BYTES), at + size - 1):
-                os.preadv(self._descriptor, byte, position, _NO_WAIT)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                return None
-            raise
-        return True
+        return is_cached(self._descriptor, size, at)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

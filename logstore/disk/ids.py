@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from functools import lru_cache
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
 
 ID_BYTES = 16
 _KEPT = 1 << 14

@@ -56,7 +56,7 @@ def parse_directory_name(name: str) -> TopicPartition:
     """
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
-        raise InvalidTopic(f"directory {name!r} is not named <topic>-<partition>")
+        raise InvalidTopic(f"directory {name!r} is not named <topic>-<partition>, such as orders-0")
     check_topic_name(match["topic"])
     partition = int(match["partition"])
     if partition >= 2**31:

@@ -357,7 +357,7 @@ def encode_batch_of_pairs(
     """
     if timestamp_ms < NO_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
-    parts, count = encode_pairs(pairs)
+    parts, count = encode_pairs(list(pairs))
     if not count:
         return b""
     batch = assemble_plain(parts, count, timestamp_ms, codec, level)

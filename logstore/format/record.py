@@ -13,7 +13,7 @@ record happens only at the edges. Reading is in `record_parser.py`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -42,6 +42,13 @@ class Header(NamedTuple):
 
     name: str
     value: bytes | None
+
+
+def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
+    """Return (name, value) pairs as headers. Raises `TypeError`."""
+    if isinstance(headers, Mapping):
+        raise TypeError("headers are (name, value) pairs: pass list(headers.items()), not a mapping")
+    return tuple(Header(*each) for each in headers)
 
 
 class Record(NamedTuple):
@@ -142,30 +149,66 @@ def wrap_long(value: int) -> int:
 
 # Encoding
 
-# Encodings of the integers 0 to 8191: lengths and deltas are nearly always among them.
-_SMALL: Final[tuple[bytes, ...]] = tuple(encode_varint(n) for n in range(8192))
+
+class _Table(dict[int, bytes]):
+    """Encodings by number, each made when it is first looked up."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> bytes:
+        made = self[number] = self._make(number)
+        return made
+
+
+class _Deltas:
+    """What encodes the offset deltas 0, 1, 2…, made up to the largest count that was asked for."""
+
+    def __init__(self, after: bytes) -> None:
+        self._after = after
+        self._known: tuple[bytes, ...] = ()
+
+    def up_to(self, count: int) -> tuple[bytes, ...]:
+        """Return at least so many, by delta: attributes, a timestamp delta of zero, and the offset delta."""
+        known = self._known
+        if count > len(known):
+            more = _SMALL[len(known) : max(count, 2 * len(known))]
+            # Replaced as a whole: another thread may do the same.
+            known = self._known = (*known, *(b"\0\0" + small + self._after for small in more))
+        return known
+
+
+# Encodings of the integers 0 to 8191: lengths and deltas are nearly always among them. Low bits first: two
+# bytes of varint, read as little-endian.
+_ZIGZAG: Final = np.arange(0, 2 * 8192, 2, dtype="<u2")
+_TWO_BYTES: Final = (_ZIGZAG & 0x7F | 0x80 | _ZIGZAG >> 7 << 8).tobytes()
+_SMALL: Final = (
+    *map(encode_varint, range(64)),
+    *(_TWO_BYTES[at : at + 2] for at in range(128, len(_TWO_BYTES), 2)),
+)
 _SMALL_END: Final = len(_SMALL)
-# Attributes, a timestamp delta of zero, and the offset delta.
-_PREFIX: Final[tuple[bytes, ...]] = tuple(b"\0\0" + small for small in _SMALL)
+_PREFIXES: Final = _Deltas(b"")
 
 # Tables for records with a value only and deltas of one or two bytes. By offset delta: the bytes between a
 # record's length and its value's length. By value length: the end of the record before (no headers), and
 # the length of this one.
-_PLACE: Final[tuple[bytes, ...]] = tuple(prefix + b"\x01" for prefix in _PREFIX)
+_PLACES: Final = _Deltas(b"\x01")
+_SIZES: Final = _Table(_SMALL.__getitem__)
 _ONE_BYTE_DELTAS: Final = 64
 MAX_PLAIN_VALUES: Final = _SMALL_END
-_DELTAS: Final = (
-    np.array([small[0] for small in _SMALL[:_ONE_BYTE_DELTAS]], "u1"),
-    # Low bits first: two bytes of varint, read as little-endian.
-    np.array([int.from_bytes(small, "little") for small in _SMALL], "<u2"),
-)
+_DELTAS: Final = (_ZIGZAG[:_ONE_BYTE_DELTAS].astype("u1"), np.frombuffer(_TWO_BYTES, "<u2"))
 MAX_PLAIN_BYTES: Final = _SMALL_END - 16
-_LENGTHS: Final[tuple[tuple[bytes, ...], ...]] = tuple(
-    tuple(b"\0" + _SMALL[4 + delta_bytes + len(_SMALL[size]) + size] for size in range(MAX_PLAIN_BYTES))
-    for delta_bytes in (1, 2)
+_LENGTHS: Final = (
+    _Table(lambda size: b"\0" + _SMALL[5 + len(_SMALL[size]) + size]),
+    _Table(lambda size: b"\0" + _SMALL[6 + len(_SMALL[size]) + size]),
 )
 
-_FIRST_LENGTHS: Final[tuple[bytes, ...]] = tuple(length[1:] for length in _LENGTHS[0])
+FIRST_PREFIXES: Final[Mapping[int, bytes]] = _Table(
+    lambda size: _LENGTHS[0][size][1:] + _PLACES.up_to(1)[0] + _SMALL[size]
+)
+"""By value length: the bytes before the value of a record without a key at offset delta 0, with the batch's
+base timestamp. A zero byte follows the value."""
 
 
 def encode_records(
@@ -222,7 +265,7 @@ def _encode_headers(headers: tuple[Header, ...]) -> bytes:
     return b"".join(parts)
 
 
-def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[list[bytes], int]:
+def encode_pairs(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> tuple[list[bytes], int]:
     """Encode (key, value) records at offset deltas 0, 1, 2…; return the bytes in pieces, and the count.
 
     All have the batch's base timestamp. Nearly everything that applications append has this shape, so there
@@ -230,7 +273,7 @@ def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[li
     """
     parts: list[bytes] = []
     extend = parts.extend
-    small, prefixes, end = _SMALL, _PREFIX, _SMALL_END
+    small, prefixes, end = _SMALL, _PREFIXES.up_to(len(pairs)), _SMALL_END
     count = 0
     for key, value in pairs:
         prefix = prefixes[count] if count < end else b"\0\0" + encode_varint(count)
@@ -251,15 +294,6 @@ def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[li
     return parts, count
 
 
-def encode_value(value: bytes) -> bytes:
-    """Encode a record with a value only, at offset delta 0, with the batch's base timestamp.
-
-    The value has less than `MAX_PLAIN_BYTES`.
-    """
-    size = len(value)
-    return b"%b%b%b%b\0" % (_FIRST_LENGTHS[size], _PLACE[0], _SMALL[size], value)
-
-
 def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]:
     """Encode values without keys, given with their sizes, as `encode_pairs` does; return the pieces.
 
@@ -272,8 +306,8 @@ def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]
         *map(short.__getitem__, sizes[:_ONE_BYTE_DELTAS]),
         *map(long.__getitem__, sizes[_ONE_BYTE_DELTAS:]),
     ]
-    parts[1:-1:4] = _PLACE[: len(values)]
-    parts[2:-1:4] = map(_SMALL.__getitem__, sizes)
+    parts[1:-1:4] = _PLACES.up_to(len(values))[: len(values)]
+    parts[2:-1:4] = map(_SIZES.__getitem__, sizes)
     parts[3:-1:4] = values
     parts[0] = parts[0][1:]  # no record before the first
     return parts

@@ -14,19 +14,27 @@ fsync runs outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import RecordBatchTooLarge, is_refusal, refusal
 from logstore.format.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
-from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker
-from logstore.log.outgoing import MadeBatch
+from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker, Record
+from logstore.log.outgoing import (
+    MadeBatch,
+    batch_of_one,
+    batches_of,
+    compression_of,
+    full_batch_bytes,
+    not_appendable,
+)
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import check_markers
+from logstore.log.serializers import is_one_value
 from logstore.log.stretch import begin_stretch
 from logstore.log.validation import (
     AppendOrigin,
@@ -40,6 +48,8 @@ from logstore.log.verification_guard import VerificationGuard
 
 GROUP_BYTES = 1 << 20
 WORTH_GROUPING = 4
+STAND_ALONE_EPOCH: Final = 0
+"""The leader epoch of a log that no leader has written to."""
 
 
 class AppendInfo(NamedTuple):
@@ -57,6 +67,19 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool = False
     is_synced: bool = False
 
+    def __repr__(self) -> str:
+        first, last = self.first_offset, self.last_offset
+        where = f"offset {first}" if first == last else f"offsets {first} to {last}"
+        if last < first:
+            return f"AppendInfo(no records; the log ends at {first})"
+        state = "a duplicate" if self.is_duplicate else "synced" if self.is_synced else "written, not synced"
+        return f"AppendInfo({where}, {state})"
+
+    @property
+    def offsets(self) -> range:
+        """The offsets of the records; empty if none were appended."""
+        return range(self.first_offset, self.last_offset + 1)
+
     def joined(self, after: AppendInfo) -> AppendInfo:
         """Return one result for this append and the one after it; either may be empty."""
         if self.last_offset < self.first_offset:
@@ -65,6 +88,9 @@ class AppendInfo(NamedTuple):
             return self
         largest_ms = max(self.max_timestamp_ms, after.max_timestamp_ms)
         return after._replace(first_offset=self.first_offset, max_timestamp_ms=largest_ms)
+
+
+_new_info: Final = tuple.__new__
 
 
 def nothing_appended(log: PartitionLog) -> AppendInfo:
@@ -94,7 +120,7 @@ def append_as_leader(
     `DiskFull` or `LogDirOffline`; the log is then unchanged.
     """
     with log.lock:
-        if log.failure is not None or log.is_closed:
+        if not log.is_writable:
             log.check_writable()
         return _append_one(log, data, leader_epoch, now_ms, origin, verification_guard)
 
@@ -134,7 +160,7 @@ def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_m
     Its bytes are stamped in place. Raises what `append_as_leader` raises.
     """
     with log.lock:
-        if log.failure is not None or log.is_closed:
+        if not log.is_writable:
             log.check_writable()
         data = batch.data
         if len(data) > log.config.segment_bytes or not may_enter(batch, now_ms, log.config):
@@ -171,24 +197,28 @@ def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | N
     """
     with log.lock:
         stretch, offset = log.stretch, log.log_end_offset
-        if stretch is None or log.failure is not None or log.is_closed:
+        if stretch is None or not log.is_writable:
             return None
         active = log.segments.active
-        if not stretch.holds(len(value), offset, now_ms, active, log.config, log.epoch_cache):
-            return None
         try:
-            stretch.append(value, offset, now_ms)
+            if not stretch.append(value, offset, now_ms, active, log.config, log.epoch_cache):
+                return None
         except OSError as error:
             _write_failed(log, error)
         active.modified_ms = now_ms
         log.log_end_offset = log.producer_state.end_offset = offset + 1
-        return AppendInfo(offset, offset, now_ms, NO_TIMESTAMP, log.log_start_offset)
+        if log.waiters.waiting:
+            log.waiters.wake()
+        # Without the constructor's defaults, which cost as much as the rest of this function.
+        return _new_info(
+            AppendInfo, (offset, offset, now_ms, NO_TIMESTAMP, log.log_start_offset, False, False)
+        )
 
 
 def begin_short_path(log: PartitionLog) -> None:
     """Let `append_value` append the next values, unless the settings require a decision for each of them."""
     with log.lock:
-        if log.failure is None and not log.is_closed:
+        if log.is_writable:
             log.stretch = begin_stretch(log.segments.active, log.config, log.epoch_cache)
 
 
@@ -240,6 +270,55 @@ def _append_some(
             taken += batch.size
         assert taken, "the walk must find the first batch"
         return taken, info
+
+
+# --- an application ----------------------------------------------------------------------------------
+
+
+def append_records(
+    log: PartitionLog,
+    records: Any,
+    *,
+    key: bytes | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+    timestamp_ms: int | None = None,
+) -> AppendInfo:
+    """Append values, records, pairs or batches in the log's newest epoch; see `Log.append`."""
+    now_ms = log.clock() if timestamp_ms is None else timestamp_ms
+    compression = compression_of(log.config)
+    if records is None or isinstance(records, bytes | bytearray | memoryview):
+        made = batch_of_one(key, records, headers, now_ms, compression)
+        return _append_outgoing(log, made, now_ms if timestamp_ms is None else log.clock())
+    if key is not None or headers:
+        raise TypeError("key and headers go with a single value; give records their own")
+    if isinstance(records, Record | Batch | tuple):
+        records = (records,)
+    elif not isinstance(records, Iterable) or is_one_value(records):
+        raise not_appendable(records)
+    result = nothing_appended(log)
+    for batch in batches_of(
+        records,
+        now_ms=now_ms,
+        compression=compression,
+        target_bytes=full_batch_bytes(log.config),
+    ):
+        result = result.joined(_append_outgoing(log, batch, log.clock()))
+    return result
+
+
+def append_ready(log: PartitionLog, data: Buffer) -> AppendInfo:
+    """Append ready batches in the log's newest epoch; see `Log.append_batches`."""
+    with log.lock:
+        epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
+        return append_many_as_leader(log, data, leader_epoch=epoch, now_ms=log.clock())
+
+
+def _append_outgoing(log: PartitionLog, batch: MadeBatch | bytes, now_ms: int) -> AppendInfo:
+    if not isinstance(batch, MadeBatch):
+        return append_ready(log, batch)
+    with log.lock:
+        epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
+        return append_made(log, batch, leader_epoch=epoch, now_ms=now_ms)
 
 
 # --- a follower -------------------------------------------------------------------------------------
@@ -378,6 +457,8 @@ def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appe
         _note_producers(log, batches)
     # Last: until then readers of committed data do not see the batches.
     log.producer_state.end_offset = end_offset
+    if log.waiters.waiting:
+        log.waiters.wake()
     return AppendInfo(first_offset, last_offset, max_timestamp_ms, append_time_ms, log.log_start_offset)
 
 

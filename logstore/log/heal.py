@@ -8,6 +8,8 @@ is right and it has the leader epoch that this log has recorded for its offset: 
 writes in it, and it writes each offset once, so it is the same batch. Where nothing was compacted, the
 fetched batches must fill the gap without a hole.
 
+The new segment is synced by a flush of the log, in the thread of whoever flushes it (`Flush`).
+
 Nothing of the log changes before the swap. The bad bytes are in quarantine, with an entry in the loss ledger,
 before it. After a crash the old segment is there, or the new one. The log's end, its high watermark and its
 epochs stay: a replica may be mended while it leads, follows, or counts in the ISR.
@@ -17,20 +19,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from logstore.config import MAX_LONG
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import CorruptIndex, Damage, is_refusal, refusal
 from logstore.format.batch import LOG_OVERHEAD
+from logstore.log.derived import check_segment_files, rebuild_producers, replayed_aborts
 from logstore.log.losses import Loss, Tail
 from logstore.log.partition_log import PartitionLog
-from logstore.log.producer_snapshots import replay_into
-from logstore.log.producer_state import CompletedTransaction
 from logstore.log.read import sound_batches_of
 from logstore.log.upkeep import holds, replace_segments
 from logstore.segment.damage import Expected, judge_segment, swept
@@ -57,15 +58,21 @@ class Found(NamedTuple):
     source: str
 
 
+class Flush(NamedTuple):
+    """The mending waits for the new segment's sync, which `PartitionLog.flush` does, in any thread."""
+
+
 class Mended(NamedTuple):
     """The end of a mending: the number of fetched batches, and what went into quarantine.
 
-    `loss_id` is None if no bytes had to be kept. If `was_damaged` is False, the segment was sound.
+    `loss_id` is None if no bytes had to be kept. If `was_damaged` is False, the segment's `.log` was sound;
+    `rebuilt` are its derived files that were not.
     """
 
     was_damaged: bool
     fetched: int = 0
     loss_id: int | None = None
+    rebuilt: tuple[Damage, ...] = ()
 
 
 class CannotMend(Exception):
@@ -88,7 +95,7 @@ class _Gap(NamedTuple):
         return self.to_byte > self.from_byte
 
 
-Steps = Generator[Wanted | None, Found | None, Mended]
+Steps = Generator[Wanted | Flush | None, Found | None, Mended]
 """Yields None after a piece of local work, or what it waits for."""
 
 
@@ -96,8 +103,9 @@ def mend(log: PartitionLog, base_offset: int, *, now_ms: int) -> Steps:
     """Mend the segment at `base_offset`, in steps. The active segment is rolled first.
 
     Yields `Wanted` until the sent batches cover it: send a `Found` for each. After batches that are not the
-    right ones the same offsets are wanted again, from another source. Returns a `Mended`. Raises
-    `CannotMend`, and the log's `DiskFull` and `LogDirOffline`, with the segment as it was.
+    right ones the same offsets are wanted again, from another source. Then yields `Flush`: flush the log.
+    Returns a `Mended`. Raises `CannotMend`, and the log's `DiskFull` and `LogDirOffline`, with the segment as
+    it was.
     """
     if not log.compaction_lock.acquire(blocking=False):
         raise CannotMend("a compaction is under way")
@@ -133,7 +141,8 @@ class _Mending:
         self._generation = log.generation
         self._is_dense = not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset
         self._fetched = 0
-        self._source = ""
+        self._has_producers = False
+        self._origin = "below the log start, left out"
 
     @property
     def holds(self) -> bool:
@@ -146,9 +155,9 @@ class _Mending:
         if not gaps and segment.seal is not None:
             mark("heal: a seal was made of bytes that were bad already")
             gaps = yield from self._judge(None)
-        if not gaps and self._aborts() is not None:
-            segment.indexes.rebuild()
-            return Mended(False)
+        if not gaps:
+            rebuilt = yield from self._check_files()
+            return Mended(False, rebuilt=tuple(rebuilt))
         cleaned = begin_cleaned(
             self._log.disk,
             self._log.directory,
@@ -159,12 +168,17 @@ class _Mending:
         )
         try:
             yield from self._write(cleaned, gaps)
-            self._seal(cleaned)
+            yield from self._seal(cleaned)
             loss_id = self._keep([gap for gap in gaps if gap.has_bytes])
             if not replace_segments(
                 self._log, [segment], [cleaned], generation=self._generation, now_ms=self._now_ms
             ):
                 raise CannotMend("the log was cut meanwhile")
+            if self._has_producers:
+                # An opening of the damaged log went past the batches that are back now.
+                mark("heal: producers are read again, with the batches that are back")
+                with self._log.lock:
+                    rebuild_producers(self._log, self._log.log_end_offset, since=segment.base_offset)
         except BaseException:
             cleaned.let_go()
             if not (self._log.is_closed or self._log.is_offline):
@@ -180,9 +194,19 @@ class _Mending:
             for step in judge_segment(file, expected):
                 gaps = _gaps(step.damages)
                 yield None
-        # Nobody is served what lies below the log start, and other replicas may have deleted it.
-        start = self._log.log_start_offset
-        return [gap for gap in gaps if gap.wanted.end_offset > start]
+        # Nothing of a segment below the log start is read. In the one that holds the log start, bad bytes
+        # below it are left out: a read walks over them, and other replicas may have deleted their records.
+        return gaps if self._end_offset > self._log.log_start_offset else []
+
+    def _check_files(self) -> Generator[None, None, list[Damage]]:
+        """Rebuild the derived files of the sound segment that differ from it."""
+        steps = check_segment_files(self._log, self._segment)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                return list(stop.value)
+            yield None
 
     def _aborts(self) -> Sequence[AbortedTransaction] | None:
         """Return the entries of the index of aborted transactions; None if it is damaged."""
@@ -233,7 +257,7 @@ class _Mending:
                 at = self._take(cleaned, found, at, wanted, must_fill=gap.has_bytes and self._is_dense)
             except NotTheSame:
                 continue
-            self._source = found.source
+            self._origin = f"fetched again from {found.source}"
 
     def _take(self, cleaned: Segment, found: Found, at: int, wanted: Wanted, *, must_fill: bool) -> int:
         """Append the batches below the wanted end; return the offset to continue at."""
@@ -258,41 +282,48 @@ class _Mending:
             stop = int(scanned.positions[end]) if reaches_end else scanned.end
             cleaned.append(memoryview(found.records)[start:stop], _extents(headers[first:end]))
             self._fetched += end - first
+            self._has_producers |= bool((headers[first:end]["producer_id"] >= 0).any())
         return wanted.end_offset if reaches_end else reached
 
-    def _seal(self, cleaned: Segment) -> None:
+    def _seal(self, cleaned: Segment) -> Generator[Flush, None, None]:
         if not cleaned.size:
             raise CannotMend("nothing is left of the segment")
         cleaned.become_inactive()
-        cleaned.sync_log()
-        cleaned.sync_indexes()
+        yield from self._sync(cleaned)
         entries = self._aborts()
         if entries is None:
             mark("heal: an index of aborted transactions is built anew")
-            entries = self._replayed(cleaned)
+            entries = replayed_aborts(self._log, cleaned)
         cleaned.aborts.replace(entries)
-        cleaned.make_seal(self._end_offset, self._successor)
+        cleaned.sealing.make(self._end_offset, self._successor)
         self._log.disk.sync_dir(self._log.directory)
 
-    def _replayed(self, cleaned: Segment) -> list[AbortedTransaction]:
-        log, entries = self._log, list[AbortedTransaction]()
-        producers = log.snapshots.newest(
-            at_most=cleaned.base_offset,
-            above=log.segments.first.base_offset,
-            now_ms=self._now_ms,
-            expiration_ms=MAX_LONG,
-        )
+    def _sync(self, cleaned: Segment) -> Generator[Flush, None, None]:
+        """Have the next flush of the log sync the segment, once, and digest it; raise its error here."""
+        done: list[OSError | None] = []
+        begun = Lock()
 
-        def note(completed: CompletedTransaction) -> None:
-            if (entry := completed.index_entry()) is not None:
-                entries.append(entry)
+        def sync() -> None:
+            if not begun.acquire(blocking=False):
+                return  # another flush does it
+            try:
+                cleaned.sync_log()
+                cleaned.sync_indexes()
+                cleaned.sealing.prepare()
+            except OSError as error:
+                done.append(error)
+            else:
+                done.append(None)
 
-        for segment in log.segments.since(producers.end_offset):
-            if segment.base_offset >= cleaned.base_offset:
-                break
-            replay_into(producers, segment)
-        replay_into(producers, cleaned, note)
-        return entries
+        self._log.flushed_first = sync
+        try:
+            while not done:
+                yield Flush()
+        finally:
+            self._log.flushed_first = None
+        self._check()
+        if done[0] is not None:
+            raise done[0]
 
     def _keep(self, bad: Sequence[_Gap]) -> int | None:
         """Enter what was bad in the ledger, with a copy of its bytes."""
@@ -305,7 +336,7 @@ class _Mending:
         loss = Loss(
             at_ms=self._now_ms,
             who="heal",
-            why=f"damaged in {name}; fetched again from {self._source}",
+            why=f"damaged in {name}; {self._origin}",
             first_offset=first.start_offset,
             last_offset=last.end_offset - 1,
             end_offset=log.log_end_offset,

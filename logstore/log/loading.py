@@ -23,6 +23,7 @@ from logstore.errors import (
     Damage,
     DamagedLog,
 )
+from logstore.log.cursor_file import CursorFile
 from logstore.log.losses import LOST_DIRECTORY, Quarantine
 from logstore.log.producer_snapshots import ProducerSnapshots
 from logstore.log.producer_state import ProducerState
@@ -63,10 +64,12 @@ class Split(NamedTuple):
 class RecoveryReport:
     """The report of opening a directory, with file names relative to it. `damages` were accepted.
 
+    `met` is damage in what did not have to be read, where the replay of producers went past it.
     `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it.
     """
 
     damages: list[Damage] = field(default_factory=list)
+    met: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
@@ -91,6 +94,7 @@ class LoadedLog:
     producers: ProducerState
     snapshots: ProducerSnapshots
     quarantine: Quarantine
+    cursors: CursorFile
     report: RecoveryReport
 
 

@@ -12,57 +12,52 @@ directory, with its own lock and checkpoints; under a `LogManager` those belong 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
-from itertools import islice
-from operator import index
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from logstore.compact.cleanable import cleanable_of
-from logstore.compact.cleaner_config import CleanerConfig
-from logstore.compact.compaction_pass import PassReport, compaction_pass, run
+from logstore.arguments import Path, as_config, as_directory, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
 from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch
-from logstore.format.compression import Codec
 from logstore.format.record import ControlType, Record
 from logstore.log.append import (
+    STAND_ALONE_EPOCH,
     AppendInfo,
     append_end_transaction,
-    append_made,
-    append_many_as_leader,
+    append_ready,
+    append_records,
     append_value,
     begin_short_path,
     nothing_appended,
 )
+from logstore.log.cursors import Cursor
+from logstore.log.following import Follower
 from logstore.log.loading import Progress
 from logstore.log.lookup import Lookup
 from logstore.log.losses import Loss
 from logstore.log.outgoing import (
-    PLAIN,
     Appendable,
-    Compression,
-    MadeBatch,
-    batch_of_one,
-    batches_of,
-    not_appendable,
+    compression_of,
+    full_batch_bytes,
 )
 from logstore.log.partition_log import Clock, PartitionLog
 from logstore.log.read import (
     READ_BYTES,
     FetchedBytes,
     FetchIsolation,
+    Isolation,
     TimestampOffset,
     iter_batches,
     offset_for_timestamp,
     read_bytes,
 )
+from logstore.log.reading import Reading, columnar_module
 from logstore.log.retention import Expired
-from logstore.log.scrub import Cursor, Scrubbed, scrub_for
-from logstore.log.snapshot import Snapshot, snapshot_of
+from logstore.log.serializers import Serializable, Serializer, serialized, serializer_of
 from logstore.log.stand_alone import open_stand_alone
 from logstore.log.truncate import truncate_to
 from logstore.log.upkeep import (
@@ -73,32 +68,50 @@ from logstore.log.upkeep import (
     remove_deleted_files,
     remove_expired_producers,
 )
+from logstore.log.waiters import Unwatch, Waiter
+
+if TYPE_CHECKING:
+    from logstore.compact.cleaner_config import CleanerConfig
+    from logstore.compact.compaction_pass import PassReport
+    from logstore.log.scrub import Cursor as ScrubCursor
+    from logstore.log.scrub import Scrubbed
+    from logstore.log.snapshot import Snapshot
+    from logstore.log.writer import Writer
 
 __all__ = ["AppendInfo", "Appendable", "FetchIsolation", "FetchedBytes", "Log", "TimestampOffset"]
 
-STAND_ALONE_EPOCH = 0
 
-
-class Log:
+class Log(Reading):
     """A log of records on disk. Offsets are absolute; every method may be called from any thread.
 
     `partition` is the engine below it: its bounds, segments, epochs and settings, and the state that the
     functions of `append`, `read`, `truncate` and `upkeep` work on.
     """
 
-    __slots__ = ("_lookup", "partition")
+    __slots__ = ("__weakref__", "_lookup", "_writers", "partition", "serializer")
 
-    def __init__(self, partition: PartitionLog) -> None:
-        """Wrap an open `PartitionLog`; applications call `Log.open` or ask a `LogManager`."""
+    def __init__(self, partition: PartitionLog, serializer: Serializer | None = None) -> None:
+        """Wrap an open `PartitionLog`; applications call `Log.open` or ask a `LogManager`.
+
+        Raises `TypeError` for anything else.
+        """
+        if not isinstance(partition, PartitionLog):
+            raise TypeError(
+                f"Log(…) wraps an open partition, not {type(partition).__name__}; use Log.open(path)"
+            )
         self.partition = partition
+        self.serializer = serializer
+        """What turns appended values that are not bytes into bytes; None: such values are refused."""
         self._lookup = Lookup(partition)
+        self._writers: list[Writer] = []
 
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: Path,
         config: LogConfig | None = None,
         *,
+        serializer: Serializer | Literal["json", "msgpack"] | None = None,
         disk: Disk | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
@@ -106,22 +119,25 @@ class Log:
     ) -> Log:
         """Open the log in directory `path`, named `<topic>-<partition>`, or create it.
 
+        With a `serializer` values of other types than bytes can be appended: "json", "msgpack", or an object
+        with `dumps` and `loads` (`serializers.py`). `log.serializer.loads(record.value)` returns them.
+
         Locks the directory and recovers it after an unclean stop. Raises `InvalidTopic` for another name,
         `DirectoryLocked` if it is open elsewhere, `LogDirOffline` if the directory cannot be used, `DiskFull`
         if there is no space for the files that opening writes, and `DamagedLog` if synced batches are gone or
         changed: no batch was touched then. With `accept_loss` the log is cut where the damage begins, and
         `partition.report.damages` lists the damage.
         """
-        return cls(
-            open_stand_alone(
-                path,
-                config or LogConfig(),
-                disk or OsDisk(),
-                clock or wall_clock_ms,
-                progress=progress,
-                accept_loss=accept_loss,
-            )
+        chosen = serializer_of(serializer)
+        partition = open_stand_alone(
+            as_directory(path),
+            as_config(config, LogConfig, 'LogConfig.from_kafka({"segment.bytes": …}) reads a mapping'),
+            disk or OsDisk(),
+            clock or wall_clock_ms,
+            progress=progress,
+            accept_loss=accept_loss,
         )
+        return cls(partition, chosen)
 
     def __enter__(self) -> Self:
         return self
@@ -135,12 +151,16 @@ class Log:
         return repr(self.partition)
 
     def close(self) -> None:
-        """Flush, write what the next open needs, and release the directory. Closing twice is harmless.
+        """Close the writers, flush, write what the next open needs, and release the directory.
 
-        Raises `LogDirOffline` or `DiskFull` if something cannot be written: the next open then recovers the
-        log. The directory is released in any case.
+        Closing twice is harmless. Raises `LogDirOffline` or `DiskFull` if something cannot be written: the
+        next open then recovers the log; and as `Writer.close`. The directory is released in any case.
         """
-        self.partition.close()
+        with ExitStack() as stack:
+            stack.callback(self.partition.close)
+            for writer in self._writers:
+                stack.callback(writer.close)
+            self._writers = []
 
     @property
     def log_start_offset(self) -> int:
@@ -161,7 +181,7 @@ class Log:
 
     def append(
         self,
-        records: Appendable | Iterable[Appendable] = None,
+        records: Appendable | Iterable[Appendable] | Serializable,
         *,
         key: bytes | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
@@ -171,51 +191,41 @@ class Log:
         """Append one record, many records, or ready batches.
 
         `records` is a value (bytes, or None for a tombstone) with `key` and `headers`; or a `Record`, a
-        (key, value) pair or a `Batch`; or an iterable of these. Consecutive records share a batch, compressed
-        as `compression.type` says. Times default to `timestamp_ms`, else to now. With `sync` the call returns
-        once the records survive power loss; concurrent callers share one fsync.
+        (key, value) pair or a `Batch`; or an iterable of these. A log with a serializer takes other values
+        too: text, mappings, dataclasses and models are one value each, other iterables many. Consecutive
+        records share a batch, compressed as `compression.type` says. Times default to `timestamp_ms`, else to
+        now. With `sync` the call returns once the records survive power loss; concurrent callers share one
+        fsync.
 
         Raises `InvalidRecord`, `InvalidTimestamp`, `RecordTooLarge`, `RecordBatchTooLarge`,
         `UnsupportedCompression`, `DiskFull` or `LogDirOffline`; batches before a refused one stay appended.
         An empty iterable appends nothing.
         """
         log = self.partition
-        now_ms = log.clock() if timestamp_ms is None else timestamp_ms
         if type(records) is bytes and key is None and not headers and timestamp_ms is None:
-            result = append_value(log, records, now_ms)
+            result = append_value(log, records, log.clock())
             if result is None:
-                result = self._append(
-                    batch_of_one(None, records, (), now_ms, _compression_of(log.config)), now_ms
-                )
+                result = append_records(log, records)
                 begin_short_path(log)
-        elif records is None or isinstance(records, bytes | bytearray | memoryview):
-            result = self._append(
-                batch_of_one(key, records, headers, now_ms, _compression_of(log.config)),
-                now_ms if timestamp_ms is None else log.clock(),
-            )
         else:
-            if key is not None or headers:
-                raise TypeError("key and headers go with a single value; give records their own")
-            if not _has_items(records):
-                raise not_appendable(records)
-            result = nothing_appended(log)
-            for batch in batches_of(
-                [records] if isinstance(records, Record | Batch | tuple) else records,
-                now_ms=now_ms,
-                compression=_compression_of(log.config),
-                target_bytes=_target_bytes(log),
-            ):
-                result = result.joined(self._append(batch, log.clock()))
+            ready = records if self.serializer is None else serialized(self.serializer, records)
+            result = append_records(log, ready, key=key, headers=headers, timestamp_ms=timestamp_ms)
         return _synced(log, result) if sync else result
 
-    def _append(self, batch: MadeBatch | bytes, now_ms: int) -> AppendInfo:
-        if not isinstance(batch, MadeBatch):
-            return self.append_batches(batch)
-        log = self.partition
-        with log.lock:
-            return append_made(
-                log, batch, leader_epoch=max(log.latest_epoch, STAND_ALONE_EPOCH), now_ms=now_ms
-            )
+    def writer(self, *, linger_ms: float = 5, max_batch: int = 1000) -> Writer:
+        """Return a writer, which packs single appends of any number of threads into batches.
+
+        A record is written within `linger_ms` of its append, earlier if `max_batch` records or half of
+        `max.message.bytes` are together. `Writer.append` returns a `Pending`, which tells whether its record
+        is written and whether it is synced. Raises `ValueError` for settings out of range, `LogClosed` and
+        `LogDirOffline`.
+        """
+        from logstore.log.writer import Writer
+
+        self.partition.check_writable()
+        writer = Writer(self.partition, self.serializer, linger_ms=linger_ms, max_batch=max_batch)
+        self._writers = [each for each in self._writers if not each.is_closed] + [writer]
+        return writer
 
     def append_batches(self, data: Buffer, *, sync: bool = False) -> AppendInfo:
         """Append ready batches that lie end to end in `data`.
@@ -223,11 +233,8 @@ class Log:
         Raises as `append`, and `CorruptBatch` for bytes that are no batch, a torn last batch among them;
         batches before a refused one stay appended.
         """
-        log = self.partition
-        with log.lock:
-            epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
-            result = append_many_as_leader(log, data, leader_epoch=epoch, now_ms=log.clock())
-        return _synced(log, result) if sync else result
+        result = append_ready(self.partition, data)
+        return _synced(self.partition, result) if sync else result
 
     def append_arrow(self, rows: Any, *, timestamp_ms: int | None = None, sync: bool = False) -> AppendInfo:
         """Append the rows of a `pyarrow.Table` or `RecordBatch`.
@@ -236,13 +243,13 @@ class Log:
         default to `timestamp_ms`, else to now, if there is no such column. Raises also as `append_batches`;
         batches before a refused one stay appended. `ImportError` without the extra `arrow`.
         """
-        log, compression = self.partition, _compression_of(self.partition.config)
+        log, compression = self.partition, compression_of(self.partition.config)
         result = nothing_appended(log)
-        for batches in _columnar().encode(
+        for batches in columnar_module().encode(
             rows,
             codec=compression.codec,
             level=compression.level,
-            batch_bytes=_target_bytes(log),
+            batch_bytes=full_batch_bytes(log.config),
             timestamp_ms=log.clock() if timestamp_ms is None else timestamp_ms,
         ):
             result = result.joined(self.append_batches(batches))
@@ -269,9 +276,9 @@ class Log:
     def is_synced(self, offset: int) -> bool:
         """Return whether the record at `offset` survives power loss here. Raises `OffsetOutOfRange`.
 
-        What replicas hold, the broker that leads the partition can tell (`Broker.durability`).
+        For the copies on replicas, ask the broker that leads the partition (`Broker.durability`).
         """
-        log = self.partition
+        log, offset = self.partition, as_offset(offset)
         if not log.log_start_offset <= offset < log.log_end_offset:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
         return offset < log.recovery_point
@@ -281,8 +288,10 @@ class Log:
     def flush(self) -> None:
         """Make every appended record survive power loss, then move the recovery point.
 
-        Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered.
+        Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered. Raises
+        `LogClosed`.
         """
+        self.partition.check_writable()
         self.partition.flush()
 
     def maintain(self, now_ms: int | None = None) -> tuple[Expired, ...]:
@@ -302,8 +311,11 @@ class Log:
         deleted = delete_old_segments(log, now_ms)
         remove_deleted_files(log, now_ms)
         expire_losses(log, now_ms)
-        if log.config.is_compacted and cleanable_of(log, now_ms).is_due(log.config):
-            self.compact(now_ms)
+        if log.config.is_compacted:
+            from logstore.compact.cleanable import cleanable_of
+
+            if cleanable_of(log, now_ms).is_due(log.config):
+                self.compact(now_ms)
         return deleted
 
     def compact(
@@ -319,7 +331,13 @@ class Log:
         """
         log = self.partition
         if not log.config.is_compacted:
-            raise ValueError(f"{log.directory} has cleanup.policy={log.config.cleanup_policy}")
+            raise ValueError(
+                f"{log.directory} has cleanup.policy={log.config.cleanup_policy}; it must contain compact"
+            )
+        from logstore.compact.cleanable import cleanable_of
+        from logstore.compact.cleaner_config import CleanerConfig
+        from logstore.compact.compaction_pass import compaction_pass, run
+
         now_ms = log.clock() if now_ms is None else now_ms
         reports: list[PassReport] = []
         while (cleanable := cleanable_of(log, now_ms)).cleanable_bytes:
@@ -328,12 +346,17 @@ class Log:
                 break
         return tuple(reports)
 
-    def scrub(self, cursor: Cursor | None = None, *, max_bytes: int = MAX_LONG) -> Scrubbed:
+    def scrub(self, cursor: ScrubCursor | None = None, *, max_bytes: int = MAX_LONG) -> Scrubbed:
         """Read the log and report every stretch that differs from its seal or its checksums.
 
         Reads about `max_bytes` from `cursor` on (default: all of the log); pass the result's `cursor` to the
-        next call to continue. Changes nothing. Raises `LogClosed`, or `OSError` if the disk cannot be read.
+        next call to continue. Records stay as they are. Index files, the epoch file, seals and producer
+        snapshots that differ from the log are rebuilt and listed in the result. Raises `LogClosed`,
+        `DiskFull`, `LogDirOffline`, or `OSError` if the disk cannot be read.
         """
+        from logstore.log.scrub import scrub_for
+
+        self.partition.check_writable()
         return scrub_for(self.partition, cursor, max_bytes)
 
     def delete_records(self, offset: int) -> int:
@@ -342,7 +365,7 @@ class Log:
         Durable when it returns. Segments that hold nothing else go with the next `maintain`. Raises
         `PolicyViolation` if `cleanup.policy` lacks delete, `OffsetOutOfRange`, `DiskFull` or `LogDirOffline`.
         """
-        return delete_records(self.partition, offset)
+        return delete_records(self.partition, as_offset(offset))
 
     def truncate_to(self, offset: int, *, why: str = "its owner cut it") -> bool:
         """Remove everything at or past `offset`, which becomes the log end; False if nothing was there.
@@ -351,9 +374,9 @@ class Log:
         `why` in the loss ledger. Durable when it returns. Raises `ValueError` for a negative offset,
         `DiskFull` with nothing changed, and `LogDirOffline`.
         """
-        return truncate_to(self.partition, offset, why=why)
+        return truncate_to(self.partition, as_offset(offset), why=why)
 
-    def snapshot(self, path: str | os.PathLike[str], *, end_offset: int | None = None) -> Snapshot:
+    def snapshot(self, path: Path, *, end_offset: int | None = None) -> Snapshot:
         """Put the log as it is now into the new directory `path`, named like a log; appends go on meanwhile.
 
         A snapshot opens as a log and never changes with this one. Its sealed segments share their files by
@@ -363,7 +386,9 @@ class Log:
         `InvalidTopic`, `FileExistsError`, `OffsetOutOfRange`, `DamagedLog`, `DiskFull`, `LogDirOffline`,
         `OSError`.
         """
-        return snapshot_of(self.partition, os.fspath(path), end_offset)
+        from logstore.log.snapshot import snapshot_of
+
+        return snapshot_of(self.partition, as_directory(path), end_offset)
 
     def losses(self) -> list[Loss]:
         """Return what truncations, restarts and recoveries removed from this log, oldest first.
@@ -374,146 +399,99 @@ class Log:
 
     # --- reading --------------------------------------------------------------------------------------
 
-    def get(self, offset: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END) -> Record | None:
+    def get(self, offset: int, *, isolation: Isolation = FetchIsolation.LOG_END) -> Record | None:
         """Return the record with this offset; None if it was compacted away, aborted, or a control record.
 
         Reads one batch. With TXN_COMMITTED the end is the last stable offset. Raises `OffsetOutOfRange`
         outside of [log start, end), and as `read` where the log is damaged.
         """
-        return self._lookup.get(index(offset), isolation)
+        if type(isolation) is not FetchIsolation:
+            isolation = FetchIsolation(isolation)
+        return self._lookup.get(as_offset(offset), isolation)
 
-    def __getitem__(self, offset: int) -> Record:
-        """Return the record with this offset. Raises as `get`, and `LookupError` if there is none."""
-        if isinstance(offset, slice):
-            raise TypeError("a log has no slices; use log.read(start, end)")
-        record = self.get(offset)
-        if record is None:
-            raise LookupError(f"no record at offset {offset}: compacted away, or a control record")
-        return record
-
-    def read(
+    def read_batches(
         self,
         start_offset: int | None = None,
         end_offset: int | None = None,
         *,
-        max_records: int | None = None,
-        isolation: FetchIsolation = FetchIsolation.LOG_END,
-    ) -> Iterator[Record]:
-        """Yield the records from `start_offset` (default: the log start) to the end, without control records.
-
-        Stops before `end_offset` and after `max_records`. With TXN_COMMITTED the end is the last stable
-        offset, and aborted records are left out. Raises as `read_bytes`, and `CorruptBatch` or
-        `InvalidRecord` where the log is damaged.
-        """
-        first = self.partition.log_start_offset if start_offset is None else index(start_offset)
-        end = MAX_LONG if end_offset is None else index(end_offset)
-        return islice(_records(self.partition, first, end, isolation), max_records)
-
-    def read_batches(
-        self, start_offset: int | None = None, *, isolation: FetchIsolation = FetchIsolation.LOG_END
+        isolation: Isolation = FetchIsolation.LOG_END,
     ) -> Iterator[Batch]:
-        """Yield the batches from `start_offset` (default: the log start) to the end as it is when reached.
-
-        Includes control batches; with TXN_COMMITTED no records of aborted transactions. Checksums were
-        checked when the batches came in; `Batch.check_crc` checks again. Raises as `read_bytes`, and
-        `CorruptBatch` for an impossible offset or epoch: no checksum covers them.
-        """
-        first = self.partition.log_start_offset if start_offset is None else start_offset
-        return iter_batches(self.partition, first, isolation)
+        """Yield the batches that end past `start_offset` and begin before `end_offset`."""
+        first, end = self._bounds(start_offset, end_offset, None, None, isolation)
+        return iter_batches(self.partition, first, FetchIsolation(isolation), until=end)
 
     def read_bytes(
         self,
         start_offset: int,
         max_bytes: int = READ_BYTES,
         *,
-        isolation: FetchIsolation = FetchIsolation.LOG_END,
+        end_offset: int | None = None,
+        isolation: Isolation = FetchIsolation.LOG_END,
         at_least_one: bool = True,
     ) -> FetchedBytes:
         """Return whole batches from `start_offset` as bytes, at most `max_bytes` of them.
 
         The first may begin below `start_offset`. With `at_least_one` it is returned even if it alone is
-        larger. At or past the end for `isolation` nothing is returned. With TXN_COMMITTED the aborted
-        transactions among the batches are listed. Raises `OffsetOutOfRange` outside of [log start, log end],
-        `CorruptBatch` or `CorruptIndex` if the log is damaged.
+        larger. At or past `end_offset` and the end for `isolation` nothing is returned. With TXN_COMMITTED
+        the aborted transactions among the batches are listed. Raises `OffsetOutOfRange` outside of
+        [log start, log end], `CorruptBatch` or `CorruptIndex` if the log is damaged.
         """
         return read_bytes(
-            self.partition, start_offset, max_bytes, isolation=isolation, at_least_one=at_least_one
+            self.partition,
+            as_offset(start_offset),
+            max_bytes,
+            until=MAX_LONG if end_offset is None else as_offset(end_offset),
+            isolation=FetchIsolation(isolation),
+            at_least_one=at_least_one,
         )
 
-    def read_arrow(
+    def follow(
         self,
-        start_offset: int | None = None,
+        offset: int | None = None,
+        timeout: float | None = None,
         *,
-        columns: Sequence[str] | None = None,
-        max_records: int | None = None,
-        isolation: FetchIsolation = FetchIsolation.LOG_END,
-    ) -> Iterator[Any]:
-        """Yield the records of `read` as `pyarrow.RecordBatch`es, some megabytes of log in each.
+        isolation: Isolation = FetchIsolation.LOG_END,
+    ) -> Follower:
+        """Yield the records from `offset` on (default: the log start), and wait for more at the end.
 
-        `columnar.decode` documents the columns and errors; raises also as `read_bytes`, and `ImportError`
-        without the extra `arrow`.
+        Ends after `timeout` seconds without a record; None waits for ever. An append wakes the follower.
+        Raises `OffsetOutOfRange` if retention passed the next offset, `LogTruncated` if records that were
+        returned were cut, also if others have their offsets by now, `LogClosed` or `LogDirOffline` if no
+        record can follow; otherwise as `read`.
         """
-        columnar = _columnar()
-        names = columnar.COLUMNS if columns is None else columns
-        columnar.schema(names)  # raise for a wrong name now, not at the first item
-        decode = partial(columnar.decode, columns=names, max_records=max_records)
-        return _decoded(self.partition, start_offset, isolation, columnar.PIECE_BYTES, decode)
+        bound = FetchIsolation(isolation)
+        return Follower(
+            lambda offset: self.read_batches(offset, isolation=bound),
+            partial(_watch, self.partition),
+            lambda: self.log_start_offset,
+            self.log_start_offset if offset is None else as_offset(offset),
+            timeout,
+        )
+
+    def cursor(self, name: str, *, isolation: Isolation = FetchIsolation.LOG_END) -> Cursor:
+        """Return the cursor `name`: a position that is kept with the log (`Cursor.commit`).
+
+        It continues at the committed offset, and without one at the log start.
+        """
+        return Cursor(self, name, FetchIsolation(isolation))
+
+    def cursors(self) -> dict[str, int]:
+        """Return the committed offset of every cursor, by name."""
+        return dict(self.partition.cursors.offsets)
 
     def offset_for_timestamp(
-        self, timestamp_ms: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END
+        self, timestamp_ms: int, *, isolation: Isolation = FetchIsolation.LOG_END
     ) -> TimestampOffset | None:
         """Return the first record whose time is at or past `timestamp_ms`; None if there is none."""
-        return offset_for_timestamp(self.partition, timestamp_ms, isolation=isolation)
+        time_ms = as_offset(timestamp_ms, "timestamp_ms")
+        return offset_for_timestamp(self.partition, time_ms, isolation=FetchIsolation(isolation))
+
+
+def _watch(log: PartitionLog, waiter: Waiter) -> Unwatch:
+    log.check_writable()  # nothing would wake it
+    return log.waiters.add(waiter)
 
 
 def _synced(log: PartitionLog, result: AppendInfo) -> AppendInfo:
     log.sync_up_to(result.last_offset + 1)
     return result._replace(is_synced=True)
-
-
-def _target_bytes(log: PartitionLog) -> int:
-    return max(log.config.max_message_bytes // 2, 1)
-
-
-def _compression_of(config: LogConfig) -> Compression:
-    kind = config.compression_type
-    if kind in ("producer", "uncompressed"):
-        return PLAIN
-    return Compression(Codec[kind.upper()], config.compression_level)
-
-
-def _records(log: PartitionLog, first: int, end: int, isolation: FetchIsolation) -> Iterator[Record]:
-    for batch in iter_batches(log, first, isolation, until=end):
-        if batch.is_control:
-            continue
-        batch.check_crc()
-        if batch.base_offset >= first and batch.next_offset <= end:
-            yield from batch.records()
-        else:
-            yield from (record for record in batch.records() if first <= record.offset < end)
-
-
-def _decoded(
-    log: PartitionLog,
-    start_offset: int | None,
-    isolation: FetchIsolation,
-    max_bytes: int,
-    decode: Callable[[FetchedBytes], Iterator[Any]],
-) -> Iterator[Any]:
-    offset = log.log_start_offset if start_offset is None else start_offset
-    while (fetched := read_bytes(log, offset, max_bytes, isolation=isolation)).records:
-        yield from decode(fetched)
-        offset = fetched.next_offset
-
-
-def _columnar() -> ModuleType:
-    try:
-        from logstore.columnar import columnar
-    except ImportError as error:
-        raise ImportError("Arrow columns need the extra `arrow`: pip install 'pylogstore[arrow]'") from error
-    return columnar
-
-
-def _has_items(records: object) -> bool:
-    # Text is not split into characters, and a mapping not read for its keys alone.
-    return isinstance(records, Iterable | Batch) and not isinstance(records, str | Mapping)

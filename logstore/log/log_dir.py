@@ -440,6 +440,9 @@ class LogDir:
 
     def close(self, *, mark_clean: bool) -> None:
         """Close every log, write the checkpoints and, with `mark_clean`, the clean-shutdown marker."""
+        if any(log.partition.is_inherited for log in self.logs.values()):
+            self.abandon()  # a forked child: its parent goes on
+            return
         failed: list[Log] = []
 
         def close(log: Log) -> None:

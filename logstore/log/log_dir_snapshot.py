@@ -29,7 +29,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
-from logstore.disk.copying import copy_file, remove_tree
+from logstore.disk.copying import copy_file, is_there, remove_tree
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import LOCK_FILE, Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
@@ -86,7 +86,7 @@ def snapshot_log_dir(
         disk.make_dir(unfinished)
         made = _partitions(disk, source, unfinished, clock)
         store = metadata or source + _METADATA
-        has_store = metadata is not None or _exists(disk, store)
+        has_store = metadata is not None or is_there(disk, store)
         if has_store:
             _copy_store(disk, store, unfinished_metadata)
     except BaseException:
@@ -189,11 +189,3 @@ def _copy_store(disk: Disk, source: str, target: str) -> None:
 def _file_names(disk: Disk, directory: str) -> list[str]:
     entries = disk.scan(directory)
     return [entry.name for entry in entries if not entry.is_directory and entry.name != LOCK_FILE]
-
-
-def _exists(disk: Disk, directory: str) -> bool:
-    try:
-        disk.scan(directory)
-    except FileNotFoundError:
-        return False
-    return True

@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import or_
@@ -253,13 +254,19 @@ def encode_line(facts: Mapping[str, object]) -> bytes:
     return b'%s, "crc": "%08x"}\n' % (body, crc32c(body))
 
 
+def line_body(line: bytes) -> bytes | None:
+    """A line without its sum and what follows; None if the sum is wrong."""
+    match = _LINE.fullmatch(line)
+    return match["body"] if match is not None and int(match["crc"], 16) == crc32c(match["body"]) else None
+
+
 def parse_line(line: bytes) -> Loss | _Marked | None:
     """What a line, without its end, says; None for one that cannot be believed."""
-    match = _LINE.fullmatch(line)
-    if match is None or int(match["crc"], 16) != crc32c(match["body"]):
+    body = line_body(line)
+    if body is None:
         return None
     try:
-        facts = json.loads(match["body"] + b"}")
+        facts = json.loads(body + b"}")
         return _marked_of(facts) if "mark" in facts else _loss_of(facts)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -323,6 +330,21 @@ def parse_ledger(data: bytes, *, skipped_bytes: int = 0) -> LedgerText:
             case None:
                 unreadable.append(number)
     return LedgerText(losses, marks, unreadable, skipped_bytes)
+
+
+def losses_since(disk: Disk, directory: str, position: int) -> tuple[list[Loss], int]:
+    """Return the losses entered past byte `position` of a log's ledger, and where its last line ends.
+
+    For readers of another owner's directory: whatever is cut was entered before. Raises `OSError`.
+    """
+    try:
+        file = disk.open(f"{directory}/{LOST_DIRECTORY}/{LEDGER}")
+    except (FileNotFoundError, NotADirectoryError):
+        return [], 0
+    with closing(file):
+        data = file.pread(max(file.size() - position, 0), position)
+    whole = data[: data.rfind(b"\n") + 1]
+    return [*parse_ledger(whole).losses.values()], position + len(whole)
 
 
 # --- the quarantine --------------------------------------------------------------------------------

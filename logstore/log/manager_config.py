@@ -8,7 +8,7 @@ The other names are fields here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from math import inf
 from typing import Any, Final
@@ -17,6 +17,8 @@ from logstore.config import (
     MAX_INT,
     MAX_LONG,
     LogConfig,
+    SettingValue,
+    check_mapping,
     check_settings,
     kafka_name,
     parsed,
@@ -144,17 +146,16 @@ class LogManagerConfig:
 
     @classmethod
     def from_kafka(
-        cls, settings: Mapping[str, str], *, base: LogManagerConfig | None = None
+        cls, settings: Mapping[str, SettingValue], *, base: LogManagerConfig | None = None
     ) -> LogManagerConfig:
         """Read a broker's properties on top of `base` (default: the defaults).
 
-        Raises `InvalidConfig` for an unknown name, for text of the wrong type, and for values out of range.
+        Raises `InvalidConfig` for an unknown name, for a value of the wrong type, and for values out of
+        range.
         """
+        check_mapping(settings)
         base = base if base is not None else cls()
-        known = {name for each in _all_fields() for name in broker_names(each)}
-        by_topics = {kafka_name(each.name): broker_names(each) for each in fields(LogConfig)}
-        others = {name: names[0] for name, names in by_topics.items() if names}
-        refuse_unknown(settings.keys() - known, known, others)
+        check_names(settings)
         parts = {
             part: replace(getattr(base, part), **_given(config, settings)) for part, config in PARTS.items()
         }
@@ -163,6 +164,14 @@ class LogManagerConfig:
 
 PARTS: Final[dict[str, type]] = {"topic_defaults": LogConfig, "producers": ProducerStateConfig}
 """The fields of `LogManagerConfig` that hold settings themselves."""
+
+
+def check_names(settings: Collection[str], others: Collection[str] = ()) -> None:
+    """Raise `InvalidConfig` for names that are not the log manager's; it may suggest one of `others`."""
+    known = {name for each in _all_fields() for name in broker_names(each)}
+    by_topics = {kafka_name(each.name): broker_names(each) for each in fields(LogConfig)}
+    of_topics = {name: names[0] for name, names in by_topics.items() if names}
+    refuse_unknown(set(settings) - known, known.union(others), of_topics)
 
 
 def _all_fields() -> list[Field[Any]]:
@@ -183,7 +192,7 @@ def broker_names(each: Field[Any]) -> tuple[str, ...]:
 _OF_TOPICS_ALONE: Final = {each.name for each in fields(LogConfig) if not each.metadata["broker"]}
 
 
-def _given(config: type, settings: Mapping[str, str]) -> dict[str, Any]:
+def _given(config: type, settings: Mapping[str, SettingValue]) -> dict[str, Any]:
     """Return the given values of the class's fields; among several names of one, the first present wins."""
     found = {}
     for each in settings_of(config):

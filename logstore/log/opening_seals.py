@@ -7,13 +7,18 @@ Kafka's cleaner does: then every batch is sound and in order, and the seal goes 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 
+from logstore.checkpoint.entry_files import CLEANER_OFFSET_CHECKPOINT
 from logstore.config import MAX_LONG
+from logstore.disk.files import read_small_file
 from logstore.errors import CorruptSeal, Damage, DamageKind
 from logstore.log.giving_up import cut_segments, meet_damage, remove_segments
 from logstore.log.loading import Loading, delete_files
+from logstore.log.reader import checkpointed_offset
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
+from logstore.segment.indexes import TimeIndex
 from logstore.segment.seal import SEAL_SUFFIX, Seal, broken_blocks, read_seal
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.segments import end_offset_of
@@ -37,7 +42,7 @@ def judge_seals(loading: Loading, recovery_point: int | None, log_start_offset: 
     rewritten = _rewritten(loading, seals)
     for base_offset in rewritten:
         del seals[base_offset]
-    chain = judge_chain(listed, seals, log_start_offset)
+    chain = judge_chain(listed, seals, log_start_offset, partial(_is_merged, loading))
     loading.knows_durable_end = recovery_point is not None or bool(seals)
     durable_end = max(recovery_point or 0, chain.durable_end)
     if not chain.damages:
@@ -47,7 +52,7 @@ def judge_seals(loading: Loading, recovery_point: int | None, log_start_offset: 
         return durable_end, len(loading.segments)
     meet_damage(loading, *chain.damages)
     base_offset, segment = loading.segments.peekitem(chain.whole)
-    segment.unseal()
+    segment.sealing.remove()
     first = chain.damages[0]
     later = [base for base in loading.segments if base > base_offset]
     cut_segments(loading, later, first.text, first.offset, durable_end)
@@ -65,15 +70,20 @@ def settle_seals(loading: Loading) -> None:
         segment = loading.segments[base_offset]
         if segment.seal is None and base_offset in loading.recovered:
             segment.sync_indexes()
-            segment.make_seal(end_offset_of(segment), successor)
+            segment.sealing.make(end_offset_of(segment), successor)
         else:
-            segment.follow_with(successor)
+            segment.sealing.follow_with(successor)
     if bases:
-        loading.segments[bases[-1]].unseal()
+        loading.segments[bases[-1]].sealing.remove()
 
 
 def _rewritten(loading: Loading, seals: Mapping[int, Seal]) -> list[int]:
     """Return the sealed segments that another program has rewritten since, sound and in order."""
+
+    def times(base_offset: int) -> bytes | None:
+        path = f"{loading.directory}/{file_name(base_offset, TimeIndex.suffix)}"
+        return read_small_file(loading.disk, path)
+
     ends = dict(pairwise([*loading.segments, MAX_LONG]))
     return [
         base_offset
@@ -81,9 +91,30 @@ def _rewritten(loading: Loading, seals: Mapping[int, Seal]) -> list[int]:
         if (size := (segment := loading.segments[base_offset]).size) != seal.size
         and (size < seal.size or ends[base_offset] != MAX_LONG)
         and was_rewritten(
-            segment.log_file, size, seal, ends[base_offset], is_compacted=loading.config.is_compacted
+            segment.log_file,
+            size,
+            seal,
+            ends[base_offset],
+            is_compacted=loading.config.is_compacted,
+            times=times(base_offset),
         )
     ]
+
+
+def _is_merged(loading: Loading, gone: int, following: int) -> bool:
+    """Return whether another program's cleaner removed the segments from base `gone` up to base `following`.
+
+    Either the seal of the first one is left, which Kafka does not delete, or all up to `following` was
+    cleaned.
+    """
+    if not loading.config.is_compacted:
+        return False
+    if file_name(gone, SEAL_SUFFIX) not in loading.report.deleted:
+        cleaned = checkpointed_offset(loading.disk, loading.directory, CLEANER_OFFSET_CHECKPOINT)
+        if cleaned < following:
+            return False
+    loading.report.notes.append(f"segments from {gone} to {following} were compacted away by another program")
+    return True
 
 
 def _unseal_rewritten(loading: Loading, segment: Segment) -> None:
@@ -91,7 +122,7 @@ def _unseal_rewritten(loading: Loading, segment: Segment) -> None:
     loading.report.notes.append(
         f"{name} was rewritten since it was sealed, and every batch is sound: its seal was removed"
     )
-    segment.unseal()
+    segment.sealing.remove()
 
 
 def check_blocks(loading: Loading, segment: Segment) -> None:

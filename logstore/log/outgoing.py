@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
+from logstore.config import LogConfig
 from logstore.disk.files import Buffer
 from logstore.format.batch import Batch, assemble_plain, encode_batch
 from logstore.format.compression import Codec
@@ -24,11 +25,11 @@ from logstore.format.record import (
     MAX_PLAIN_BYTES,
     MAX_PLAIN_VALUES,
     NO_TIMESTAMP,
-    Header,
     Record,
     encode_equal_values,
     encode_pairs,
     encode_values,
+    headers_of,
 )
 
 Pair: TypeAlias = tuple[bytes | None, bytes | None]
@@ -66,6 +67,19 @@ class Compression(NamedTuple):
 PLAIN: Final = Compression(Codec.NONE)
 
 
+def full_batch_bytes(config: LogConfig) -> int:
+    """Return the size at which a batch of records is full."""
+    return max(config.max_message_bytes // 2, 1)
+
+
+def compression_of(config: LogConfig) -> Compression:
+    """Return how the log compresses batches that it makes itself."""
+    kind = config.compression_type
+    if kind in ("producer", "uncompressed"):
+        return PLAIN
+    return Compression(Codec[kind.upper()], config.compression_level)
+
+
 def batch_of_one(
     key: bytes | None,
     value: Buffer | None,
@@ -79,7 +93,7 @@ def batch_of_one(
     if not headers and (key is None or type(key) is bytes):
         return _made(((key, value),), timestamp_ms, compression, is_keyed=key is not None)
     try:
-        record = Record(0, timestamp_ms, key, value, tuple(Header(*header) for header in headers))
+        record = Record(0, timestamp_ms, key, value, headers_of(headers))
         return encode_batch([record], codec=compression.codec, level=compression.level)
     except _NOT_ENCODABLE as error:
         raise _wrong_part(error) from error
@@ -152,6 +166,9 @@ def _of_pairs(
 
 def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield start and stop of each batch among records of these sizes; the filling record is included."""
+    if 0 < len(sizes) <= MAX_PLAIN_VALUES and sum(sizes) + RECORD_OVERHEAD * len(sizes) <= target_bytes:
+        yield 0, len(sizes)
+        return
     ends = list(accumulate(map(RECORD_OVERHEAD.__add__, sizes)))
     start, done = 0, 0
     while start < len(ends):
@@ -236,7 +253,7 @@ def not_appendable(item: object) -> TypeError:
     """Return the error for an `item` that cannot be appended."""
     return TypeError(
         f"{type(item).__name__} is not a value (bytes or None), a record, a (key, value) pair or a batch; "
-        "encode text as bytes, and use a Record for headers"
+        'encode it, or open the log with a serializer (serializer="json"), and use a Record for headers'
     )
 
 

@@ -28,10 +28,12 @@ offline: the kernel may have dropped the dirty pages and reports them as clean o
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
@@ -48,16 +50,17 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, is_shortage
 from logstore.disk.files import Disk, put_in_place
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
+from logstore.errors import Damage, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
 from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
 from logstore.log.stretch import Stretch
 from logstore.log.verification_guard import VerificationGuards
+from logstore.log.waiters import Waiters
 from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
-from logstore.segment.segments import Segments, is_sound_where_found
+from logstore.segment.segments import Segments
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 Clock: TypeAlias = Callable[[], int]
@@ -131,6 +134,10 @@ class PartitionLog:
         self.group_commit = GroupCommit(partial(_sync_for_group, self))
         self.failure: OSError | None = None
         self.is_closed = False
+        self.is_inherited = False
+        """Whether this is a forked child's copy: it can be read, and only the parent may change the log."""
+        self.is_writable = True
+        """Whether nothing speaks against a change: see `check_writable`."""
         self.topic_id = read_partition_metadata(self.disk, directory)
         """The topic's id, 22 characters; None if it is not known yet."""
         self.sync_name: Callable[[], None] | None = None
@@ -139,6 +146,12 @@ class PartitionLog:
         """Whether this process made it: then no former owner can have lost a part of it."""
         self.report: RecoveryReport = loaded.report
         self.segments = Segments(loaded.segments.values())
+        self.flushed_first: Callable[[], None] | None = None
+        """What `flush` does first, once: the sync of a segment that is going to replace another."""
+        self.rebuilt: list[Damage] = []
+        """The derived files that reads found wrong and rebuilt, until somebody reports and removes them."""
+        for segment in self.segments:
+            segment.indexes.rebuilt = self.rebuilt
         self.log_start_offset = loaded.log_start_offset
         """The first offset that is served."""
         self.log_end_offset = loaded.log_end_offset
@@ -158,6 +171,8 @@ class PartitionLog:
         self.guards = VerificationGuards()
         self.snapshots = loaded.snapshots
         self.quarantine = loaded.quarantine
+        self.cursors = loaded.cursors
+        self.cursor_commit = GroupCommit(partial(_sync_cursors, self))
         self.deleted_files = DeletedFiles(self.disk)
         self.generation = 0
         """Counts truncations of sealed segments: bytes read from them earlier are void."""
@@ -168,11 +183,14 @@ class PartitionLog:
         self.compaction_lock = threading.Lock()
         """Held by the running compaction: two would write files of the same names."""
         self.last_retention_ms = self.clock()
+        self.waiters = Waiters()
+        """Followers that wait for a change, and readers that must hear of a cut."""
         self.unflushed: tuple[int, int] | None = None
         """An offset that is not durable, and when `flush_by_age` first saw it."""
         self.stretch: Stretch | None = None
         self.scratch = bytearray()
         self.producer_state.advance_high_watermark(self.high_watermark)
+        _owned.add(self)
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, [{self.log_start_offset}, {self.log_end_offset}))"
@@ -202,6 +220,7 @@ class PartitionLog:
         with self.lock:
             self.replicated_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
             self.producer_state.advance_high_watermark(self.replicated_offset)
+            self.waiters.wake()
             return self.replicated_offset
 
     def advance_high_watermark(self, offset: int) -> bool:
@@ -213,6 +232,8 @@ class PartitionLog:
             self.replicated_offset = offset
             if self.producer_state.unreplicated:
                 self.producer_state.advance_high_watermark(offset)
+            if self.waiters.waiting:
+                self.waiters.wake()
             return True
 
     def lower_bounds(self, offset: int) -> None:
@@ -233,6 +254,7 @@ class PartitionLog:
         except EngineError:
             self.log_start_offset = before
             raise
+        self.waiters.wake()
 
     def set_topic_id(self, topic_id: str) -> None:
         """Store the topic's id durably. Raises `InconsistentTopicId` if the log has another."""
@@ -307,7 +329,7 @@ class PartitionLog:
             if before is not None:
                 # First: recovery recognizes an empty last segment below the successor that a seal names.
                 # It would treat one above it as a leftover behind a hole.
-                self.or_offline(lambda: before.follow_with(base_offset))
+                self.or_offline(lambda: before.sealing.follow_with(base_offset))
             self.or_offline(old.delete)
             new = self.or_offline(lambda: self.new_segment(base_offset, now_ms))
             self.segments = self.segments.replacing([old], [new])
@@ -318,8 +340,8 @@ class PartitionLog:
         self.guarded(old.become_inactive)
         self.sync_segments(end_offset)
         self.guarded(old.sync_indexes)
-        if self.guarded(lambda: is_sound_where_found(old)):
-            self.guarded(lambda: old.make_seal(end_offset, base_offset))
+        if self.guarded(old.sealing.is_sound_where_found):
+            self.guarded(lambda: old.sealing.make(end_offset, base_offset))
         self.producer_state.end_offset = base_offset
         self.guarded(lambda: self.snapshots.take(self.producer_state, base_offset))
         self.segments.append(self.guarded(lambda: self.new_segment(base_offset, now_ms)))
@@ -328,7 +350,7 @@ class PartitionLog:
 
     def new_segment(self, base_offset: int, now_ms: int) -> Segment:
         """Create an empty segment's files. Raises `OSError`."""
-        return Segment(
+        segment = Segment(
             self.disk,
             self.directory,
             base_offset,
@@ -339,6 +361,8 @@ class PartitionLog:
             is_new=True,
             modified_ms=now_ms,
         )
+        segment.indexes.rebuilt = self.rebuilt
+        return segment
 
     # --- making durable ---------------------------------------------------------------------------
 
@@ -349,6 +373,8 @@ class PartitionLog:
         Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered. Raises
         `DiskFull` for a new log, which stays as it is; try again.
         """
+        if (sync := self.flushed_first) is not None:
+            sync()
         self.sync_up_to(self.log_end_offset)
 
     def sync_up_to(self, offset: int) -> None:
@@ -391,16 +417,24 @@ class PartitionLog:
 
     def check_writable(self) -> None:
         """Raise `LogDirOffline` or `LogClosed` if the log accepts no changes."""
+        if self.is_writable:
+            return
         if self.failure is not None:
             raise LogDirOffline(
                 f"{self.directory} is offline since its disk failed ({self.failure}); reopen it to recover it"
             ) from self.failure
         if self.is_closed:
             raise LogClosed(f"{self.directory} was closed; open it again")
+        raise LogClosed(
+            f"{self.directory} belongs to the parent process: a forked child may read it, not write it. Open "
+            "the log after the fork, send the records to the parent, or share a broker"
+        )
 
     def take_offline(self, error: OSError) -> None:
         """Refuse appends and serve only what is durable: the disk under the log failed."""
         self.failure = self.failure or bare(error)
+        self.is_writable = False
+        self.waiters.wake()
 
     def fail(self, error: OSError) -> NoReturn:
         """Take the log offline, tell its owner and raise `LogDirOffline`."""
@@ -437,16 +471,20 @@ class PartitionLog:
     def close(self) -> None:
         """Flush, write what the next open needs, and release the directory. Closing twice is harmless.
 
-        Raises `LogDirOffline` or `DiskFull` if something cannot be written: the next open then recovers
-        the log. The directory is released in any case.
+        A forked child only lets go of its copy. Raises `LogDirOffline` or `DiskFull` if something cannot be
+        written: the next open then recovers the log. The directory is released in any case.
         """
+        if self.is_inherited:
+            self.abandon()
+            return
         with self.group_commit.exclusive(), self.lock:
             if self.is_closed:
                 return
             is_clean = False
             try:
                 if self.failure is None:
-                    self.sync_segments(self.log_end_offset)
+                    if self.recovery_point < self.log_end_offset or self.sync_name is not None:
+                        self.sync_segments(self.log_end_offset)
                     self.guarded(partial(_close_files, self))
                     is_clean = True
             finally:
@@ -461,8 +499,10 @@ class PartitionLog:
 
 
 def _let_go(log: PartitionLog) -> None:
-    log.is_closed = True
+    log.is_closed, log.is_writable = True, False
+    log.waiters.wake()
     log.deleted_files.forget()
+    log.cursors.let_go()
     for segment in log.segments:
         segment.let_go()
 
@@ -471,6 +511,16 @@ def _sync_for_group(log: PartitionLog) -> None:
     # The previous sync may have failed: repeated, it would succeed over pages that are lost.
     log.check_writable()
     log.sync_segments(log.log_end_offset)
+    try:
+        log.segments.active.sealing.prepare()
+    except OSError as error:
+        _refuse_if_closed(log, error)
+        log.fail(error)
+
+
+def _sync_cursors(log: PartitionLog) -> None:
+    log.check_writable()
+    log.or_offline(log.cursors.sync)
 
 
 def _finish(log: PartitionLog, sync_name: Callable[[], None]) -> None:
@@ -508,6 +558,7 @@ def _refuse_if_closed(log: PartitionLog, error: OSError) -> None:
 
 def _close_files(log: PartitionLog) -> None:
     log.deleted_files.remove_due(log.clock())
+    log.cursors.sync()
     log.snapshots.take(log.producer_state, log.log_end_offset)
     active = log.segments.active
     active.become_inactive()
@@ -531,3 +582,17 @@ def files_without_checksum(log: PartitionLog) -> list[str]:
     aborts = file_name(log.segments.active.base_offset, TRANSACTION_INDEX_SUFFIX)
     snapshots = [file_name(offset, SNAPSHOT_SUFFIX) for offset in log.snapshots.offsets]
     return [PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, aborts, *snapshots]
+
+
+_owned: Final[weakref.WeakSet[PartitionLog]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for log in _owned:
+        # Another thread of the parent may have held the lock, and does not exist here.
+        log.lock = threading.RLock()
+        log.is_inherited, log.is_writable = True, False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -8,14 +8,16 @@ read; then the log is replayed from an older one, or from its start.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable
 
+from logstore.config import MAX_LONG
 from logstore.disk.files import TEMPORARY_SUFFIX, Disk, read_small_file, remove_if_exists
 from logstore.errors import CorruptSnapshot
 from logstore.format.batch import LOG_OVERHEAD, Batch
 from logstore.format.record import MAX_INT
 from logstore.log.producer_state import CompletedTransaction, ProducerState, decode_snapshot
-from logstore.segment.damage import misplaced, swept
+from logstore.segment.damage import Bad, misplaced, swept
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 
 
@@ -32,8 +34,11 @@ class ProducerSnapshots:
 
     def take(self, state: ProducerState, offset: int) -> None:
         """Write the state at `offset`, unless a snapshot of that offset or later exists. Raises `OSError`."""
-        if self.offsets and self.offsets[-1] >= offset:
-            return
+        if not self.offsets or self.offsets[-1] < offset:
+            self.put(state, offset)
+
+    def put(self, state: ProducerState, offset: int) -> None:
+        """Write the state at `offset`, over an older file if there is one. Raises `OSError`."""
         # A fresh file each time: bytes left over from a longer one would make it corrupt.
         temporary = self._path(offset) + TEMPORARY_SUFFIX
         file = self._disk.open(temporary, create=True, write=True)
@@ -43,7 +48,22 @@ class ProducerSnapshots:
         finally:
             file.close()
         self._disk.rename(temporary, self._path(offset))
-        self.offsets.append(offset)
+        if offset not in self.offsets:
+            insort(self.offsets, offset)
+
+    def load(
+        self, offset: int, *, now_ms: int | None = None, expiration_ms: int = MAX_INT
+    ) -> ProducerState | None:
+        """Return the state in a snapshot; None if there is no such file. Raises `CorruptSnapshot`, `OSError`.
+
+        With `now_ms`, producers that have been idle for `expiration_ms` are left out.
+        """
+        data = read_small_file(self._disk, self._path(offset))
+        if data is None:
+            return None
+        return ProducerState.load(
+            decode_snapshot(data), end_offset=offset, now_ms=now_ms, expiration_ms=expiration_ms
+        )
 
     def newest(
         self, *, at_most: int, above: int, now_ms: int | None = None, expiration_ms: int = MAX_INT
@@ -57,11 +77,9 @@ class ProducerSnapshots:
             if not above < offset <= at_most:
                 continue
             try:
-                data = read_small_file(self._disk, self._path(offset))
-                if data is not None:
-                    return ProducerState.load(
-                        decode_snapshot(data), end_offset=offset, now_ms=now_ms, expiration_ms=expiration_ms
-                    )
+                state = self.load(offset, now_ms=now_ms, expiration_ms=expiration_ms)
+                if state is not None:
+                    return state
             except CorruptSnapshot:
                 self._remove(offset)
         return ProducerState(end_offset=above)
@@ -102,12 +120,20 @@ def replay_into(
     state: ProducerState,
     segment: Segment,
     on_completed: Callable[[CompletedTransaction], None] = lambda _: None,
+    *,
+    end_offset: int = MAX_LONG,
+    on_bad: Callable[[Bad], None] = lambda _: None,
 ) -> None:
-    """Replay the segment's batches from `state.end_offset` on; only batches with a producer are read."""
+    """Replay the batches from `state.end_offset` to `end_offset`; only batches with a producer are read.
+
+    `on_bad` receives the stretches that hold no sound batch.
+    """
     # Past damage, too: the batches behind it count.
     for scanned in swept(segment.log_file, segment.size):
         headers, lasts = scanned.headers, scanned.lasts
-        is_sound = lasts >= scanned.bases
+        for bad in scanned.bad:
+            on_bad(bad)
+        is_sound = (lasts >= scanned.bases) & (scanned.bases < end_offset)
         for wrong in misplaced(headers):
             is_sound[wrong.slot] = False
         wanted = is_sound & (headers["producer_id"] >= 0) & (scanned.bases >= state.end_offset)

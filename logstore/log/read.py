@@ -12,10 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from struct import Struct
+from typing import Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
-from logstore.config import MAX_LONG
-from logstore.disk.errors import is_shortage
+from logstore.config import MAX_INT, MAX_LONG
+from logstore.disk.errors import EngineError, is_shortage
 from logstore.errors import (
     CorruptBatch,
     CorruptIndex,
@@ -26,12 +27,20 @@ from logstore.errors import (
     OffsetOutOfRange,
     refusal,
 )
-from logstore.format.batch import Batch, walk
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch, walk
+from logstore.format.crc import crc32c
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import LATE_MS, OpenTransaction
 from logstore.log.read_committed import aborted_between, without_aborted
 from logstore.segment.epochs import EpochEntry
-from logstore.segment.scan import Fault, Scanned, check_history, order_faults, scan_buffer
+from logstore.segment.scan import (
+    COMPILED_BELOW_BYTES,
+    Fault,
+    Scanned,
+    check_history,
+    order_faults,
+    scan_buffer,
+)
 from logstore.segment.seal import broken_blocks
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.segments import find_timestamp, is_cached, read_batches
@@ -44,16 +53,33 @@ from logstore.segment.transaction_index import (
 READ_BYTES = 1 << 20
 FIRST_READ_BYTES = 1 << 14
 _START_OFFSET = attrgetter("start_offset")
+_HEADER = Struct(">qiibIhi")
+"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
+_MANY_BYTES = 1 << 16
+"""So many bytes of small batches are worth a table of their headers, which compiled code makes."""
 
 T = TypeVar("T")
 
 
 class FetchIsolation(Enum):
-    """The bound of a read."""
+    """The bound of a read; `FetchIsolation("read_committed")` reads Kafka's name of a level."""
 
-    LOG_END = "everything written"
-    HIGH_WATERMARK = "records that every in-sync replica holds"
-    TXN_COMMITTED = "the same, up to the first undecided transaction"
+    LOG_END = "log_end"
+    """Everything written."""
+    HIGH_WATERMARK = "read_uncommitted"
+    """Records that every in-sync replica holds."""
+    TXN_COMMITTED = "read_committed"
+    """The same, up to the first undecided transaction and without aborted ones."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(
+            f"isolation is {value!r}; it must be a FetchIsolation, or one of Kafka's names, "
+            '"read_committed" and "read_uncommitted"'
+        )
+
+
+Isolation: TypeAlias = FetchIsolation | Literal["read_committed", "read_uncommitted"]
 
 
 class FetchedBytes(NamedTuple):
@@ -108,22 +134,23 @@ def read_bytes(
     start_offset: int,
     max_bytes: int = READ_BYTES,
     *,
+    until: int = MAX_LONG,
     isolation: FetchIsolation = FetchIsolation.LOG_END,
     at_least_one: bool = True,
 ) -> FetchedBytes:
     """Return whole batches from `start_offset`, at most `max_bytes` of them.
 
     The first may begin below `start_offset`. With `at_least_one` it is returned even if it alone is larger.
-    At or past the end for `isolation` nothing is returned. With TXN_COMMITTED the aborted transactions among
-    the batches are listed. Raises `OffsetOutOfRange` outside of [log start, log end], `CorruptBatch` or
-    `CorruptIndex` if the log is damaged.
+    At or past `until` and the end for `isolation` nothing is returned. With TXN_COMMITTED the aborted
+    transactions among the batches are listed. Raises `OffsetOutOfRange` outside of [log start, log end],
+    `CorruptBatch` or `CorruptIndex` if the log is damaged.
     """
     end_offset = log.log_end_offset
     if not log.log_start_offset <= start_offset <= end_offset:
         raise OffsetOutOfRange(start_offset, log.log_start_offset, end_offset)
     if log.is_closed:
         raise LogClosed(f"{log.directory} was closed; open it again")
-    return _undisturbed(log, lambda: _read(log, start_offset, max_bytes, isolation, at_least_one))
+    return _undisturbed(log, lambda: _read(log, start_offset, max_bytes, until, isolation, at_least_one))
 
 
 def _undisturbed(log: PartitionLog, read: Callable[[], T]) -> T:
@@ -146,11 +173,16 @@ def _undisturbed(log: PartitionLog, read: Callable[[], T]) -> T:
 
 
 def _read(
-    log: PartitionLog, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
+    log: PartitionLog,
+    start_offset: int,
+    max_bytes: int,
+    until: int,
+    isolation: FetchIsolation,
+    at_least_one: bool,
 ) -> FetchedBytes:
     if start_offset < log.log_start_offset:  # it moved since: the segment may be gone for that reason
         raise OffsetOutOfRange(start_offset, log.log_start_offset, log.log_end_offset)
-    end_offset = end_offset_for(log, isolation)
+    end_offset = min(until, end_offset_for(log, isolation))
     segments = log.segments
     for segment in segments.since(start_offset):
         # Also not past an end that lies inside a batch, as a log start may.
@@ -185,13 +217,13 @@ def read_checked(
     """Do as `read_bytes`, and return only sound batches: checksum, order of offsets, epochs.
 
     Stops before the first batch that is not sound, and raises `DamagedLog`, which names it, if that is the
-    first of all. Each byte is checked once; what this process appended to the active segment is not.
+    first of all. Judges the bytes in hand each time: no earlier check, and nothing that the kernel tells of
+    its page cache, holds for them (decision 073).
     """
     try:
         fetched = read_bytes(log, start_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
     except (CorruptBatch, CorruptIndex) as error:
-        damage = _damage_of(log, start_offset, error)
-        raise DamagedLog(f"{log.directory}: {damage}", [damage]) from error
+        raise _damaged(log, _damage_of(log, start_offset, error)) from error
     records, position = fetched.records, fetched.position
     segment = log.segments.get(fetched.segment_base_offset)
     if segment is None:
@@ -200,30 +232,23 @@ def read_checked(
     if bound > start_offset and (records or at_least_one) and _is_hole(log, start_offset):
         holder = log.segments.floor(start_offset) or segment
         name = file_name(holder.base_offset, LOG_SUFFIX)
-        damage = Damage(DamageKind.HOLE, name, 0, start_offset, "no batch holds this offset", 0)
-        raise DamagedLog(f"{log.directory}: {damage}", [damage])
-    if not records:
-        return fetched
-    end = position + len(records)
-    low, high = segment.checked
-    is_new = segment is log.segments.active and position >= segment.appended_from
-    if is_new or low <= position <= end <= high:
+        text = "no batch holds this offset"
+        raise _damaged(log, Damage(DamageKind.HOLE, name, 0, start_offset, text, 0))
+    if not records or _are_sound(log, segment.base_offset, records):
         return fetched
     sound = sound_batches_of(log, segment.base_offset, records)
     if sound.fault is None:
-        if low <= position <= high:
-            segment.checked = low, max(high, end)
-        elif end - position > high - low:
-            segment.checked = position, end
         return fetched
     next_offset = int(sound.last_offsets[-1]) + 1 if len(sound.headers) else start_offset
     if sound.end and next_offset > start_offset:
         return fetched._replace(records=records[: sound.end], next_offset=next_offset)
     name = file_name(segment.base_offset, LOG_SUFFIX)
-    damage = Damage(
-        DamageKind.BAD_BATCH, name, position + sound.end, start_offset, sound.fault.value, len(records)
-    )
-    raise DamagedLog(f"{log.directory}: {damage}", [damage])
+    text, at = sound.fault.value, position + sound.end
+    raise _damaged(log, Damage(DamageKind.BAD_BATCH, name, at, start_offset, text, len(records)))
+
+
+def _damaged(log: PartitionLog, damage: Damage) -> DamagedLog:
+    return DamagedLog(f"{log.directory}: {damage}", [damage])
 
 
 def _is_hole(log: PartitionLog, offset: int) -> bool:
@@ -241,6 +266,39 @@ def _is_hole(log: PartitionLog, offset: int) -> bool:
     # The topic may have been compacted once.
     with holder.log_for_reading() as file:
         return next(broken_blocks(file, holder.seal), None) is not None
+
+
+def _are_sound(log: PartitionLog, base_offset: int, data: bytes) -> bool:
+    """Return whether `sound_batches_of` would find no fault; False also for many small batches.
+
+    For others it is faster than a table of their headers.
+    """
+    start, total = 0, len(data)
+    if _HEADER.unpack_from(data)[1] < COMPILED_BELOW_BYTES and total > _MANY_BYTES:
+        return False
+    view, history, is_dense = memoryview(data), log.epochs, not log.config.is_compacted
+    next_offset, limit = base_offset, base_offset + MAX_INT
+    newest, known_until = -1, -1
+    unpack, checksum = _HEADER.unpack_from, crc32c
+    while start < total:
+        if total - start < HEADER_BYTES:
+            return False
+        first, length, epoch, magic, crc, _, delta = unpack(data, start)
+        end = start + LOG_OVERHEAD + length
+        if magic != MAGIC or delta < 0 or not start + HEADER_BYTES <= end <= total:
+            return False
+        if first < next_offset or first + delta > limit or (first > next_offset and start and is_dense):
+            return False
+        if epoch != newest or first >= known_until:
+            slot = bisect_right(history, first, key=_START_OFFSET)
+            if epoch != -1 and (epoch < newest or (slot and history[slot - 1].epoch != epoch)):
+                return False
+            known_until = history[slot].start_offset if slot < len(history) else MAX_LONG
+            newest = max(epoch, newest)
+        if checksum(view[start + CRC_START : end]) != crc:
+            return False
+        start, next_offset = end, first + delta + 1
+    return True
 
 
 def sound_batches_of(log: PartitionLog, base_offset: int, data: bytes) -> Scanned:
@@ -301,6 +359,14 @@ def is_cold(log: PartitionLog, start_offset: int, max_bytes: int) -> bool:
     return segment is not segments.active if found is None else not found
 
 
+def read_ahead(log: PartitionLog, start_offset: int, max_bytes: int) -> None:
+    """Bring bytes that are cold into the page cache. Errors are left to the next read."""
+    try:
+        read_bytes(log, start_offset, max_bytes)
+    except EngineError:
+        pass
+
+
 # --- batches ----------------------------------------------------------------------------------------
 
 
@@ -316,7 +382,7 @@ def iter_batches(
     offset, max_bytes = start_offset, FIRST_READ_BYTES
     while offset < until:
         history, end_offset = log.epochs, end_offset_for(log, FetchIsolation.LOG_END)
-        fetched = read_bytes(log, offset, max_bytes, isolation=isolation)
+        fetched = read_bytes(log, offset, max_bytes, until=until, isolation=isolation)
         max_bytes = min(4 * max_bytes, READ_BYTES)
         if not fetched.records:
             if isolation is FetchIsolation.LOG_END and offset < end_offset:

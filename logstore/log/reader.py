@@ -18,27 +18,43 @@ or a swap in between is no damage.
     read past the end               `OffsetOutOfRange`: the log was cut below the reader's offset
     a bad batch, good ones behind   `DamagedLog`
     no such directory               `LogGone`
+
+A follower waits at the end until the operating system tells of a change (`watching.py`). The owner enters
+each cut in its ledger before it cuts. So a follower that finds the entry raises `OffsetOutOfRange`, also if
+other records have taken the offsets. Kafka's brokers keep no ledger: there, only a cut that the follower
+finds before the next append is noticed.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, find_offset_checkpoint
-from logstore.disk.errors import InvalidTopic
-from logstore.disk.files import Buffer, Disk, File, OsDisk, read_small_file
-from logstore.disk.topic_partition import parse_directory_name
+from logstore.arguments import Path, as_directory, as_offset
+from logstore.checkpoint.entry_files import (
+    LOG_START_OFFSET_CHECKPOINT,
+    find_offset_checkpoint,
+    read_leader_epoch_checkpoint,
+)
+from logstore.config import MAX_LONG
+from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, OsDisk, read_small_file
+from logstore.disk.topic_partition import parse_directory_name, partitions_among
+from logstore.disk.watching import watcher
 from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
-from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, NO_LEADER_EPOCH, Batch
 from logstore.format.record import Record
+from logstore.log.following import Follower, about
 from logstore.log.loading import offset_in
-from logstore.log.losses import only_zeros
+from logstore.log.losses import Loss, losses_since, only_zeros
+from logstore.log.waiters import Unwatch, Waiter
 from logstore.segment.damage import Verdict, find_batch, judge, sound_batch
+from logstore.segment.epochs import EpochEntry, is_of_its_epoch
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Fault, scan_buffer
 from logstore.segment.segment import LOG_SUFFIX, file_name
@@ -103,6 +119,18 @@ def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
     return find_checkpointed_offset(disk, directory, checkpoint) or 0
 
 
+def has_owner(disk: Disk, directory: str) -> bool:
+    """Return whether a program has, or had, this partition's directory open: then a lock file is there.
+
+    Without one it is a copy, which nobody changes while it is read.
+    """
+    for place in (directory, os.path.abspath(directory).rpartition("/")[0]):
+        with suppress(OSError):
+            if any(entry.name == LOCK_FILE for entry in disk.scan(place)):
+                return True
+    return False
+
+
 def find_checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int | None:
     """Return the offset as `checkpointed_offset`; None if there is no file that could tell it."""
     parent, _, name = os.path.abspath(directory).rpartition("/")
@@ -127,19 +155,28 @@ class LogReader:
     thread. Raises `LogGone` if there is no such directory, `LogDirOffline` if it cannot be read.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, start_offset: int | None = None, disk: Disk | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, start_offset: int | None = None, disk: Disk | None = None) -> None:
         """Read from `start_offset` (default: the log start at the time of the first call)."""
-        self.directory = os.fspath(path).rstrip("/") or "/"
+        self.directory = as_directory(path)
         self._disk = disk or OsDisk()
-        self.next_offset = -1 if start_offset is None else start_offset
+        self.next_offset = -1 if start_offset is None else as_offset(start_offset)
         self.log_start_offset = -1
         self.log_end_offset = -1
         self.tail: Tail | None = None
+        self.last_name = ""
         self._hint: Hint | None = None
+        self._next_base = MAX_LONG
+        """Base offset of the segment behind the one that is read."""
         self._damage: Suspect | None = None
-        self._list()
+        self._history: Sequence[EpochEntry] = ()
+        """The log's epochs, if it is a copy: an owner may change log and epochs one after the other."""
+        if not self._list():
+            self._refuse_log_dir()
+        self._is_copy = not has_owner(self._disk, self.directory)
+        if self._is_copy:
+            with suppress(CorruptCheckpoint):
+                entries = read_leader_epoch_checkpoint(self._disk, self.directory)
+                self._history = [EpochEntry(*entry) for entry in entries]
 
     def __repr__(self) -> str:
         return f"LogReader({self.directory!r}, next_offset={self.next_offset})"
@@ -166,6 +203,8 @@ class LogReader:
                 return  # the owner starts anew, above or below
             if not self._settle_start(names):
                 continue
+            if any(len(each) > 1 or each[0].endswith(SWAP_SUFFIX) for each in names.values()):
+                self._is_copy = False  # a rewrite is under way, or was: no rule for settled files holds
             # A segment without (more) batches is skipped only if the directory looked the same twice.
             skipped = skipped + 1 if names == seen else 0
             seen = names
@@ -175,6 +214,9 @@ class LogReader:
             base_offset = bases[min(slot, len(bases) - 1)]
             before = self.next_offset
             try:
+                # A half-done swap: the new segment holds what old ones hold, too.
+                is_swapped = len(names[base_offset]) > 1 or names[base_offset][0].endswith(SWAP_SUFFIX)
+                self._next_base = MAX_LONG if is_last or is_swapped or not self._is_copy else bases[slot + 1]
                 for name in names[base_offset]:
                     yield from read(name, base_offset, suspect is not None)
                     if self.next_offset != before:
@@ -184,13 +226,15 @@ class LogReader:
                 continue
             except Suspect as found:
                 seen = {}
-                if not self._is_known_tail(found) and not found.is_the_same_as(suspect):
+                # In a complete segment of a copy it stays, even if the next segment has all that follows.
+                is_final = self._is_copy and not is_last
+                if not is_final and not self._is_known_tail(found) and not found.is_the_same_as(suspect):
                     suspect = found
                     continue
                 self._judge(found, is_last)
                 return
             except OSError as error:
-                raise self._unreadable(error) from error
+                raise self.unreadable(error) from error
             if self.next_offset != before:
                 # Not before: segments without more batches may lie between two looks at the same bytes.
                 suspect, seen = None, {}
@@ -216,30 +260,58 @@ class LogReader:
                 else:
                     yield from (record for record in batch.records() if record.offset >= first)
 
+    def follow(self, offset: int | None = None, timeout: float | None = None) -> Follower:
+        """Yield the records from `offset` on (default: `next_offset`), and wait for more at the end.
+
+        Ends after `timeout` seconds without a record; None waits for ever. On Linux an append of the owner
+        wakes the follower; elsewhere, and on network file systems, it looks every 50 ms. Sees complete,
+        checked batches only, of which a power cut or a truncation may still take some. Raises as `records`;
+        `OffsetOutOfRange` also if the owner has removed records that were returned. Do not use the reader
+        otherwise meanwhile.
+        """
+        followed = _FollowedDirectory(self, self._disk)
+        first = self.next_offset if offset is None else as_offset(offset)
+        return Follower(followed.batches, followed.watch, lambda: self.log_start_offset, first, timeout)
+
     def seek(self, offset: int) -> None:
         """Continue at `offset`; -1 is the log start."""
-        self.next_offset = offset
+        self.next_offset = as_offset(offset)
 
     # --- the directory ----------------------------------------------------------------------------
 
     def _list(self) -> _Names:
         try:
             entries = self._disk.scan(self.directory)
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except FileNotFoundError as error:
             raise LogGone(
                 f"{self.directory} does not exist: it was deleted, moved, or never created"
             ) from error
+        except NotADirectoryError as error:
+            raise LogGone(
+                f"{self.directory} is no directory; name the directory of a log, such as data/orders-0"
+            ) from error
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
         names: _Names = {}
         for entry in entries:
             if not entry.is_directory and entry.name.endswith((LOG_SUFFIX, _SWAPPED_LOG)):
                 base_offset = offset_in(entry.name)
                 if base_offset is not None:  # in order of name, the one without `.swap` comes first
                     names[base_offset] = (*names.get(base_offset, ()), entry.name)
-        return dict(sorted(names.items()))
+        ordered = dict(sorted(names.items()))
+        self.last_name = next(reversed(ordered.values()))[0] if ordered else ""
+        return ordered
 
-    def _unreadable(self, error: OSError) -> LogDirOffline:
+    def _refuse_log_dir(self) -> None:
+        """Raise `LogGone` for a directory without segments that holds partitions: it would read as empty."""
+        names = [entry.name for entry in self._disk.scan(self.directory) if entry.is_directory]
+        for _, name in partitions_among(names):
+            raise LogGone(
+                f"{self.directory} is no log; it holds several: name one, such as {self.directory}/{name}"
+            )
+
+    def unreadable(self, error: OSError) -> LogDirOffline:
+        """Return the error for a directory that the disk does not let us read."""
         return LogDirOffline(f"{self.directory} cannot be read: {error}. Check the disk and its permissions")
 
     def _settle_start(self, names: _Names) -> bool:
@@ -262,7 +334,8 @@ class LogReader:
         """Yield its batches from `next_offset` on; with `from_start` the bytes before are walked, too."""
         file = self._disk.open(f"{self.directory}/{name}")
         try:
-            walk = Walk(file, name, base_offset)
+            walk = Walk(file, name, base_offset, self._next_base, self._history)
+            walk.newest_epoch = self._epoch_before(name)
             if not from_start:
                 self._place(walk, file, name, base_offset)
             for batch in walk:
@@ -276,6 +349,13 @@ class LogReader:
             self.tail = None
         finally:
             file.close()
+
+    def _epoch_before(self, name: str) -> int:
+        """Return the leader epoch below which a copy's segment must not fall; -1 if it is unknown."""
+        hint = self._hint
+        if not self._is_copy or hint is None or hint.name >= name or hint.next_offset != self.next_offset:
+            return -1
+        return int.from_bytes(hint.header[12:16], "big", signed=True)
 
     def _place(self, walk: Walk, file: File, name: str, base_offset: int) -> None:
         """Start `walk` behind the first byte, where a position can be trusted."""
@@ -323,7 +403,7 @@ class LogReader:
             finally:
                 file.close()
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
         is_end = is_last and behind is None
         if judge(found.fault, is_end=is_end, below_durable=False) is Verdict.DAMAGE:
             self._damage = found
@@ -334,6 +414,50 @@ class LogReader:
         self.tail = Tail(found.name, found.position, found.size, found.fault)
 
 
+class _FollowedDirectory:
+    """A directory as its follower sees it."""
+
+    def __init__(self, reader: LogReader, disk: Disk) -> None:
+        self._reader, self._disk = reader, disk
+        self._follower: Waiter | None = None
+        self._ledger_end = self._losses(0)[1]
+
+    def batches(self, offset: int) -> Iterator[Batch]:
+        reader = self._reader
+        reader.seek(offset)
+        batches = reader.batches()
+        while True:
+            try:
+                some = about(batches, CHUNK_BYTES)
+            except OffsetOutOfRange:
+                if self._hears_of_cuts():
+                    return
+                raise
+            # After the bytes: if they are newer than a cut, its entry is there.
+            self._hears_of_cuts()
+            if not some:
+                return
+            yield from some
+
+    def _hears_of_cuts(self) -> bool:
+        losses, self._ledger_end = self._losses(self._ledger_end)
+        cuts = [loss for loss in losses if loss.who != "heal"]  # healing puts back what was there
+        for loss in cuts:
+            assert self._follower is not None, "a follower watches before it reads"
+            self._follower.truncated(loss.first_offset)
+        return bool(cuts)
+
+    def watch(self, waiter: Waiter) -> Unwatch:
+        self._follower, watching, reader = waiter, watcher(), self._reader
+        return partial(watching.remove, watching.add(reader.directory, lambda: reader.last_name, waiter.wake))
+
+    def _losses(self, position: int) -> tuple[list[Loss], int]:
+        try:
+            return losses_since(self._disk, self._reader.directory, position)
+        except OSError as error:
+            raise self._reader.unreadable(error) from error
+
+
 class Walk:
     """Walks the batches of an open `.log`, from byte `end` on (at first 0); `end` follows the last batch.
 
@@ -341,17 +465,23 @@ class Walk:
     it. A batch that fits its predecessor but not its successor is the wrong one of the three.
     """
 
-    def __init__(self, file: File, name: str, base_offset: int) -> None:
+    def __init__(
+        self, file: File, name: str, base_offset: int, next_base: int, history: Sequence[EpochEntry] = ()
+    ) -> None:
+        """`next_base`: that of the next segment; `history`: the epochs of its batches, empty if unknown."""
         self._file = file
         self._name = name
         self._base_offset = base_offset
-        self._limit = base_offset + (1 << 31)
+        self._history = history
+        self._limit = min(base_offset + (1 << 31), next_base)
+        self.newest_epoch = -1
+        """That of the batches before the first one."""
         self.end = 0
         self.next_offset = base_offset
 
     def __iter__(self) -> Iterator[Batch]:
         """Raise `Suspect` at bytes that are no batch."""
-        newest_epoch = -1
+        newest_epoch = self.newest_epoch
         pending: Batch | None = None
         at_end: Suspect | None = None
         size = self._file.size()
@@ -405,4 +535,5 @@ class Walk:
 
     def _follows(self, batch: Batch, next_offset: int, newest_epoch: int) -> bool:
         fits = next_offset <= batch.base_offset <= batch.last_offset < self._limit
-        return fits and not 0 <= batch.leader_epoch < newest_epoch
+        is_known = fits and is_of_its_epoch(batch.base_offset, batch.leader_epoch, self._history)
+        return is_known and (batch.leader_epoch == NO_LEADER_EPOCH or batch.leader_epoch >= newest_epoch)

@@ -36,7 +36,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, remove_if_exists
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptIndex, Damage, DamagedLog, DamageKind
-from logstore.format.crc import crc32c
+from logstore.log.cursor_file import CURSORS_FILE, CursorFile, load_cursors
 from logstore.log.giving_up import (
     cut_segments,
     meet_damage,
@@ -65,9 +65,10 @@ from logstore.log.losses import Tail, only_zeros
 from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
-from logstore.segment.damage import Verdict, judge
+from logstore.segment.damage import Bad, Verdict, judge
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
-from logstore.segment.indexes import IndexEntries, OffsetIndex, TimeIndex
+from logstore.segment.index_entries import IndexEntries
+from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, Scanned, check_history, scan
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.split import find_runs, leaps_over, split
@@ -188,6 +189,7 @@ def _recover(
     _settle_epochs(loading, log_end_offset, log_start_offset)
     snapshots = _load_producers(loading, is_clean, start, log_end_offset)
     settle_seals(loading)
+    cursors = _settle_cursors(loading, log_end_offset, is_clean)
     if not loading.opening.is_new:
         loading.disk.sync_dir(loading.directory)
         for segment in loading.segments.values():
@@ -201,8 +203,23 @@ def _recover(
         producers=loading.producers,
         snapshots=snapshots,
         quarantine=loading.quarantine,
+        cursors=cursors,
         report=loading.report,
     )
+
+
+def _settle_cursors(loading: Loading, log_end_offset: int, is_clean: bool) -> CursorFile:
+    if CURSORS_FILE not in loading.files:
+        return CursorFile(loading.disk, loading.directory)
+    cursors, found = load_cursors(loading.disk, loading.directory, log_end_offset, is_clean=is_clean)
+    if found.unreadable:
+        loading.report.notes.append(
+            f"{CURSORS_FILE}: {len(found.unreadable)} damaged lines were left out, the first is line "
+            f"{found.unreadable[0]}; a cursor returns to its commit before, or to the log start"
+        )
+    if found.unreadable or found.is_torn or cursors.offsets != found.offsets:
+        loading.report.rebuilt.append(CURSORS_FILE)
+    return cursors
 
 
 def first_to_read(
@@ -265,12 +282,10 @@ def _aborts_are_sound(loading: Loading, segment: Segment) -> bool:
     if segment.seal is None and not exists:
         return True
     try:
-        entries = segment.aborts.index.entries
+        _ = segment.aborts.index
     except CorruptIndex:
         return False
-    if segment.seal is None:
-        return True
-    return crc32c(b"".join(entry.encode() for entry in entries)) == segment.seal.aborts_crc
+    return True
 
 
 def _recover_from(loading: Loading, first_base: int, durable_end: int) -> None:
@@ -332,9 +347,10 @@ def _recover_segment(
             scanned,
             history,
             next_offset=next_offset,
-            durable_end=durable_end,
+            # An epoch is in the checkpoint before its first batch is in the log.
+            durable_end=durable_end if loading.knows_durable_end else MAX_LONG,
             # Only the active segment is never compacted.
-            is_dense=not later and segment.seal is None,
+            is_dense=loading.knows_durable_end and not later and segment.seal is None,
         )
         found.add(scanned)
         has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
@@ -346,7 +362,9 @@ def _recover_segment(
         loading.opening.progress(loading.report.scanned_bytes, total)
         if fault is not None:
             break
-    if fault is Fault.OVERFLOW and (new := _split_segment(loading, segment, later, durable_end)):
+    # Where nothing is known to be durable, an offset that leaps is as likely a wrong one.
+    is_overflow = fault is Fault.OVERFLOW and loading.knows_durable_end
+    if is_overflow and (new := _split_segment(loading, segment, later, durable_end)):
         was_cut = False
         for number, each in enumerate(new):
             next_offset, was_cut = _recover_segment(
@@ -382,7 +400,7 @@ def _recover_segment(
             meet_damage(loading, damage, behind=behind)
         loss_id = quarantine_loss(loading, tail, later, fault.value, next_offset, durable_end)
         # Before anything that it speaks of goes.
-        segment.unseal()
+        segment.sealing.remove()
         loading.report.cuts.append(Cut(log_name, end, end + cut, fault.value, loss_id))
         # The last first: were this one cut before them, a crash would leave them behind a hole, and
         # a hole may be meant.
@@ -514,7 +532,13 @@ def _replay(loading: Loading, segment: Segment, ends_by: int) -> None:
     has_producers = loading.recovered.get(segment.base_offset)
     if has_producers is None:  # not read by this recovery: the snapshot says whether it has to be
         if ends_by > loading.producers.end_offset:
-            replay_into(loading.producers, segment)
+            name, offset = file_name(segment.base_offset, LOG_SUFFIX), segment.base_offset
+
+            def meet(bad: Bad) -> None:
+                damage = Damage(DamageKind.BAD_BATCH, name, bad.position, offset, bad.fault.value, 0)
+                loading.report.met.append(damage)
+
+            replay_into(loading.producers, segment, on_bad=meet)
         return
     aborted: list[AbortedTransaction] = []
 

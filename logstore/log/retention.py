@@ -63,9 +63,11 @@ def expired(
     high_watermark: int,
     log_end_offset: int,
     now_ms: int,
+    unread_from: int | None = None,
 ) -> list[Expired]:
     """The segments that go, oldest first; `segments` are all there are, in order.
 
+    With `retain.for.cursors`, what lies at or past `unread_from` stays, whatever its age and size.
     Times are asked for only as far as the last pass comes.
     """
     end_offsets = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
@@ -86,6 +88,8 @@ def expired(
             going.append(Expired(segments[slot].base_offset, sizes[slot], reason))
 
     run(DeletionReason.LOG_START, lambda slot: slot < last and end_offsets[slot] <= log_start_offset)
+    if config.retain_for_cursors and unread_from is not None:
+        high_watermark = min(high_watermark, unread_from)
     if config.is_deleted:
         if config.retention_bytes >= 0:
             # Never below the limit: the segment that crosses it stays.

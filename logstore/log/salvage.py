@@ -37,10 +37,11 @@ from logstore.checkpoint.identity import (
     read_meta_properties,
     read_partition_metadata,
 )
-from logstore.disk.copying import copy_file, remove_tree
+from logstore.disk.copying import copy_file, is_there, remove_tree
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, make_durable_dir, put_in_place, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.log.cursor_file import CURSORS_FILE, format_cursors, read_cursors
 from logstore.log.reader import checkpointed_offset
 from logstore.log.sound_batches import Gap, LeftOut, Placed, Rows, SoundBatches, segment_files
 from logstore.segment.swap import SWAP_SUFFIX
@@ -50,7 +51,7 @@ _KRAFT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint|bootstrap\.checkpoint|quor
 
 
 class Salvage(NamedTuple):
-    """What came back from one partition; `unreadable_bytes` are those that the disk refused to read."""
+    """The result for one partition; `unreadable_bytes` counts bytes that the disk failed to read."""
 
     source: str
     target: str
@@ -84,7 +85,7 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
         )
     _check_target(disk, source, target)
     unfinished = target + UNFINISHED_SUFFIX
-    if _exists(disk, unfinished):
+    if is_there(disk, unfinished):
         remove_tree(disk, unfinished)
     make_durable_dir(disk, unfinished)
     is_partition = partitions == [source]
@@ -103,7 +104,7 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
     if starts:
         put_in_place(disk, unfinished, LOG_START_OFFSET_CHECKPOINT, format_offset_checkpoint(starts))
     disk.sync_dir(unfinished)
-    if _exists(disk, target):
+    if is_there(disk, target):
         disk.remove_dir(target)  # empty
     disk.rename(unfinished, target)
     disk.sync_dir(os.path.dirname(target) or ".")
@@ -128,19 +129,11 @@ def _partitions_in(disk: Disk, source: str) -> tuple[list[str], list[str]]:
     return partitions, others
 
 
-def _exists(disk: Disk, directory: str) -> bool:
-    try:
-        disk.scan(directory)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _check_target(disk: Disk, source: str, target: str) -> None:
     inner, outer = os.path.abspath(target), os.path.abspath(source)
     if inner == outer or inner.startswith(outer + "/") or outer.startswith(inner + "/"):
         raise FileExistsError(errno.EEXIST, f"it must lie outside of {source}", target)
-    if _exists(disk, target) and disk.scan(target):
+    if is_there(disk, target) and disk.scan(target):
         raise FileExistsError(errno.EEXIST, "it is not empty: name a new directory", target)
 
 
@@ -197,6 +190,11 @@ def _write_small_files(disk: Disk, source: str, target: str, rows: Rows) -> None
         pass
     _copy_kraft_files(disk, source, target)
     put_in_place(disk, target, LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint(history))
+    try:
+        if cursors := read_cursors(disk, source).offsets:
+            put_in_place(disk, target, CURSORS_FILE, format_cursors(cursors))
+    except OSError:
+        pass  # like the epochs and the topic id: what cannot be read is left behind
     try:
         if read_partition_metadata(disk, source) is None:
             return

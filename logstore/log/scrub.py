@@ -7,6 +7,11 @@
 step names the place from which another scrub can continue. Appends, reads, compaction and truncation go on
 meanwhile: what is found in a segment counts only if nothing was cut from the log since its first byte was
 read, otherwise the segment is read again. `damage.judge_segment` decides what is damage.
+
+While a process has a log, nobody else writes to it. But before, Kafka's cleaner may have rewritten a sealed
+segment of a compacted log without a change of its size, which an opening does not see. So the first time that
+this process compares such a segment with its seal, a difference is no damage if every batch is sound and in
+order; the segment is sealed anew.
 """
 
 from __future__ import annotations
@@ -16,8 +21,10 @@ from typing import NamedTuple
 
 from logstore.config import MAX_LONG
 from logstore.errors import Damage, DamageKind, LogClosed
+from logstore.log.derived import check_log_files, check_segment_files
 from logstore.log.partition_log import PartitionLog
 from logstore.segment.damage import Expected, judge_segment
+from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 
 
@@ -31,12 +38,14 @@ class Cursor(NamedTuple):
 class Scrubbed(NamedTuple):
     """The result of a step, or of several: `size` bytes were read.
 
-    `cursor` is the place to continue from; None at the end of the log.
+    `cursor` is the place to continue from; None at the end of the log. `damages` are in records; `rebuilt`
+    are derived files that differed from the log and were rebuilt, by this step or by reads before it.
     """
 
     size: int
     cursor: Cursor | None
     damages: tuple[Damage, ...] = ()
+    rebuilt: tuple[Damage, ...] = ()
 
 
 def scrub(log: PartitionLog, cursor: Cursor | None = None) -> Iterator[Scrubbed]:
@@ -59,7 +68,13 @@ def scrub(log: PartitionLog, cursor: Cursor | None = None) -> Iterator[Scrubbed]
             yield step
         else:
             base_offset, position = base_offset + 1, 0
-    yield Scrubbed(0, None)
+    yield Scrubbed(0, None, (), (*check_log_files(log), *_rebuilt_by_reads(log)))
+
+
+def _rebuilt_by_reads(log: PartitionLog) -> list[Damage]:
+    found = log.rebuilt.copy()
+    del log.rebuilt[: len(found)]
+    return found
 
 
 def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterator[Scrubbed]:
@@ -72,23 +87,63 @@ def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterat
         seal,
         log.epochs,
     )
-    is_damaged = False
+    is_damaged = is_rewritten = False
+    may_be_rewritten = seal is not None and log.config.is_compacted and not segment.sealing.is_proven
     try:
         with segment.log_for_reading() as file:
             for step in judge_segment(file, expected, position if seal is not None else 0):
-                is_damaged |= bool(step.damages)
-                yield Scrubbed(step.size, Cursor(base_offset, step.position), step.damages)
-            if seal is not None and not position and not is_damaged and not segment.was_walked:
+                damages = step.damages
+                if may_be_rewritten and damages and all(each.kind is DamageKind.CHANGED for each in damages):
+                    is_rewritten, damages = True, ()
+                is_damaged |= bool(damages)
+                yield Scrubbed(step.size, Cursor(base_offset, step.position), damages)
+            if is_rewritten:
+                yield Scrubbed(0, Cursor(base_offset, segment.size), (), _sealed_anew(log, segment))
+            elif not is_damaged and not position:
+                segment.sealing.is_proven = True
+            if seal is not None and not (position or is_damaged or is_rewritten or segment.was_walked):
                 # Bytes that rotted before they were sealed agree with their seal. They were just read.
                 for step in judge_segment(file, expected._replace(seal=None)):
                     is_damaged |= bool(step.damages)
                     yield Scrubbed(0, Cursor(base_offset, expected.size), step.damages)
                 segment.was_walked = not is_damaged
+        if not is_damaged:
+            yield from _scrub_files(log, segment)
     except FileNotFoundError:
         name, end_offset = file_name(base_offset, LOG_SUFFIX), expected.end_offset
         text = "the file is missing"
         damage = Damage(DamageKind.SEGMENT_GONE, name, 0, base_offset, text, segment.size, -1, end_offset)
         yield Scrubbed(0, Cursor(base_offset), (damage,))
+
+
+def _sealed_anew(log: PartitionLog, segment: Segment) -> tuple[Damage, ...]:
+    """Make the seal of a segment that another program has rewritten; nothing if it was cut meanwhile."""
+    cuts, old = log.cuts, segment.seal
+    segment.sealing.prepare()
+    with log.lock:
+        following = log.segments.higher(segment.base_offset)
+        is_here = log.segments.get(segment.base_offset) is segment and log.cuts == cuts
+        if log.is_closed or not is_here or old is None or following is None or segment.seal is not old:
+            return ()
+        log.guarded(segment.sealing.remove)
+        log.guarded(lambda: segment.sealing.make(old.end_offset, following.base_offset))
+        log.guarded(lambda: log.disk.sync_dir(log.directory))
+    name = file_name(segment.base_offset, SEAL_SUFFIX)
+    text = "another program compacted the segment, and every batch is sound"
+    return (Damage(DamageKind.DERIVED, name, 0, segment.base_offset, text, 0),)
+
+
+def _scrub_files(log: PartitionLog, segment: Segment) -> Iterator[Scrubbed]:
+    """Compare the derived files, which are read whole, after the last byte of the `.log`."""
+    end, steps = Cursor(segment.base_offset, segment.size), check_segment_files(log, segment)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            if stop.value:
+                yield Scrubbed(0, end, (), tuple(stop.value))
+            return
+        yield Scrubbed(0, end)
 
 
 def scrub_for(log: PartitionLog, cursor: Cursor | None, max_bytes: int) -> Scrubbed:
@@ -98,10 +153,11 @@ def scrub_for(log: PartitionLog, cursor: Cursor | None, max_bytes: int) -> Scrub
     """
     start = cursor or Cursor()
     reached: Cursor | None = start
-    size, damages = 0, list[Damage]()
+    size, damages, rebuilt = 0, list[Damage](), list[Damage]()
     for step in scrub(log, start):
         size, reached = size + step.size, step.cursor
         damages += step.damages
+        rebuilt += step.rebuilt
         if size >= max_bytes and reached != start and (reached is None or reached.position):
             break
-    return Scrubbed(size, reached, tuple(damages))
+    return Scrubbed(size, reached, tuple(damages), tuple(rebuilt))

@@ -41,6 +41,7 @@ from logstore.disk.copying import copy_file, link_or_copy, remove_tree
 from logstore.disk.files import LOCK_FILE, TEMPORARY_SUFFIX, Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.errors import DamagedLog, LogGone, OffsetOutOfRange
+from logstore.log.cursor_file import CURSORS_FILE
 from logstore.log.loading import offset_in
 from logstore.log.partition_log import Clock, PartitionLog
 from logstore.log.reader import checkpointed_offset
@@ -55,7 +56,7 @@ _ATTEMPTS: Final = 100
 _COPIED_BYTES: Final = 4 << 20
 """A longer active segment is rolled before a snapshot of an open log, so that it is linked and not copied."""
 _CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
-_LEFT_OUT: Final = (LOCK_FILE, CLEAN_SHUTDOWN_FILE, *_CHECKPOINTS)
+_LEFT_OUT: Final = (CURSORS_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE, *_CHECKPOINTS)
 
 
 class Snapshot(NamedTuple):
@@ -241,6 +242,12 @@ class _Making:
                 self._disk, f"{self.source}/{name}", f"{self._unfinished}/{name}"
             )
             self._files += 1
+        if CURSORS_FILE in sizes:
+            # Copied: the owner writes into its file. Opening the copy moves cursors back to its end.
+            copied = copy_file(
+                self._disk, f"{self.source}/{CURSORS_FILE}", f"{self._unfinished}/{CURSORS_FILE}"
+            )
+            self._copied_bytes, self._files = self._copied_bytes + copied, self._files + 1
         self._sync_shared([base for base in bases if base <= last])
         log_end_offset = self._copy_last(last, end_offset)
         after = _sizes_in(self._disk, self.source)

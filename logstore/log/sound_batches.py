@@ -56,7 +56,7 @@ class Gap(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is known of it, in words."""
+        """Why the bytes were skipped, in words."""
         reasons = dict.fromkeys(each.reason for each in self.stretches)
         return "; ".join(reasons) or "no bytes for these offsets: compacted, or a file is missing"
 

@@ -16,7 +16,7 @@ checkpoints have no entry for the partition.
 from __future__ import annotations
 
 import os
-import random
+from typing import TYPE_CHECKING
 
 from logstore.checkpoint.clean_shutdown import (
     OURS,
@@ -42,11 +42,14 @@ from logstore.log.producer_state import ProducerStateConfig
 from logstore.log.recovery import load
 from logstore.segment.seal import remove_seals
 
+if TYPE_CHECKING:
+    from random import Random
+
 _END_OFFSET = "logEndOffset"
 
 
 def open_stand_alone(
-    path: str | os.PathLike[str],
+    directory: str,
     config: LogConfig,
     disk: Disk,
     clock: Clock,
@@ -55,7 +58,6 @@ def open_stand_alone(
     accept_loss: bool,
 ) -> PartitionLog:
     """Lock the directory, recover the log in it and return it; see `Log.open`."""
-    directory = os.fspath(path).rstrip("/") or "/"
     topic_partition = parse_directory_name(os.path.basename(directory))
     try:
         make_durable_dir(disk, directory)
@@ -124,18 +126,25 @@ def _open_locked(
     progress: Progress | None,
     accept_loss: bool,
 ) -> PartitionLog:
-    marker = read_clean_shutdown(disk, directory)
-    if marker is not None and not marker.is_ours:
-        # Before the marker is removed: after a crash in between, the next start does both again.
-        remove_seals(disk, directory)
-    # Durably removed before any other write: a crash from here on is an unclean shutdown.
-    remove_clean_shutdown(disk, directory)
+    is_new = all(entry.name == LOCK_FILE for entry in disk.scan(directory))
+    marker = None
+    if not is_new:
+        marker = read_clean_shutdown(disk, directory)
+        if marker is not None and not marker.is_ours:
+            # Before the marker is removed: after a crash in between, the next start does both again.
+            remove_seals(disk, directory)
+        # Durably removed before any other write: a crash from here on is an unclean shutdown.
+        remove_clean_shutdown(disk, directory)
     owner = _OwnDirectory(disk, directory, topic_partition, lock)
-    # Seeded by the name: many logs should not roll their segments at the same moment.
-    jitter = random.Random(f"{topic_partition}")
+    jitter: list[Random] = []
 
     def jitter_ms(bound_ms: int) -> int:
-        return jitter.randrange(bound_ms) if bound_ms else 0
+        if bound_ms and not jitter:
+            from random import Random
+
+            # Seeded by the name: many logs should not roll their segments at the same moment.
+            jitter.append(Random(f"{topic_partition}"))
+        return jitter[0].randrange(bound_ms) if bound_ms else 0
 
     # There is no transaction coordinator that could verify a transaction.
     producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
@@ -154,6 +163,7 @@ def _open_locked(
         producer_expiration_ms=producer_config.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
         accept_loss=accept_loss,
+        is_new=is_new,
     )
     # The log may be shorter than its checkpoint says: new records at those offsets must not count as synced.
     owner.recovery_point.lower(topic_partition, loaded.log_end_offset)
@@ -161,6 +171,8 @@ def _open_locked(
         # From now on it is known what was durable. Without the file, a hole that a power cut leaves in
         # appends that nobody synced would look like damage.
         owner.recovery_point.write({topic_partition: loaded.recovery_point})
+        for segment in loaded.segments.values():
+            segment.name_is_durable = True  # by the same sync of the directory
     if owner.first_dirty.get(topic_partition) > loaded.log_end_offset:
         owner.first_dirty.set(topic_partition, loaded.log_start_offset)
     return PartitionLog(

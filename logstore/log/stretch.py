@@ -6,8 +6,8 @@
 
 Between two index entries only bytes and counters change from one small append to the next: no entry, no roll,
 no new epoch, no rule that could refuse the value. These decisions are made once for the whole stretch, so
-that a single value costs a write and little more. Every other change to the log invalidates the stretch
-(`holds`); the next append then takes the full path, which starts a new one.
+that a single value costs a write and little more. Every other change to the log invalidates the stretch; the
+next append then takes the full path, which starts a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from logstore.config import CREATE_TIME, MAX_INT, MAX_LONG, LogConfig
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
 from logstore.format.crc import crc32c
-from logstore.format.record import NO_SEQUENCE, encode_value
+from logstore.format.record import FIRST_PREFIXES, NO_SEQUENCE
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.segment import Segment
 
@@ -36,10 +36,12 @@ class Stretch:
     __slots__ = (
         "_config",
         "_epochs",
+        "_header",
         "_last_offset",
         "_last_position",
         "_latest_ms",
         "_leader_epoch",
+        "_now_ms",
         "_position",
         "_segment",
     )
@@ -54,18 +56,25 @@ class Stretch:
         self._last_position = min(segment.last_position_without_entry, room)
         self._last_offset = segment.base_offset + MAX_INT
         self._latest_ms = latest_ms
+        self._now_ms = -1
+        self._header = b""
+        """The header of the batches of `now_ms`, from the attributes on: many values share a millisecond."""
 
-    def holds(
+    def append(
         self,
-        size: int,
+        value: bytes,
         offset: int,
         now_ms: int,
         active: Segment,
         config: LogConfig,
         epochs: LeaderEpochCache,
     ) -> bool:
-        """Return whether a value of `size` bytes may go to `offset` at `now_ms`, in this state of the log."""
-        return (
+        """Write a batch of `value` alone at `offset`; False, with nothing written, if this needs a decision.
+
+        The last three are the log's state now. Raises `OSError` with the segment as it was.
+        """
+        size = len(value)
+        if not (
             size <= LARGEST_VALUE_BYTES
             and self._position <= self._last_position
             and self._position == active.size
@@ -74,15 +83,17 @@ class Stretch:
             and active is self._segment
             and epochs is self._epochs
             and config is self._config
-        )
-
-    def append(self, value: bytes, offset: int, now_ms: int) -> None:
-        """Write a batch of `value` alone. Raises `OSError` with the segment as it was."""
-        body = _BODY(0, 0, now_ms, now_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1) + encode_value(value)
+        ):
+            return False
+        if now_ms != self._now_ms:
+            self._now_ms = now_ms
+            self._header = _BODY(0, 0, now_ms, now_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
+        body = b"%b%b%b\0" % (self._header, FIRST_PREFIXES[size], value)
         length = len(body) + _FRAME_BYTES - LOG_OVERHEAD
         data = _FRAME(offset, length, self._leader_epoch, MAGIC, crc32c(body)) + body
-        self._segment.extend(data, offset, now_ms)
+        active.extend(data, offset, now_ms)
         self._position += len(data)
+        return True
 
 
 def begin_stretch(segment: Segment, config: LogConfig, epochs: LeaderEpochCache) -> Stretch | None:

@@ -17,11 +17,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logstore.config import MAX_LONG
 from logstore.disk.files import Buffer, Disk, File
-from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, NO_LEADER_EPOCH, Batch
+from logstore.log.loading import offset_in
 from logstore.log.reader import Hint, LogReader, Suspect, Walk
 from logstore.segment.damage import batch_at, find_batch, sound_batch
-from logstore.segment.scan import Fault, Scanned, order_faults, scan_buffer
+from logstore.segment.scan import Fault, Scanned, check_history, order_faults, scan_buffer
 
 STRETCH_BYTES: Final = 4 << 20
 
@@ -102,7 +104,8 @@ class StretchReader(LogReader):
     def _stretches(self, name: str, base_offset: int, from_start: bool) -> Iterator[Stretch]:
         file = self._disk.open(f"{self.directory}/{name}")
         try:
-            walk = _StretchWalk(file, name, base_offset)
+            walk = _StretchWalk(file, name, base_offset, self._next_base, self._history)
+            walk.newest_epoch = self._epoch_before(name)
             if from_start and self._behind is not None and self._behind.name == name:
                 # The bytes before it are known to be damaged.
                 self._hint = self._behind
@@ -132,14 +135,15 @@ class StretchReader(LogReader):
         if damage is None:
             return None
         names = self._list()
-        bases = [base for base in names if base > damage.next_offset]
-        segment_end = bases[0] if bases else None
+        own = offset_in(damage.name)
+        assert own is not None, "a segment's file has its base offset for a name"
+        segment_end = min((base for base in names if base > own), default=None)
         try:
             found = self._sound_batch(damage, segment_end)
         except FileNotFoundError:
             found = None
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
         if found is not None:
             position, header, next_offset = found
             self._hint = self._behind = Hint(damage.name, position, 0, next_offset, header)
@@ -185,7 +189,7 @@ class _StretchWalk(Walk):
 
     def stretches(self, stretch_bytes: int) -> Iterator[Stretch]:
         """Raises `Suspect` where something else than a batch lies."""
-        newest_epoch = -1
+        newest_epoch = self.newest_epoch
         size = self._file.size()
         wanted = stretch_bytes
         while self.end < size:
@@ -236,7 +240,12 @@ class _StretchWalk(Walk):
         count = len(found.headers)
         epochs = found.headers["leader_epoch"].astype(np.int64)
         faults = order_faults(found, self._base_offset, self.next_offset, newest_epoch)
-        slot = faults._replace(epochs=faults.epochs & (epochs >= 0)).first()
+        slot = faults._replace(epochs=faults.epochs & (epochs != NO_LEADER_EPOCH)).first()
+        known = check_history(found, self._history, next_offset=0, durable_end=MAX_LONG, is_dense=False)
+        leaps = found.last_offsets >= self._limit
+        held = min(len(known.headers), int(leaps.argmax()) if leaps.any() else count)
+        if held < (count if slot is None else slot):
+            return held, held
         if slot is None:
             return count, None
         if slot:
@@ -245,6 +254,7 @@ class _StretchWalk(Walk):
             floor = int(found.last_offsets[before - 1]) + 1 if before else self.next_offset
             newest = max(newest_epoch, int(epochs[:before].max(initial=-1)))
             base, last = int(found.headers["base_offset"][slot]), int(found.last_offsets[slot])
-            if floor <= base <= last < self._limit and not 0 <= epochs[slot] < newest:
+            is_epoch_right = epochs[slot] == NO_LEADER_EPOCH or epochs[slot] >= newest
+            if floor <= base <= last < self._limit and is_epoch_right:
                 slot = before
         return slot, slot

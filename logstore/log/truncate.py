@@ -16,9 +16,9 @@ from functools import partial
 
 from logstore.disk.marks import mark
 from logstore.errors import OutOfResources
+from logstore.log.derived import rebuild_producers
 from logstore.log.losses import Loss, Survey, Tail, Who, survey
 from logstore.log.partition_log import PartitionLog
-from logstore.log.producer_snapshots import replay_into
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.segments import Segments, end_before, last_before, locate, truncate_segment
@@ -65,7 +65,8 @@ def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it"
         log.producer_state.end_offset = log.log_start_offset
         log.or_offline(lambda: _cut(log, offset, loss_id))
         log.log_end_offset = offset
-        _rebuild_producers(log, offset)
+        _move_readers(log, end_offset)
+        rebuild_producers(log, offset)
         if end_offset < offset:
             _begin_past_a_gap(log, offset, end_offset)
         # Last, because a full disk may refuse it: the same call again then does the rest.
@@ -101,7 +102,7 @@ def _cut(log: PartitionLog, offset: int, loss_id: int | None) -> None:
     assert floor is not None, f"{log!r}: no segment at or below {offset}"
     # Before its segment is cut, or becomes the last one again: a seal that survives the cut describes
     # bytes that are gone.
-    floor.unseal()
+    floor.sealing.remove()
     later = [segment for segment in log.segments if segment.base_offset > offset]
     _drop(log, later, {segment.base_offset: loss_id for segment in later})
     log.segments = log.segments.replacing(later)
@@ -163,14 +164,22 @@ def _restart_at(log: PartitionLog, offset: int, why: str) -> None:
         log.segments.active.name_is_durable = True
 
     log.or_offline(start_anew)
+    _move_readers(log, offset)
     log.recovery_point = recovery_point
-    _rebuild_producers(log, offset)
+    rebuild_producers(log, offset)
     if goes_down:
         # A start above the log end would make recovery remove, after a crash, the records written from now
         # on.
         mark("restart of a log: its start goes down")
         log.or_offline(lambda: log.owner.log_start_moved(log))
     log.change_epochs(lambda epochs: epochs.clear())
+
+
+def _move_readers(log: PartitionLog, offset: int) -> None:
+    # After the cut, and before other records may take the offsets: what a reader fetched until now may be
+    # gone. Cursors durably: after a crash, one that is past the cut would skip those other records.
+    log.or_offline(lambda: log.cursors.lower(offset))
+    log.waiters.truncated(offset)
 
 
 # --- derived state ----------------------------------------------------------------------------------
@@ -202,32 +211,6 @@ def _epoch_before(log: PartitionLog, offset: int) -> int:
         if last is not None:
             return last.leader_epoch
     return -1
-
-
-def _rebuild_producers(log: PartitionLog, end_offset: int) -> None:
-    """Set the producer state to that of the log below `end_offset`."""
-
-    def rebuild() -> None:
-        # Durably: a snapshot that comes back after a crash describes batches that are gone, and other
-        # batches have their offsets by then.
-        if log.snapshots.retain(above=log.log_start_offset, at_most=end_offset):
-            log.disk.sync_dir(log.directory)
-        producers = log.snapshots.newest(
-            at_most=end_offset,
-            above=log.segments.first.base_offset,
-            now_ms=log.clock(),
-            expiration_ms=log.producer_config.producer_id_expiration_ms,
-        )
-        for segment in log.segments.since(producers.end_offset):
-            if _end_of(log, segment) > producers.end_offset:
-                replay_into(producers, segment)
-        producers.end_offset = end_offset
-        # A snapshot holds one batch of each producer. The others may still be sent again.
-        producers.remember(log.producer_state)
-        producers.advance_high_watermark(log.high_watermark)
-        log.producer_state = producers
-
-    log.or_offline(rebuild)
 
 
 def _end_of(log: PartitionLog, segment: Segment) -> int:

@@ -105,6 +105,7 @@ def _expired(log: PartitionLog, now_ms: int) -> list[Expired]:
             high_watermark=log.high_watermark,
             log_end_offset=log.log_end_offset,
             now_ms=now_ms,
+            unread_from=log.cursors.slowest,
         )
     )
 
@@ -205,7 +206,7 @@ def replace_segments(
         for base_offset in sorted(gone):
             log.or_offline(lambda base=base_offset: log.snapshots.remove(base))  # type: ignore[misc]
         # A roll may have replaced an empty active segment during the pass.
-        log.or_offline(lambda: placed[-1].follow_with(successor.base_offset))
+        log.or_offline(lambda: placed[-1].sealing.follow_with(successor.base_offset))
         return True
 
 
@@ -220,7 +221,7 @@ def _placed(log: PartitionLog, cleaned: Segment) -> Segment:
         now_ms=cleaned.created_ms,
         modified_ms=cleaned.modified_ms,
     )
-    segment.seal = cleaned.seal
+    segment.seal, segment.indexes.rebuilt = cleaned.seal, log.rebuilt
     return segment
 
 

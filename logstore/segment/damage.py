@@ -20,7 +20,7 @@ segment below the successor that a seal names (it was being replaced, because th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from struct import Struct
@@ -33,7 +33,9 @@ from logstore.config import MAX_LONG
 from logstore.disk.files import File, Readable
 from logstore.errors import CorruptBatch, Damage, DamageKind
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.format.crc import crc32c
 from logstore.segment.epochs import EpochEntry
+from logstore.segment.indexes import TimeIndex, entries_of
 from logstore.segment.scan import CHUNK_BYTES, HEADER_DTYPE, Fault, last_offsets_of, scan, scan_buffer
 from logstore.segment.seal import Seal, compared_blocks
 
@@ -280,7 +282,7 @@ class Judged(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What is known of a segment: its base, its size, the end of its offsets, its seal and epoch history."""
+    """The facts to judge a segment by: base, size, end of its offsets, seal and epoch history."""
 
     base_offset: int
     size: int
@@ -411,17 +413,18 @@ class _SegmentWalk:
         return tuple(sorted(self._damages, key=lambda each: each.position))
 
 
-def was_rewritten(file: File, size: int, seal: Seal, next_base: int, *, is_compacted: bool) -> bool:
-    """Return whether a segment of another size than sealed is the sound work of another program.
+def was_rewritten(
+    file: File, size: int, seal: Seal, next_base: int, *, is_compacted: bool, times: bytes | None
+) -> bool:
+    """Return whether a segment that differs from its seal is the sound work of another program.
 
     A seal speaks for the bytes it was made of. If Kafka's cleaner has rewritten the segment since, every
     batch is sound, in order, and below `next_base`, the base of the next segment. A segment that ends lower
     than it was sealed has a gap, too, or its log `is_compacted`: otherwise its end may have been cut off.
-    An empty segment, or one whose whole blocks are all as sealed, has lost its end in any case: an unsynced
-    file after a loss of power. Raises `OSError`.
+    An empty segment, or one whose whole blocks are all as sealed, may be a file that lost its end with the
+    power. A cleaner replaces the indexes with the segment, a loss of power does not: `times`, the content of
+    the `.timeindex`, decides. Raises `OSError`.
     """
-    if not size:
-        return False
     next_offset = seal.base_offset
     has_gap, end = False, 0
     for found in scan(file, 0, size, base_offset=seal.base_offset):
@@ -435,11 +438,22 @@ def was_rewritten(file: File, size: int, seal: Seal, next_base: int, *, is_compa
             return False
     if end != size or next_offset > next_base:
         return False
+    if size == seal.size:
+        return is_compacted
     if next_offset >= seal.end_offset:
         return True
+    if is_compacted and times is not None and _ends_with(times, seal, next_offset):
+        return True
     whole = list(islice(compared_blocks(file, seal), size // seal.block_bytes))
-    is_cut = bool(whole) and all(is_right for _, _, is_right in whole)
+    is_cut = not size or (bool(whole) and all(is_right for _, _, is_right in whole))
     return (is_compacted or has_gap) and not is_cut
+
+
+def _ends_with(times: bytes, seal: Seal, end_offset: int) -> bool:
+    """Return whether a time index is not the sealed one, and ends below `end_offset`."""
+    entries = entries_of(times, TimeIndex.dtype)
+    is_inside = not len(entries) or seal.base_offset + int(entries[-1]["relative_offset"]) < end_offset
+    return is_inside and crc32c(times) != seal.times_crc
 
 
 # --- a whole directory ------------------------------------------------------------------------------
@@ -465,10 +479,17 @@ class Chain(NamedTuple):
     whole: int
 
 
-def judge_chain(segments: Sequence[Listed], seals: Mapping[int, Seal], log_start_offset: int) -> Chain:
+def judge_chain(
+    segments: Sequence[Listed],
+    seals: Mapping[int, Seal],
+    log_start_offset: int,
+    is_merged: Callable[[int, int], bool] = lambda gone, following: False,
+) -> Chain:
     """Compare each seal with its segment and the next one, oldest first.
 
-    A hole wholly below the log start is not damage: an interrupted deletion leaves it.
+    A hole wholly below the log start is not damage: an interrupted deletion leaves it. Nor is one of which
+    `is_merged(gone, following)` says that another program compacted it away: no segment with the base `gone`
+    is there, and the next base is `following`.
     """
     damages: list[Damage] = []
     replaced: list[int] = []
@@ -487,7 +508,9 @@ def judge_chain(segments: Sequence[Listed], seals: Mapping[int, Seal], log_start
         following = behind[empties:]
         if following and following[0].base_offset > log_start_offset:
             replaced += [each.base_offset for each in behind[:empties]]
-            damages += _of_successor(seal, following)
+            found = following[0].base_offset
+            if found < seal.successor or not is_merged(seal.successor, found):
+                damages += _of_successor(seal, following)
         if damages:
             whole = min(whole, number)
     return Chain(damages, durable_end, replaced, whole)

@@ -8,7 +8,7 @@ or late file is repaired at both ends when the log is loaded.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from logstore.disk.marks import mark
@@ -21,6 +21,12 @@ class EpochEntry(NamedTuple):
 
     epoch: int
     start_offset: int
+
+
+def is_of_its_epoch(base_offset: int, leader_epoch: int, history: Sequence[EpochEntry]) -> bool:
+    """Return whether a batch has the epoch of its offset in `history`, ascending; True if one is unknown."""
+    slot = bisect_right(history, base_offset, key=lambda entry: entry.start_offset) - 1
+    return slot < 0 or leader_epoch < 0 or history[slot].epoch == leader_epoch
 
 
 class EpochEndOffset(NamedTuple):

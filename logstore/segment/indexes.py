@@ -26,7 +26,7 @@ past its end would, too). Kafka preallocates its files; zeros at their end are i
 A batch gets entries once more than `index.interval.bytes` lie between the last entry's batch and it; the
 first batch of a segment never does. A time entry is left out while the largest time has not risen, and the
 time index keeps one slot for the entry that is made when the segment stops being active. `Segment.append`
-applies this rule batch by batch; `due_entries` applies it to the columns of thousands of batches.
+applies this rule batch by batch, `index_entries.py` to the columns of thousands of batches.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ import numpy.typing as npt
 from logstore.config import MAX_INT
 from logstore.disk.files import Disk, File, publish, remove_if_exists
 from logstore.errors import CorruptIndex
+from logstore.format.crc import crc32c
 
 if TYPE_CHECKING:
-    from logstore.segment.scan import Scanned
+    pass
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Entries: TypeAlias = npt.NDArray[np.void]
@@ -83,6 +84,8 @@ class IndexFile:
         self._file: File | None = None
         self._written = 0
         self._tail: list[tuple[int, int]] = []
+        self._last: tuple[int, int] | None = None
+        """The last entry of the file as it was loaded or written: the map shows later changes of the disk."""
         self._is_let_go = False
         self._map_written()
 
@@ -119,9 +122,7 @@ class IndexFile:
 
     def last_entry(self) -> tuple[int, int] | None:
         """Return the last entry as stored; None if there is none."""
-        if self._tail:
-            return self._tail[-1]
-        return self._entry(self._written - 1) if self._written else None
+        return self._tail[-1] if self._tail else self._last
 
     def _floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose first column is at or below `key`."""
@@ -137,8 +138,8 @@ class IndexFile:
 
     # --- opening --------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Take over the entries of an existing file.
+    def load(self) -> int:
+        """Take over the entries of an existing file; returns the CRC-32C of its content.
 
         Raises `CorruptIndex` if they cannot belong to this segment: rebuild the index then.
         """
@@ -149,7 +150,8 @@ class IndexFile:
                 raise CorruptIndex(
                     f"{self.path}: {size} bytes are not whole entries of {self.dtype.itemsize}"
                 )
-            entries = entries_of(file.pread(size, 0), self.dtype)
+            data = file.pread(size, 0)
+            entries = entries_of(data, self.dtype)
             first, second = (entries[name] for name in self.dtype.names or ())
             if len(entries) and not self._are_sane(first, second):
                 raise CorruptIndex(f"{self.path}: the entries do not ascend; the index must be rebuilt")
@@ -160,6 +162,8 @@ class IndexFile:
             self._file, self._written = file, len(entries)
             self._tail.clear()
             self._map_written()
+            self._last = self._entry(self._written - 1) if self._written else None
+        return crc32c(data)
 
     @staticmethod
     def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
@@ -214,6 +218,7 @@ class IndexFile:
                     self._open().pwrite(fresh.tobytes(), 0)
             self._written = len(fresh)
             self._map_written()
+            self._last = self._entry(self._written - 1) if self._written else None
 
     def flush(self) -> None:
         """Write all entries to the file, which then exists; not yet durable. Does nothing after `let_go`."""
@@ -258,6 +263,7 @@ class IndexFile:
         self._written += len(tail)
         try:
             self._map_written()
+            self._last = tail[-1]
         except OSError:
             self._written -= len(tail)
             self._tail = tail
@@ -270,6 +276,7 @@ class IndexFile:
         if self._file is not None:
             self._file.truncate(count * self.dtype.itemsize)
         self._map_written()
+        self._last = self._entry(count - 1) if count else None
 
     def _open(self) -> File:
         assert not self._is_let_go, f"{self.path}: written to after let_go"
@@ -315,7 +322,7 @@ class IndexFile:
     def _forget(self) -> None:
         self._tail.clear()
         self._unmap()
-        self._written = 0
+        self._written, self._last = 0, None
         self._file = None
 
     def delete(self) -> None:
@@ -471,130 +478,3 @@ class TimeIndex(IndexFile):
     @staticmethod
     def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
         return bool(second[0] >= 0 and (first[1:] > first[:-1]).all() and (second[1:] >= second[:-1]).all())
-
-
-# --- the rule for many batches ------------------------------------------------------------------
-
-
-class IndexState(NamedTuple):
-    """The rule's state: the last entry's position, and the largest time with its batch's last offset."""
-
-    last_position: int
-    max_timestamp_ms: int
-    offset_of_max_timestamp: int
-
-
-class DueEntries(NamedTuple):
-    """The entries that some batches give, as columns of equal length, and the state after them."""
-
-    offsets: Int64s
-    positions: Int64s
-    timestamps: Int64s
-    timestamp_offsets: Int64s
-    state: IndexState
-
-
-def due_entries(
-    state: IndexState, interval_bytes: int, positions: Int64s, last_offsets: Int64s, times: Int64s
-) -> DueEntries:
-    """Apply the rule to the next batches (at least one), given as columns in log order."""
-    slots, last_position = _due_slots(state.last_position, interval_bytes, positions)
-    running = np.maximum.accumulate(np.maximum(times, state.max_timestamp_ms))
-    # For each batch, the earliest one that had the largest time so far; -1: it was seen before.
-    rises = _steps(running, state.max_timestamp_ms) > 0
-    earliest = np.maximum.accumulate(np.where(rises, np.arange(len(running)), -1))
-    holders = np.where(earliest < 0, state.offset_of_max_timestamp, last_offsets[earliest])
-    return DueEntries(
-        last_offsets[slots],
-        positions[slots],
-        running[slots],
-        holders[slots],
-        IndexState(last_position, int(running[-1]), int(holders[-1])),
-    )
-
-
-def _steps(column: Int64s, before: int) -> Int64s:
-    """The difference of each value to the one before it."""
-    # np.diff(column, prepend=before) takes 23 µs for three values, this one 1.
-    steps = column.copy()
-    steps[0] -= before
-    steps[1:] -= column[:-1]
-    return steps
-
-
-def _due_slots(last: int, interval_bytes: int, positions: Int64s) -> tuple[Int64s, int]:
-    if (_steps(positions, last) > interval_bytes).all():
-        return np.arange(len(positions)), int(positions[-1])
-    rows = positions.tolist()
-    slots: list[int] = []
-    slot = bisect_right(rows, last + interval_bytes)
-    while slot < len(rows):
-        slots.append(slot)
-        last = rows[slot]
-        slot = bisect_right(rows, last + interval_bytes, slot + 1)
-    return np.array(slots, np.int64), last
-
-
-class IndexEntries:
-    """The index entries of a whole segment, gathered while its batches are scanned."""
-
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
-        self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._state = IndexState(0, NO_TIMESTAMP, base_offset)
-        self._offset_entries: list[Entries] = []
-        self._time_entries: list[Entries] = []
-        self._last_time_entry = NO_TIMESTAMP
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """The largest record time so far; -1 if no record has one."""
-        return self._state.max_timestamp_ms
-
-    @property
-    def offset_of_max_timestamp(self) -> int:
-        """The last offset of the earliest batch that has it."""
-        return self._state.offset_of_max_timestamp
-
-    def add(self, found: Scanned) -> None:
-        """Add the entries of the next batches."""
-        if not len(found.headers):
-            return
-        times = found.headers["max_timestamp"].astype(np.int64)
-        due = due_entries(self._state, self._interval_bytes, found.positions, found.last_offsets, times)
-        self._state = due.state
-        self._offset_entries.append(_table(OffsetIndex.dtype, due.offsets - self._base_offset, due.positions))
-        self._add_time_entries(due.timestamps, due.timestamp_offsets)
-
-    def finish(self) -> None:
-        """Add the time entry that a segment gets when it stops being active."""
-        self._add_time_entries(np.array([self.max_timestamp_ms]), np.array([self.offset_of_max_timestamp]))
-
-    @property
-    def offset_entries(self) -> Entries:
-        """Rows of `OffsetIndex.dtype`."""
-        return _joined(self._offset_entries, OffsetIndex.dtype)
-
-    @property
-    def time_entries(self) -> Entries:
-        """Rows of `TimeIndex.dtype`."""
-        return _joined(self._time_entries, TimeIndex.dtype)
-
-    def _add_time_entries(self, times: Int64s, offsets: Int64s) -> None:
-        rises = np.diff(times, prepend=self._last_time_entry) > 0
-        if rises.any():
-            relative = offsets[rises] - self._base_offset
-            self._time_entries.append(_table(TimeIndex.dtype, times[rises], relative))
-            self._last_time_entry = int(times[-1])
-
-
-def _table(dtype: np.dtype[np.void], *columns: Int64s) -> Entries:
-    table = np.empty(len(columns[0]), dtype)
-    for name, column in zip(dtype.names or (), columns, strict=True):
-        table[name] = column
-    return table
-
-
-def _joined(tables: list[Entries], dtype: np.dtype[np.void]) -> Entries:
-    # Not np.concatenate: it turns big-endian columns into native ones.
-    return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype)

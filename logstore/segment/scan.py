@@ -1,8 +1,9 @@
 """Walk the batches of a `.log` file: thousands of headers at once, every checksum, no records.
 
-Python walks a chunk of the file by its length fields (one step and one CRC-32C a batch); everything else is
-numpy on a table of the headers: order, epochs, index entries. Recovery, index rebuilds and verification need
-no more, and it is nearly as fast as reading and checksumming.
+Python walks a chunk of the file by its length fields (one step and one CRC-32C a batch), or compiled code
+does, once it pays (`use_compiled`); everything else is numpy on a table of the headers: order, epochs, index
+entries. Recovery, index rebuilds and verification need no more, and it is nearly as fast as reading and
+checksumming.
 
 The walk ends at the first bytes that are not a batch in its place, and reports the fault. `damage.judge`
 decides whether that is a torn tail or damage.
@@ -10,7 +11,7 @@ decides whether that is a torn tail or damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from struct import Struct
 from typing import NamedTuple
@@ -26,6 +27,12 @@ from logstore.segment.epochs import EpochEntry
 
 CHUNK_BYTES = 2 << 20
 _BATCHES_AN_ITEM = 4096
+COMPILED_FROM_BYTES = 128 << 20
+"""With so much still to be walked, small batches pay for loading numba."""
+_SMALL_BYTES = 1 << 10
+COMPILED_BELOW_BYTES = 1 << 11
+"""Compiled code walks from batch to batch faster; a library computes the checksum of a large one faster."""
+_NO_CHECKSUM = np.empty(0, np.uint32)
 
 HEADER_DTYPE = np.dtype(
     [
@@ -116,6 +123,8 @@ def scan(
         while position < end and fault is None and len(walk) < _BATCHES_AN_ITEM:
             fault = walk.read(file, end)
             position = walk.end
+            if end - position >= COMPILED_FROM_BYTES and len(walk) * _SMALL_BYTES > position - walk.begin:
+                use_compiled()
         found = _check_order(walk.checked(fault), base_offset, next_offset, leader_epoch)
         if len(found.headers):
             next_offset = int(found.last_offsets[-1]) + 1
@@ -162,16 +171,42 @@ def scan_chunks(
         position += found.end
 
 
+class _Compiled:
+    walk: Callable[[Buffer, int], tuple[bytes, npt.NDArray[np.uint32], int, bool]] | None = None
+    is_refused = False
+
+
+def use_compiled(*, wanted: bool = True) -> bool:
+    """Walk with compiled code from now on, in the whole process; False if it cannot be had here.
+
+    Takes the time to import numba, and some more for the first time on a machine. With `wanted=False` the
+    walk is in Python again.
+    """
+    if not wanted:
+        _Compiled.walk = None
+    elif _Compiled.walk is None and not _Compiled.is_refused:
+        try:
+            from logstore.columnar import walking
+        except ImportError:  # without the extra `arrow`
+            _Compiled.is_refused = True
+        else:
+            _Compiled.is_refused = not walking.is_available()
+            if not _Compiled.is_refused:
+                walking.walk_batches(b"", 0)
+                _Compiled.walk = walking.walk_batches
+    return _Compiled.walk is not None
+
+
 class _Walk:
     """Batches found by their length fields, with the checksums computed on the way."""
 
     def __init__(self, position: int) -> None:
         self.begin = self.end = position
         self._headers: list[Buffer] = []
-        self._checksums: list[int] = []
+        self._checksums: list[npt.NDArray[np.uint32]] = []
 
     def __len__(self) -> int:
-        return len(self._headers)
+        return sum(map(len, self._checksums))
 
     def read(self, file: File, end: int) -> Fault | None:
         """Walk one more chunk; return the reason if no batch can follow it before byte `end`."""
@@ -197,33 +232,46 @@ class _Walk:
 
         Returns the end of its whole batches, and the fault there, if there is one.
         """
+        if _Compiled.walk is not None and _begins_small(chunk, total):
+            headers, computed, end, is_bad = _Compiled.walk(chunk, total)
+            self._headers.append(headers)
+            self._checksums.append(computed)
+            return at + end, Fault.SIZE if is_bad else None
         view = memoryview(chunk)
         last_start = total - HEADER_BYTES
         length_at, checksum = _LENGTH.unpack_from, crc32c
-        add_header, add_checksum = self._headers.append, self._checksums.append
+        checksums: list[int] = []
+        add_header, add_checksum = self._headers.append, checksums.append
+        fault: Fault | None = None
         start = 0
         while start <= last_start:
             end = start + LOG_OVERHEAD + length_at(chunk, start)[0]
             if not start + HEADER_BYTES <= end <= total:
-                if end <= total:
-                    return at + start, Fault.SIZE
+                fault = Fault.SIZE if end <= total else None
                 break
             add_checksum(checksum(view[start + 21 : end]))
             add_header(chunk[start : start + HEADER_BYTES])
             start = end
-        return at + start, None
+        self._checksums.append(np.array(checksums, np.uint32))
+        return at + start, fault
 
     def checked(self, fault: Fault | None) -> Scanned:
         """Return the batches walked so far, up to the first one with a wrong checksum or format."""
         headers = np.frombuffer(b"".join(self._headers), HEADER_DTYPE)
         sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
         positions = self.begin + np.cumsum(sizes) - sizes
-        bad = (headers["magic"] != MAGIC) | (headers["crc"] != np.array(self._checksums, np.uint32))
+        bad = (headers["magic"] != MAGIC) | (
+            headers["crc"] != np.concatenate([_NO_CHECKSUM, *self._checksums])
+        )
         if not bad.any():
             return Scanned(positions, headers, self.end, fault)
         first = int(bad.argmax())
         fault = Fault.MAGIC if headers["magic"][first] != MAGIC else Fault.CHECKSUM
         return Scanned(positions, headers, self.end, fault).until(first, fault)
+
+
+def _begins_small(chunk: Buffer, total: int) -> bool:
+    return total >= HEADER_BYTES and _LENGTH.unpack_from(chunk)[0] < COMPILED_BELOW_BYTES
 
 
 class OrderFaults(NamedTuple):

@@ -27,7 +27,7 @@ behind them are judged like any other tail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -92,10 +92,13 @@ def decode_seal(data: Buffer, *, base_offset: int) -> Seal:
     return seal
 
 
-def digest(file: File, size: int, block_bytes: int = BLOCK_BYTES) -> Iterator[int]:
-    """Yield the CRC-32C of each block in the first `size` bytes of `file`. Raises `OSError`."""
-    for at in range(0, size, block_bytes):
-        yield crc32c(file.pread(min(block_bytes, size - at), at))
+def digest(file: File, size: int, *, first: int = 0) -> Iterator[int]:
+    """Yield the CRC-32C of each block in the first `size` bytes of `file`, from block number `first` on.
+
+    Raises `OSError`.
+    """
+    for at in range(first * BLOCK_BYTES, size, BLOCK_BYTES):
+        yield crc32c(file.pread(min(BLOCK_BYTES, size - at), at))
 
 
 def make_seal(
@@ -105,12 +108,16 @@ def make_seal(
     base_offset: int,
     end_offset: int,
     successor: int,
+    known: Sequence[int] = (),
     aborts: bytes = b"",
     offsets: bytes = b"",
     times: bytes = b"",
 ) -> Seal:
-    """Make the seal of a `.log` of `size` bytes and its index files, given as bytes. Raises `OSError`."""
-    blocks = np.fromiter(digest(file, size), _DIGEST, -(-size // BLOCK_BYTES)).tobytes()
+    """Make the seal of a `.log` of `size` bytes and its index files, given as bytes. Raises `OSError`.
+
+    `known` are the digests of the file's first blocks, as far as they are known.
+    """
+    blocks = np.array([*known, *digest(file, size, first=len(known))], _DIGEST).tobytes()
     digests = crc32c(aborts), crc32c(offsets), crc32c(times)
     return Seal(base_offset, end_offset, successor, size, *digests, BLOCK_BYTES, blocks)
 

@@ -23,20 +23,21 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from struct import Struct
 from typing import TypeAlias
 
 from logstore.config import LogConfig
 from logstore.disk.copying import make_own
-from logstore.disk.files import Buffer, Disk, File, read_small_file, remove_if_exists
-from logstore.errors import CorruptIndex
+from logstore.disk.files import Buffer, Disk, File, remove_if_exists
 from logstore.format.batch import HEADER_BYTES
 from logstore.segment.deleted_files import DELETED_SUFFIX
-from logstore.segment.indexes import NO_TIMESTAMP, IndexEntries, OffsetIndex, TimeIndex
+from logstore.segment.indexes import NO_TIMESTAMP, OffsetIndex, TimeIndex
 from logstore.segment.scan import scan
-from logstore.segment.seal import SEAL_SUFFIX, Seal, make_seal, write_seal
+from logstore.segment.seal import SEAL_SUFFIX, Seal
+from logstore.segment.sealing import Sealing
+from logstore.segment.segment_indexes import SegmentIndexes
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndexFile
 
 LOG_SUFFIX = ".log"
@@ -99,8 +100,8 @@ class Segment:
         self._largest = (NO_TIMESTAMP, base_offset) if is_new else None
         self.appended_from = size
         """Bytes from here on were appended by this process."""
-        self.checked = (0, 0)
-        """Bytes [from, to) whose batches a read has checked; an empty range at first."""
+        self.synced_bytes = size
+        """The size that was last synced; a larger `size` may be in the page cache alone."""
         self.was_walked = False
         """Whether a scrub of this process has read it batch by batch since it was sealed."""
         self.last_position_without_entry = size + config.index_interval_bytes
@@ -116,6 +117,7 @@ class Segment:
             self._file = _create(disk, self.path(LOG_SUFFIX), preallocated)
         self.indexes = SegmentIndexes(self, is_new=is_new)
         self.aborts = TransactionIndexFile(self)
+        self.sealing = Sealing(self)
 
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
@@ -216,6 +218,10 @@ class Segment:
             if not self._is_ready:
                 # Before the batches, because all that can fail must fail while the segment is as it was.
                 self.indexes.write_behind()
+                if self.indexes.reaches(batches[0][1]):
+                    self.indexes.rebuild(OffsetIndex.suffix, "the last entry lies past the end of the log")
+                    # What is still there comes from a batch whose offset has rotted.
+                    self.indexes.truncate_to(batches[0][1])
                 _ = self.largest
                 self._is_ready = True
             position = self._write_at_end(data)
@@ -229,7 +235,7 @@ class Segment:
         """`append` of one batch behind others, where it gets no index entry (`stretch.py`)."""
         with self.lock:
             position = self._write_at_end(data)
-            if timestamp_ms > self.max_timestamp_ms:
+            if timestamp_ms > (self._largest or self.largest)[0]:
                 self._largest = timestamp_ms, last_offset
             self.size = position + len(data)
 
@@ -284,7 +290,7 @@ class Segment:
                 make_own(self.disk, self.path(suffix))
             self.rest()
 
-    # --- truncating, sealing ----------------------------------------------------------------------
+    # --- truncating ------------------------------------------------------------------------------
 
     def cut(self, position: int, offset: int, now_ms: int) -> int:
         """Cut the batches from byte `position` on, the first of which holds `offset`; return the bytes cut.
@@ -296,7 +302,9 @@ class Segment:
         # Size first: a reader that starts now does not use bytes that are about to be cut.
         self.size = position
         self.was_walked = False
-        self.checked, self.appended_from = (0, 0), min(self.appended_from, position)
+        self.appended_from = min(self.appended_from, position)
+        self.synced_bytes = min(self.synced_bytes, position)
+        self.sealing.cut(position)
         self.indexes.truncate_to(offset)
         self.log_file.truncate(position)
         self.aborts.truncate_to(offset)
@@ -307,41 +315,6 @@ class Segment:
             self._first_timestamp_ms = None
         self._largest = _largest_in(self)
         return cut
-
-    def make_seal(self, end_offset: int, successor: int) -> None:
-        """Write the seal: the segment, which is synced, ends at `end_offset`; `successor` is the next base.
-
-        Synced but for its name, which is durable with the directory. Also raises `CorruptIndex`.
-        """
-        seal = make_seal(
-            self.log_file,
-            self.size,
-            base_offset=self.base_offset,
-            end_offset=end_offset,
-            successor=successor,
-            aborts=self.aborts.index.encode(),
-            offsets=read_small_file(self.disk, self.path(OffsetIndex.suffix)) or b"",
-            times=read_small_file(self.disk, self.path(TimeIndex.suffix)) or b"",
-        )
-        self._write_seal(seal)
-
-    def follow_with(self, successor: int) -> None:
-        """Name another successor in the seal, if there is a seal."""
-        if self.seal is not None and self.seal.successor != successor:
-            make_own(self.disk, self.path(SEAL_SUFFIX))
-            self._write_seal(self.seal._replace(successor=successor))
-
-    def _write_seal(self, seal: Seal) -> None:
-        # Noted first: a half-written seal must also be removed before a truncation.
-        self.seal = seal
-        write_seal(self.disk, self.path(SEAL_SUFFIX), seal)
-
-    def unseal(self) -> None:
-        """Remove the seal, durably: the segment is going to change."""
-        if self.seal is not None:
-            remove_if_exists(self.disk, self.path(SEAL_SUFFIX))
-            self.disk.sync_dir(self.directory)
-            self.seal = None
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -357,8 +330,11 @@ class Segment:
         """Make the batches survive power loss. Never call it again after an error."""
         # A cut of zeros is not data, but recovery does not read a sealed segment again and would miss the
         # zeros.
+        size = self.size
         self.log_file.sync(data_only=not self.was_trimmed)
         self.was_trimmed = False
+        with self.lock:
+            self.synced_bytes = min(size, self.size)  # it may have been cut meanwhile
 
     def sync_indexes(self) -> None:
         """Make the indexes survive power loss: for a segment that recovery will not read again."""
@@ -418,157 +394,6 @@ class Segment:
                 continue
             aside.append(path + DELETED_SUFFIX)
         return aside
-
-
-class SegmentIndexes:
-    """The offset index and the time index of one segment, opened with the first use.
-
-    Methods raise `OSError`.
-    """
-
-    def __init__(self, segment: Segment, *, is_new: bool) -> None:
-        self._segment = segment
-        self._open: tuple[OffsetIndex, TimeIndex] | None = self._fresh() if is_new else None
-        self.were_rebuilt = False
-        self.hints: dict[int, int] = {}
-        """Offsets that reads ended at, with their positions."""
-
-    def _fresh(self) -> tuple[OffsetIndex, TimeIndex]:
-        segment, limit = self._segment, self._segment.config.segment_index_bytes
-        return (
-            OffsetIndex(segment.disk, segment.path(OffsetIndex.suffix), segment.base_offset, limit),
-            TimeIndex(segment.disk, segment.path(TimeIndex.suffix), segment.base_offset, limit),
-        )
-
-    @property
-    def are_open(self) -> bool:
-        """Whether they are in use; entries may wait in memory then."""
-        return self._open is not None
-
-    @property
-    def offsets(self) -> OffsetIndex:
-        """The offset index."""
-        return (self._open or self._loaded())[0]
-
-    @property
-    def times(self) -> TimeIndex:
-        """The time index."""
-        return (self._open or self._loaded())[1]
-
-    def _loaded(self) -> tuple[OffsetIndex, TimeIndex]:
-        with self._segment.lock:
-            if self._open is None:
-                self._segment.check_held()
-                offsets, times = self._fresh()
-                try:
-                    offsets.load()
-                    times.load()
-                    self._check(offsets, times)
-                except (FileNotFoundError, CorruptIndex):
-                    self._rebuild(offsets, times)
-                self._open = offsets, times
-            return self._open
-
-    def _check(self, offsets: OffsetIndex, times: TimeIndex) -> None:
-        """Find cheap contradictions between the indexes and the `.log`; deeper ones show at a lookup."""
-        segment = self._segment
-        last = offsets.last_entry()
-        if last is not None and last[1] >= segment.size:
-            raise CorruptIndex(f"{offsets.path} points past the end of the log")
-        if segment.size and not times.entry_count and segment.first_timestamp_ms >= 0:
-            # A closed segment with record times has at least the entry made when it was closed.
-            raise CorruptIndex(f"{times.path} is empty although records have times")
-
-    def _rebuild(self, offsets: OffsetIndex, times: TimeIndex) -> None:
-        segment = self._segment
-        found = IndexEntries(segment.base_offset, segment.config.index_interval_bytes)
-        with segment.log_for_reading() as file:
-            for scanned in scan(file, 0, segment.size, base_offset=segment.base_offset):
-                found.add(scanned)
-        found.finish()
-        offsets.replace(found.offset_entries, durably=segment.is_settled)
-        times.replace(found.time_entries, durably=segment.is_settled)
-        self.were_rebuilt = True
-
-    def rebuild(self) -> None:
-        """Rebuild both indexes from the `.log`."""
-        with self._segment.lock:
-            self._rebuild(*(self._open or self._loaded()))
-            self.hints.clear()
-            self._segment.indexes_changed()
-
-    def settle(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
-        """Replace the indexes by the results of a walk over the segment; return the replaced suffixes.
-
-        The files are only compared with it, not read again to be rebuilt. Indexes whose suffix is among
-        `missing` are written in any case.
-        """
-        renewed = []
-        segment = self._segment
-        with segment.lock:
-            segment.check_held()
-            was_open = self._open is not None
-            offsets, times = self._open or self._fresh()
-            for index, entries in ((offsets, found.offset_entries), (times, found.time_entries)):
-                stands = index.suffix not in missing
-                try:
-                    if stands and not was_open:
-                        index.load()
-                except (FileNotFoundError, CorruptIndex):
-                    stands = False
-                if not stands or index.entries() != entries.tolist():
-                    index.replace(entries, durably=segment.is_settled)
-                    index.flush()
-                    renewed.append(index.suffix)
-            self._open = offsets, times
-            self.hints.clear()
-            segment.indexes_changed((found.max_timestamp_ms, found.offset_of_max_timestamp))
-        return renewed
-
-    def write_behind(self) -> None:
-        """Write the entries in memory to the files if they are many."""
-        self.offsets.write_behind()
-        self.times.write_behind()
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries of offsets at or past `offset`."""
-        offsets, times = self._open or self._loaded()
-        self.hints.clear()
-        offsets.truncate_to(offset)
-        times.truncate_to(offset)
-
-    def finish(self, max_timestamp_ms: int, offset: int) -> None:
-        """Add the last time entry, and cut the files to their contents."""
-        self.times.maybe_append(max_timestamp_ms, offset, is_last=True)
-        self.offsets.trim()
-        self.times.trim()
-
-    def sync(self) -> None:
-        """Make the files' content survive power loss."""
-        self.offsets.sync()
-        self.times.sync()
-
-    def close(self) -> None:
-        """Write all entries and close the files."""
-        for index in self._open or ():
-            index.close()
-
-    def let_go(self) -> None:
-        """Drop the files without writing.
-
-        Their maps are dropped at once: a reader may be about to look something up in one, and the next user
-        of the file may cut it. A read of a map past the end of its file kills the process.
-        """
-        for index in self._open or ():
-            index.let_go()
-        self._open = None
-        self.hints.clear()
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of the entries in the offset index and in the time index."""
-        offsets, times = self._open or self._loaded()
-        return offsets.entry_count * offsets.dtype.itemsize, times.entry_count * times.dtype.itemsize
 
 
 def _create(disk: Disk, path: str, preallocated_bytes: int) -> File:

@@ -22,11 +22,9 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from logstore.disk.files import Buffer
-from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
-from logstore.segment.indexes import OffsetPosition
-from logstore.segment.scan import scan
+from logstore.segment.indexes import OffsetIndex, OffsetPosition
 from logstore.segment.segment import LOG_SUFFIX, Segment
 
 POSITION_HINTS = 32
@@ -186,10 +184,10 @@ def read_batches(
     if position is not None:
         data = file.pread(_length_to_read(segment, position, max_bytes, size), position)
         first = _place(data, 0)
-        if first is None or not first.base_offset <= start_offset <= first.last_offset:
+        if first is None or first.base_offset != start_offset:  # the batch before it ended there
             position = None
     if position is None:
-        located = locate(segment, start_offset)
+        located = _locate_in_order(segment, start_offset)
         if located is None:
             return None
         position = located.position
@@ -246,6 +244,22 @@ def locate(segment: Segment, offset: int) -> Located | None:
     return None
 
 
+def _locate_in_order(segment: Segment, offset: int) -> Located | None:
+    """`locate`, and raise `CorruptBatch` for a batch that begins below the end of the one before it."""
+    next_offset = segment.base_offset
+    for located in walk_from(segment, offset):
+        if located.base_offset < next_offset:
+            raise CorruptBatch(
+                f"{segment.path(LOG_SUFFIX)}: the batch at byte {located.position} begins at offset "
+                f"{located.base_offset}, below {next_offset}; verify the log and recover it "
+                "(`logstore recover --plan`), or fetch it from another replica"
+            )
+        if located.last_offset >= offset:
+            return located
+        next_offset = located.last_offset + 1
+    return None
+
+
 def last_before(segment: Segment, offset: int) -> Located | None:
     """Return the last batch that lies wholly below `offset`; None if none does."""
     last = None
@@ -270,27 +284,13 @@ def end_offset_of(segment: Segment) -> int:
     return end
 
 
-def is_sound_where_found(segment: Segment) -> bool:
-    """Return whether the batches are sound that were there before this process appended any.
-
-    A seal of bad bytes would vouch for them.
-    """
-    if not segment.appended_from:
-        return True
-    found = list(scan(segment.log_file, 0, segment.appended_from, base_offset=segment.base_offset))
-    is_sound = not found or found[-1].fault is None
-    if not is_sound:
-        mark("segment: one with bad bytes gets no seal")
-    return is_sound
-
-
 def find_timestamp(segment: Segment, timestamp_ms: int, start_offset: int, end_offset: int) -> Batch | None:
     """Return the first batch with a record at or past `timestamp_ms` at or past `start_offset`.
 
     Only batches below `end_offset` are considered. Raises `CorruptBatch` if its checksum is wrong, and as
     reading its records does.
     """
-    floor = segment.indexes.times.lookup(timestamp_ms - 1)
+    floor = segment.indexes.time_floor(timestamp_ms - 1)
     # Up to the floor's offset no record is as late as the target.
     since = max(floor.offset + 1 if floor.timestamp_ms >= 0 else segment.base_offset, start_offset)
     for located in walk_from(segment, since):
@@ -330,7 +330,8 @@ def walk_from(segment: Segment, offset: int) -> Iterator[Located]:
             # Looked up again: a cut that came between is no fault of the index.
             floor = segment.indexes.offsets.lookup(offset)
             if not _names_its_batch(segment, floor):
-                segment.indexes.rebuild()
+                text = f"the entry for offset {floor.offset} does not name its batch"
+                segment.indexes.rebuild(OffsetIndex.suffix, text)
                 floor = segment.indexes.offsets.lookup(offset)
     return _walk(segment, floor.position)
 
@@ -392,5 +393,10 @@ def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, 
     if last < 0:
         return 0, 0
     place = _place(data, last, last)
-    assert place is not None, "walked over a header that is none"
-    return position, place.last_offset + 1
+    if place is not None:
+        return position, place.last_offset + 1
+    # That header is damaged. Once more, with a look at each: whoever reads on from there meets it.
+    position, next_offset = 0, 0
+    while position < last and (place := _place(data, position, position)) is not None:
+        position, next_offset = position + place.size, place.last_offset + 1
+    return position, next_offset

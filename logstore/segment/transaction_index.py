@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.disk.files import publish, read_small_file, remove_if_exists
 from logstore.errors import CorruptIndex
+from logstore.format.crc import crc32c
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
@@ -148,6 +149,9 @@ class TransactionIndexFile:
                 if index is None:
                     self._segment.check_held()  # a missing file would mean no aborted transactions
                     data = read_small_file(self._segment.disk, self._path)
+                    seal = self._segment.seal
+                    if seal is not None and crc32c(data or b"") != seal.aborts_crc:
+                        raise CorruptIndex(f"{self._path} is not as it was sealed")
                     index = TransactionIndex.decode(data or b"", base_offset=self._segment.base_offset)
                     self._index = index
         return index

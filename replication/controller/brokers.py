@@ -62,7 +62,12 @@ def read_brokers(context: Context) -> Steps[dict[int, Broker]]:
         registered = context.parsed(layout.broker_path(broker_id), read, layout.parse_broker)
         if registered is not None and read.stat is not None:
             endpoint = m.BrokerEndpoint(
-                broker_id, registered.host, registered.port, read.stat.created_txid, registered.rack
+                broker_id,
+                registered.host,
+                registered.port,
+                read.stat.created_txid,
+                registered.rack,
+                registered.endpoints,
             )
             facts = (registered.clean, registered.continues, registered.empty, registered.damaged)
             found[broker_id] = Broker(endpoint, *facts)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
@@ -47,6 +47,8 @@ from logstore.replication.metastore.operations import Children, Create, Delete, 
 
 _GONE = (ErrorCode.NONE, ErrorCode.INCONSISTENT_TOPIC_ID)
 """Answers after which the broker has no replica of the deleted topic; it may have one of a namesake."""
+
+DELETION_DISABLED: Final = "topic deletion is disabled; set delete.topic.enable=true on the brokers"
 
 
 # --- the replicas of one topic: pure ----------------------------------------------------------
@@ -99,6 +101,20 @@ class Deletion:
             if state is ReplicaState.INELIGIBLE
         }
 
+    @property
+    def awaited(self) -> str:
+        """What it waits for: what keeps it from beginning, brokers that cannot delete, or answers."""
+        if not self.has_begun:
+            return self.waits_for
+        parts: dict[str, list[str]] = {}
+        for (each, broker_id), state in self.states.items():
+            if state is ReplicaState.INELIGIBLE:
+                why = self._obstacles[Replica(each, broker_id)]
+                parts.setdefault(f"broker {broker_id} ({why})", []).append(str(each))
+            elif state is not ReplicaState.SUCCESSFUL and not self.blocking:
+                parts.setdefault(f"the answer of broker {broker_id}", []).append(str(each))
+        return "; ".join(f"{who} for {', '.join(replicas)}" for who, replicas in parts.items())
+
     def move(self, replica: Replica, to: ReplicaState, why: str = "") -> bool:
         """Take the replica to another state; False, without a change, if the table does not allow it."""
         state = self.states.get(replica)
@@ -136,6 +152,16 @@ class Deletion:
         return told
 
 
+def replicas_in(name: str, node: layout.TopicAssignment) -> list[Replica]:
+    """Return the replicas of a topic, with those that are leaving: they may still have a log."""
+    found = []
+    for partition in node.partitions:
+        assignment = assignment_in(node, partition)
+        holders = dict.fromkeys((*assignment.replicas, *assignment.leaving))
+        found += [Replica(TopicPartition(name, partition), broker_id) for broker_id in holders]
+    return found
+
+
 # --- requests of clients ----------------------------------------------------------------------
 
 
@@ -148,8 +174,7 @@ def delete_topics(
         if name in results:
             continue
         if not context.config.delete_topic_enable:
-            message = "topic deletion is disabled; set delete.topic.enable=true on the brokers"
-            results[name] = m.AdminResult(ErrorCode.TOPIC_DELETION_DISABLED, message)
+            results[name] = m.AdminResult(ErrorCode.TOPIC_DELETION_DISABLED, DELETION_DISABLED)
         elif name in context.deletions:
             results[name] = m.AdminResult(ErrorCode.NONE)
         elif name not in context.topics:
@@ -247,14 +272,9 @@ def _begin(context: Context, name: str, node: layout.TopicAssignment) -> None:
     if known is None or known.topic_id != node.topic_id:
         context.lose_topic(name)
         context.topics[name] = Topic(node.topic_id)
-    replicas = []
     for partition in node.partitions:
-        each, assignment = TopicPartition(name, partition), assignment_in(node, partition)
-        context.learn_assignment(each, assignment)
-        # A leaving replica may still have a log.
-        holders = dict.fromkeys((*assignment.replicas, *assignment.leaving))
-        replicas += [Replica(each, broker_id) for broker_id in holders]
-    context.deletions[name] = Deletion(node.topic_id, replicas)
+        context.learn_assignment(TopicPartition(name, partition), assignment_in(node, partition))
+    context.deletions[name] = Deletion(node.topic_id, replicas_in(name, node))
     context.announce_metadata(context.partitions_of(name))
     for each in context.partitions_of(name):
         context.record(each, "begins to delete the topic")

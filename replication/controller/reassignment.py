@@ -143,7 +143,10 @@ def answer(
 def list_reassignments(
     context: Context, request: m.ListPartitionReassignmentsRequest, results: object
 ) -> Steps[m.ListPartitionReassignmentsResponse]:
-    """Answer with the reassignments under way, of all partitions or of the given ones."""
+    """Answer with the reassignments under way, of all partitions or of the given ones.
+
+    If all are asked for, the topics that are being deleted come with them.
+    """
     yield ()
     asked = context.assignments if request.partitions is None else request.partitions
     ongoing = {
@@ -151,7 +154,10 @@ def list_reassignments(
         for each in sorted(asked)
         if (found := context.assignments.get(each)) is not None and found.is_reassigning
     }
-    return m.ListPartitionReassignmentsResponse(ErrorCode.NONE, ongoing)
+    deletions = {name: found.awaited for name, found in sorted(context.deletions.items())}
+    return m.ListPartitionReassignmentsResponse(
+        ErrorCode.NONE, ongoing, deletions if request.partitions is None else {}
+    )
 
 
 def _checked_target(

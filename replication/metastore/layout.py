@@ -7,6 +7,8 @@
     /controller_epoch                        persistent   the number of controllers so far, as text
     /config/topics/<t>                       persistent   settings that differ from the defaults
     /config/brokers/<default>                persistent   dynamic settings of all brokers
+    /config/users/<u>                        persistent   credentials of a user, for SCRAM
+    /logstore/login_secret                   persistent   ours: makes the salts of unknown users
     /admin/preferred_replica_election        persistent   a tool's request: elect the preferred leaders
     /isr_change_notification/isr_change_<n>  sequential   partitions whose state Kafka's brokers wrote
     /admin/reassign_partitions               transient    requested replicas of partitions
@@ -38,10 +40,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.durability import Durability
-from logstore.replication.messages import NO_LEADER
+from logstore.replication.messages import NO_LEADER, Endpoint
 from logstore.replication.metastore.errors import CorruptMetadata
 
 BROKER_IDS_PATH = "/brokers/ids"
@@ -50,6 +53,8 @@ CONTROLLER_PATH = "/controller"
 CONTROLLER_EPOCH_PATH = "/controller_epoch"
 TOPIC_CONFIGS_PATH = "/config/topics"
 BROKER_DEFAULTS_PATH = "/config/brokers/<default>"
+USERS_PATH = "/config/users"
+LOGIN_SECRET_PATH = "/logstore/login_secret"
 PREFERRED_ELECTION_PATH = "/admin/preferred_replica_election"
 ISR_NOTIFICATIONS_PATH = "/isr_change_notification"
 ISR_NOTIFICATION_PREFIX = f"{ISR_NOTIFICATIONS_PATH}/isr_change_"
@@ -68,6 +73,10 @@ UNKNOWN_BROKER_EPOCH = -1
 LOST_BROKER_EPOCH = -2
 """This ISR member came back without some of the records that it had acknowledged."""
 
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's names of the security protocols, by number."""
+
+_ENDPOINT = re.compile(r"(\w+)://(\[[^]]*\]|[^:/]*):(\d{1,5})", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 T = TypeVar("T")
@@ -84,6 +93,11 @@ def topic_path(topic: str) -> str:
 
 def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS_PATH}/{topic}"
+
+
+def sanitized(name: str) -> str:
+    """Return the name of a user or client as Kafka writes it into paths."""
+    return quote(name, safe="-_.").replace("~", "%7E")
 
 
 def delete_topic_path(topic: str) -> str:
@@ -107,6 +121,8 @@ class BrokerRegistration:
     `rack` is empty for none.
     `empty`: one of its log dirs held nothing at all, so synced records may be lost too.
     `damaged`: replicas whose log it found damaged when it started, so some of their records are lost.
+    `endpoints`: its named listeners, if it has any; `host` and `port` are those of the first.
+    `keeps_topics`: as the controller it refuses to delete topics (`delete.topic.enable=false`).
     """
 
     host: str
@@ -118,6 +134,8 @@ class BrokerRegistration:
     rack: str = ""
     empty: bool = False
     damaged: tuple[TopicPartition, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    keeps_topics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +210,23 @@ def _list_of(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
-    endpoint = f"PLAINTEXT://{registration.host}:{registration.port}"
+    """Encode a registration: in version 1, with a rack in version 3, with named listeners in version 5.
+
+    Readers of versions 3 and 5 go by the endpoints. Version 5 has host and port of the first plain one.
+    """
+    host: str | None = registration.host
+    port = registration.port
+    named = registration.endpoints
+    endpoints = [f"PLAINTEXT://{host}:{port}"] if registration.rack else []
+    if named:
+        endpoints = [f"{each.listener}://{_in_url(each.host)}:{each.port}" for each in named]
+        plain = (each for each in named if not each.protocol)
+        _, host, port, _ = next(plain, Endpoint("", "", -1))
     return _encode(
-        # Version 3 is the first with racks, and its readers go by the endpoints.
-        3 if registration.rack else 1,
+        5 if named else 3 if registration.rack else 1,
         {
-            "host": registration.host,
-            "port": registration.port,
+            "host": host or (None if named else ""),
+            "port": port,
             "jmx_port": registration.jmx_port,
             "timestamp": str(registration.timestamp_ms),
             "clean": registration.clean,
@@ -206,9 +234,15 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         continues=list(registration.continues),
         empty=registration.empty or None,
         damaged=_list_of(registration.damaged),
-        endpoints=[endpoint] if registration.rack else None,
+        endpoints=endpoints,
+        listener_security_protocol_map={each.listener: SECURITY_PROTOCOLS[each.protocol] for each in named},
         rack=registration.rack,
+        keeps_topics=registration.keeps_topics or None,
     )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def encode_topic(topic: TopicAssignment) -> bytes:
@@ -273,7 +307,12 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def encode_config_change(topic: str) -> bytes:
-    return _encode(2, {"entity_path": f"topics/{topic}"})
+    return encode_entity_change(f"topics/{topic}")
+
+
+def encode_entity_change(path: str) -> bytes:
+    """Encode the notification of changed settings, of `topics/<t>` or `users/<u>`."""
+    return _encode(2, {"entity_path": path})
 
 
 def encode_topic_config(config: Mapping[str, str]) -> bytes:
@@ -371,15 +410,32 @@ class _Fields:
         """Return the listed partitions, each once, in their order."""
         return tuple(dict.fromkeys(item.topic_partition() for item in self.objects(name, default)))
 
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the named listeners; none if there is no map of their protocols."""
+        protocols = self._value.get("listener_security_protocol_map")
+        if protocols is None:
+            return ()
+        found = []
+        for text in self.items("endpoints"):
+            match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
+            protocol = self.texts("listener_security_protocol_map").get(match[1]) if match else None
+            if match is None or protocol not in SECURITY_PROTOCOLS:
+                raise self._wrong("endpoints", f"has {text!r}, which is no listener with a known protocol")
+            host = match[2].removeprefix("[").removesuffix("]")
+            found.append(Endpoint(match[1], host, int(match[3]), SECURITY_PROTOCOLS.index(protocol)))
+        return tuple(found)
+
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.text("topic"), self.integer("partition"))
 
 
 def parse_broker(data: bytes) -> BrokerRegistration:
     fields = _Fields(data, "the broker registration")
+    endpoints = fields.endpoints()
     return BrokerRegistration(
-        host=fields.text("host"),
-        port=fields.integer("port"),
+        host=endpoints[0].host if endpoints else fields.text("host"),
+        port=endpoints[0].port if endpoints else fields.integer("port"),
+        endpoints=endpoints,
         jmx_port=fields.integer("jmx_port", -1),
         timestamp_ms=fields.integer("timestamp", -1),
         clean=fields.truth("clean"),
@@ -387,6 +443,7 @@ def parse_broker(data: bytes) -> BrokerRegistration:
         continues=fields.integers("continues"),
         damaged=fields.topic_partitions("damaged", []),
         rack=fields.text("rack", "", or_null=True),
+        keeps_topics=fields.truth("keeps_topics"),
     )
 
 
@@ -475,19 +532,24 @@ def parse_delete_topics(data: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(topics))
 
 
-def parse_config_change(data: bytes) -> str | None:
-    """Return the topic whose settings changed; None if they are another entity's.
+def parse_entity_change(data: bytes) -> str:
+    """Return whose settings changed: `topics/<t>`, `users/<u>/clients/<c>`, ….
 
     Version 2 has `entity_path`, version 1 type and name. Before that it was the topic's name, bare or as a
     JSON text.
     """
     text = data.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
-        return text.strip('"') or None
+        return f"topics/{text.strip(chr(34))}"
     fields = _Fields(data, "the config change")
     if fields.integer("version", 1) == 1:
-        return fields.text("entity_name") if fields.text("entity_type") == "topics" else None
-    kind, _, name = fields.text("entity_path").partition("/")
+        return f"{fields.text('entity_type')}/{fields.text('entity_name')}"
+    return fields.text("entity_path")
+
+
+def parse_config_change(data: bytes) -> str | None:
+    """Return the topic whose settings changed; None if they are another entity's."""
+    kind, _, name = parse_entity_change(data).partition("/")
     return name if kind == "topics" and name and "/" not in name else None
 
 

@@ -1,0 +1,47 @@
+"""Checks of arguments at the public interface: the error names the argument and says what to pass."""
+
+from __future__ import annotations
+
+import os
+from operator import index
+from typing import TypeAlias, TypeVar
+
+Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+T = TypeVar("T")
+
+
+def as_offset(offset: object, what: str = "an offset") -> int:
+    """Return an offset as int. Raises `TypeError` for what is no integer."""
+    try:
+        return index(offset)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} is an int, not {type(offset).__name__} ({offset!r:.100})") from None
+
+
+def as_count(count: object, what: str) -> int:
+    """Return the most of something. Raises `TypeError`, and `ValueError` below 0."""
+    most = as_offset(count, what)
+    if most < 0:
+        raise ValueError(f"{what} is {most}; give 0 or more, or None for no limit")
+    return most
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value that should be a number is one."""
+    return isinstance(value, int | float)
+
+
+def as_directory(path: Path) -> str:
+    """Return the path of a directory as text. Raises `TypeError` for what is no path."""
+    return os.fsdecode(path).rstrip("/") or "/"
+
+
+def as_config(config: T | None, kind: type[T], advice: str = "") -> T:
+    """Return `config`, by default one without settings. Raises `TypeError` for another type."""
+    if config is None:
+        return kind()
+    if not isinstance(config, kind):
+        name = kind.__name__
+        raise TypeError(f"config is a {name}, not {type(config).__name__}; {advice or f'pass {name}(…)'}")
+    return config

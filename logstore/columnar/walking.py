@@ -1,0 +1,104 @@
+"""A compiled walk over batches: lengths, headers and checksums, 0.1 µs a small batch.
+
+CRC-32C is one instruction of x86-64 processors (SSE 4.2). Elsewhere `is_available` is False, and callers walk
+in Python, with the checksums of a library. `segment/scan.py` chooses.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from logstore.columnar.kernels import Bytes, bytes_of, kernel
+from logstore.disk.files import Buffer
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD
+
+Checksums: TypeAlias = npt.NDArray[np.uint32]
+
+SMALLEST_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
+
+
+def _step(bits: int) -> Any:
+    """An intrinsic: the checksum over a checksum's state and the next bytes at a position."""
+    word, state = ir.IntType(bits), ir.IntType(64 if bits == 64 else 32)
+
+    def step(_context: Any, crc: Any, data: Any, at: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            before, array, position = arguments
+            start = context.make_array(signature.args[1])(context, builder, array).data
+            place = builder.bitcast(builder.gep(start, [position]), word.as_pointer())
+            function = builder.module.declare_intrinsic(
+                f"llvm.x86.sse42.crc32.{state.width}.{bits}", (), ir.FunctionType(state, [state, word])
+            )
+            narrow = builder.trunc(before, state) if state.width < 64 else before
+            after = builder.call(function, [narrow, builder.load(place, align=1)])
+            return builder.zext(after, ir.IntType(64)) if state.width < 64 else after
+
+        return types.uint64(types.uint64, data, types.int64), code
+
+    return intrinsic(step)
+
+
+_eight: Final = _step(64)
+_one: Final = _step(8)
+
+
+@kernel
+def _length(data: Bytes, at: int) -> int:
+    """The length field, which is signed."""
+    length = 0
+    for number in range(at + 8, at + 12):
+        length = length << 8 | int(data[number])
+    return length - (length >> 31 << 32)
+
+
+@kernel
+def _walk(
+    data: Bytes, total: int, headers: Bytes, checksums: npt.NDArray[np.uint32]
+) -> tuple[int, int, bool]:
+    at = 0
+    count = 0
+    while at + HEADER_BYTES <= total:
+        length = _length(data, at)
+        end = at + LOG_OVERHEAD + length
+        if length < SMALLEST_LENGTH:
+            return count, at, True
+        if end > total:
+            break
+        for number in range(HEADER_BYTES):
+            headers[count * HEADER_BYTES + number] = data[at + number]
+        crc = np.uint64(0xFFFF_FFFF)
+        position = at + CRC_START
+        while position + 8 <= end:
+            crc = _eight(crc, data, position)
+            position += 8
+        while position < end:
+            crc = _one(crc, data, position)
+            position += 1
+        checksums[count] = np.uint32(crc) ^ np.uint32(0xFFFF_FFFF)
+        count += 1
+        at = end
+    return count, at, False
+
+
+def is_available() -> bool:
+    """Return whether this processor has the instruction."""
+    return bool(llvm.get_host_cpu_features().get("sse4.2"))
+
+
+def walk_batches(data: Buffer, total: int) -> tuple[bytes, Checksums, int, bool]:
+    """Walk the whole batches in the first `total` bytes of `data`.
+
+    Returns their headers end to end, the computed checksums, the end of the last batch, and whether a length
+    that no batch can have follows it.
+    """
+    most = total // HEADER_BYTES
+    headers, checksums = np.empty(most * HEADER_BYTES, np.uint8), np.empty(most, np.uint32)
+    count, end, is_bad = _walk(bytes_of(data), total, headers, checksums)
+    return headers[: count * HEADER_BYTES].tobytes(), checksums[:count], end, is_bad

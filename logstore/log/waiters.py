@@ -1,0 +1,69 @@
+"""The readers that wait for a log to change, and that must hear of a cut.
+
+    follower   add → looks at the log → sleeps
+    writer     moves the end → wakes all, who look again
+
+A reader is added before it looks, and the end moves before the writer wakes. So a change is either seen by
+the look or followed by a wake. A log that nobody waits for pays for one look at an empty list.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+from weakref import WeakSet
+
+Unwatch: TypeAlias = Callable[[], None]
+"""Ends the wait for a change; harmless if the change has come."""
+
+
+class Waiter(Protocol):
+    """A reader that waits. Both methods return at once and raise nothing; any thread may call them."""
+
+    def wake(self) -> None:
+        """Look at the log again: an end or the start moved, or the log was closed."""
+
+    def truncated(self, offset: int) -> None:
+        """Know that everything at or past `offset` was removed, before others can take the offsets."""
+
+
+class Waiters:
+    """The waiters of one log. Every method may be called from any thread."""
+
+    __slots__ = ("_known", "_mutex", "waiting")
+
+    def __init__(self) -> None:
+        """Start without waiters."""
+        self._mutex = threading.Lock()
+        self._known: WeakSet[Waiter] = WeakSet()
+        self.waiting: list[Waiter] = []
+        """Read it without a lock, to ask whether anybody waits."""
+
+    def add(self, waiter: Waiter) -> Unwatch:
+        """Wake `waiter` at the next change, and tell it of each cut for as long as it is referenced."""
+        with self._mutex:
+            self.waiting.append(waiter)
+            self._known.add(waiter)
+        return lambda: self.discard(waiter)
+
+    def discard(self, waiter: Waiter) -> None:
+        """Do not wake `waiter`, unless it is being woken already."""
+        with self._mutex:
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
+
+    def wake(self) -> None:
+        """Wake all; none of them waits any more."""
+        with self._mutex:
+            waiting, self.waiting = self.waiting, []
+        for waiter in waiting:
+            waiter.wake()
+
+    def truncated(self, offset: int) -> None:
+        """Tell all that everything at or past `offset` was removed, and wake those that wait."""
+        with self._mutex:
+            known = list(self._known)
+        for waiter in known:
+            waiter.truncated(offset)
+        self.wake()

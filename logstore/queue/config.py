@@ -1,0 +1,47 @@
+"""The settings of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from logstore.arguments import is_number
+from logstore.errors import InvalidConfig
+
+DURABILITIES: Final = ("written", "synced")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueConfig:
+    """Hold the settings of a queue. Times are seconds. Raises `InvalidConfig`.
+
+    `durability`: what a `put`, an `ack` and a `nack` have reached when they return. `written` is the page
+    cache: it survives the death of the process, not a power cut. `synced` is the disk.
+    """
+
+    durability: str = "written"
+    lease: float = 30.0
+    """How long a worker has a message to itself before it is delivered again."""
+    max_deliveries: int = 5
+    """After this many deliveries without an acknowledgement, a message becomes a dead letter."""
+    deduplication_window: float = 0.0
+    """How long the key of a message is remembered: a second message with it is not stored. 0 is off."""
+    priorities: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Topics with a higher number are served first; other topics have 0. Equal ones take turns."""
+    max_message_bytes: int = 1_048_588
+    """The largest message with its key and headers; `put_many` splits what is larger together."""
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITIES:
+            raise InvalidConfig(f"durability is {self.durability!r}; it must be one of {DURABILITIES}")
+        if not (is_number(self.lease) and self.lease > 0):
+            raise InvalidConfig(f"lease is {self.lease!r} s; it must be a number above 0")
+        if not (is_number(self.deduplication_window) and self.deduplication_window >= 0):
+            raise InvalidConfig(
+                f"deduplication_window is {self.deduplication_window!r} s; it must be a number, at least 0"
+            )
+        for name in ("max_deliveries", "max_message_bytes"):
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
+                raise InvalidConfig(f"{name} is {getattr(self, name)!r}; it must be an int, at least 1")

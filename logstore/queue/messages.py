@@ -1,0 +1,110 @@
+"""Messages as workers see them, and as records.
+
+record of a topic       value, key and headers as they were put; the time of the put;
+                        header logstore.not-before    (ms) if it was put with a delay
+record of dead letters  value, key and headers of the message; the time of its end;
+                        headers logstore.topic, .offset, .deliveries, .reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from logstore.errors import InvalidRecord
+from logstore.format.record import Header, Record, headers_of
+
+_OURS: Final = "logstore."
+_NOT_BEFORE: Final = "logstore.not-before"
+_TOPIC, _OFFSET, _DELIVERIES, _REASON = (
+    f"{_OURS}{name}" for name in ("topic", "offset", "deliveries", "reason")
+)
+
+
+class Message(NamedTuple):
+    """A message in the hands of a worker. `offset` is its number within `topic`.
+
+    `timestamp_ms` is when it was put. `deliveries` counts this delivery and those before.
+    """
+
+    topic: str
+    offset: int
+    value: bytes
+    key: bytes | None
+    headers: tuple[Header, ...]
+    timestamp_ms: int
+    deliveries: int
+
+
+class DeadLetter(NamedTuple):
+    """A message that was given up, the reason, and when."""
+
+    message: Message
+    reason: str
+    timestamp_ms: int
+
+
+def message_of(record: Record, topic: str, deliveries: int) -> Message:
+    """Return the message that a record of `topic` holds."""
+    offset, timestamp_ms, key, value, headers, _ = record
+    if headers:
+        headers = _without_ours(headers)
+    return Message(topic, offset, value or b"", key, headers, timestamp_ms, deliveries)
+
+
+def record_of(
+    value: bytes,
+    key: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]],
+    now_ms: int,
+    not_before_ms: int = 0,
+) -> Record:
+    """Return the record of a new message. Raises `ValueError` for headers with a name of ours."""
+    made = headers_of(headers)
+    if any(name.startswith(_OURS) for name, _ in made):
+        raise ValueError(f"headers must not begin with {_OURS!r}: the queue keeps its own facts there")
+    if not_before_ms:
+        made = (*made, _number(_NOT_BEFORE, not_before_ms))
+    return Record(0, now_ms, key, value, made)
+
+
+def not_before_ms(headers: Sequence[Header]) -> int:
+    """Return the time before which a record must not be delivered; 0 for none."""
+    return next((int(value or b"0") for name, value in headers if name == _NOT_BEFORE), 0)
+
+
+def dead_record(message: Message, reason: str, now_ms: int) -> Record:
+    """Return the record of a dead letter."""
+    ours = (
+        Header(_TOPIC, message.topic.encode()),
+        _number(_OFFSET, message.offset),
+        _number(_DELIVERIES, message.deliveries),
+        Header(_REASON, reason.encode()),
+    )
+    return Record(0, now_ms, message.key, message.value, (*message.headers, *ours))
+
+
+def dead_letter_of(record: Record) -> DeadLetter:
+    """Return what `dead_record` wrote. Raises `InvalidRecord` for another record."""
+    facts = {name: value or b"" for name, value in record.headers if name.startswith(_OURS)}
+    try:
+        message = Message(
+            facts[_TOPIC].decode(),
+            int(facts[_OFFSET]),
+            record.value or b"",
+            record.key,
+            _without_ours(record.headers),
+            record.timestamp_ms,
+            int(facts[_DELIVERIES]),
+        )
+        return DeadLetter(message, facts[_REASON].decode(), record.timestamp_ms)
+    except (KeyError, ValueError) as error:
+        raise InvalidRecord(f"the record at offset {record.offset} is not a dead letter: {error}") from error
+
+
+def _number(name: str, number: int) -> Header:
+    return Header(name, b"%d" % number)
+
+
+def _without_ours(headers: Iterable[Header]) -> tuple[Header, ...]:
+    return tuple(header for header in headers if not header.name.startswith(_OURS))

@@ -1,0 +1,558 @@
+"""A queue of jobs on disk, for the threads of one process: at least once, and what happened survives.
+
+    with Queue("data/jobs") as queue:
+        queue.put(b"send the invoice")
+        message = queue.get()          # leased: nobody else gets it for 30 s
+        ...
+        queue.ack(message)             # finished: nobody gets it again
+
+    jobs/                         a directory that one process owns
+      queue.json                  says that it is a queue, and its version
+      __dead-letters-0/           a log: the messages that were given up
+      mail-0/ …                   three names for each topic (`lane.py`)
+
+A topic is a lane of its own, and the queue chooses among them by priority. One lock guards it all; syncs are
+outside of it, so that threads share them. Nothing runs in the background: ended leases and delays are
+noticed by whoever asks for a message.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from logstore.arguments import Path, as_config, as_directory
+from logstore.config import LogConfig
+from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.files import (
+    LOCK_FILE,
+    Disk,
+    OsDisk,
+    make_durable_dir,
+    publish,
+    read_small_file,
+    wall_clock_ms,
+)
+from logstore.disk.topic_partition import check_topic_name, parse_directory_name
+from logstore.errors import LogDirOffline, is_refusal, refusal
+from logstore.log.log import Log
+from logstore.log.partition_log import Clock
+from logstore.queue.config import QueueConfig
+from logstore.queue.errors import NotAQueue, QueueClosed
+from logstore.queue.lane import Lane
+from logstore.queue.messages import DeadLetter, Message, dead_letter_of, dead_record
+from logstore.queue.state import LaneStats
+from logstore.queue.waiting import Waiter, Waiters
+
+QUEUE_FILE: Final = "queue.json"
+DEAD_LETTERS: Final = "__dead-letters"
+DEFAULT_TOPIC: Final = "default"
+_VERSION: Final = 1
+_FOREVER: Final = float("inf")
+
+
+class QueueStats(NamedTuple):
+    """The figures of a queue: of each topic, and how many dead letters it keeps."""
+
+    topics: dict[str, LaneStats]
+    dead_letters: int
+
+
+class Wait:
+    """One call that waits for a message; leave it as a context manager."""
+
+    def __init__(self, queue: Queue, waiter: Waiter, lease_ms: int, deadline_ms: float) -> None:
+        self._queue, self._waiter = queue, waiter
+        self._lease_ms, self._deadline_ms = lease_ms, deadline_ms
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue._leave(self._waiter)
+
+    def look(self) -> tuple[Message | None, float | None]:
+        """Lease a message, or return for how many seconds to wait for the ring.
+
+        None is for ever; with 0 and no message, the time is over. Raises `QueueClosed`.
+        """
+        return self._queue._look(self._waiter, self._lease_ms, self._deadline_ms)
+
+
+class Queue:
+    """Messages that are delivered until they are acknowledged. Every method may be called from any thread.
+
+    Durations are seconds. Each method raises `QueueClosed` after `close`, and `DiskFull`, `OutOfResources` or
+    `LogDirOffline` as `Log.append` does; a refused call changes nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: QueueConfig | None = None,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Open the queue in directory `path`, or create it; one process owns it at a time.
+
+        What a former owner had leased is ready again. Raises `NotAQueue` for a directory of other files,
+        `DirectoryLocked` if the queue is open elsewhere, `DamagedLog` or `CorruptCheckpoint` if its files are
+        damaged, `LogDirOffline` or `DiskFull` if they cannot be used.
+        """
+        self.config = as_config(config, QueueConfig)
+        self._directory = as_directory(path)
+        self._disk = disk or OsDisk()
+        self._clock = clock or wall_clock_ms
+        self._lease_ms = as_milliseconds(self.config.lease, "lease")
+        self._is_synced = self.config.durability == "synced"
+        self._lock = threading.Lock()
+        self._waiters = Waiters()
+        self._lanes: dict[str, Lane] = {}
+        self._turns: list[deque[Lane]] = []
+        """The lanes by falling priority; equal ones take turns."""
+        self._is_closed = False
+        topics = _prepare(self._disk, self._directory)
+        self._dead = Log.open(
+            f"{self._directory}/{DEAD_LETTERS}-0",
+            LogConfig(retention_ms=-1, max_message_bytes=2 * self.config.max_message_bytes),
+            disk=self._disk,
+            clock=self._clock,
+        )
+        try:
+            for topic in topics:
+                self._open_lane(topic)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _open_lane(self, topic: str) -> Lane:
+        lane = Lane(self._directory, topic, self.config, self._bury, disk=self._disk, clock=self._clock)
+        self._lanes[topic] = lane
+
+        def priority(each: Lane) -> int:
+            return -self.config.priorities.get(each.topic, 0)
+
+        ordered = sorted(self._lanes.values(), key=priority)
+        self._turns = [deque(lanes) for _, lanes in groupby(ordered, key=priority)]
+        return lane
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Queue({self._directory!r}, {'closed' if self._is_closed else ', '.join(self._lanes)})"
+
+    def close(self) -> None:
+        """Write the checkpoints and release the directory; waiting calls raise `QueueClosed`.
+
+        What is leased is ready at the next opening. Closing twice is harmless. A forked child only lets go
+        of its copy.
+        """
+        if self._dead.partition.is_inherited:
+            self._abandon()
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._waiters.ring_all()
+            with ExitStack() as closing:  # each of them, although another fails
+                closing.callback(self._dead.close)
+                for lane in self._lanes.values():
+                    closing.callback(lane.close, self._clock())
+
+    def _abandon(self) -> None:
+        """Release the files without writing, as the death of the process would."""
+        self._is_closed = True
+        for lane in self._lanes.values():
+            lane.abandon()
+        self._dead.partition.abandon()
+
+    # --- putting --------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        topic: str = DEFAULT_TOPIC,
+        delay: float = 0,
+    ) -> int:
+        """Store a message and return its offset in `topic`; it is delivered after `delay` at the earliest.
+
+        If a message of the topic had the same key within `deduplication_window`, nothing is stored and the
+        offset of that message is returned. Raises `TypeError` and `ValueError` for wrong arguments,
+        `InvalidTopic`, `RecordTooLarge`.
+        """
+        if type(value) is not bytes:
+            value = as_bytes(value, "a value")
+        if key is not None and type(key) is not bytes:
+            key = as_bytes(key, "a key")
+        delay_ms = as_milliseconds(delay, "delay") if delay else 0
+        with self._lock:
+            lane = self._lane(topic)
+            offset, is_new = lane.put(value, key, headers, self._clock(), delay_ms)
+            if is_new and self._waiters:
+                self._waiters.ring(topic, 1)
+        if self._is_synced:
+            lane.messages.partition.sync_up_to(offset + 1)
+        return offset
+
+    def put_many(
+        self,
+        values: Iterable[bytes | tuple[bytes | None, bytes]],
+        *,
+        topic: str = DEFAULT_TOPIC,
+        delay: float = 0,
+    ) -> list[int]:
+        """Store values, or (key, value) pairs, in one write; returns the offset of each. Raises as `put`.
+
+        If one is refused by the disk, messages before it may be stored.
+        """
+        if isinstance(values, bytes | bytearray | memoryview | str):
+            raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
+        pairs = [as_pair(value) for value in values]
+        if not pairs:
+            return []
+        delay_ms = as_milliseconds(delay, "delay") if delay else 0
+        with self._lock:
+            lane = self._lane(topic)
+            offsets, new = lane.put_many(pairs, self._clock(), delay_ms)
+            if new and self._waiters:
+                self._waiters.ring(topic, new)
+        if self._is_synced:
+            lane.messages.partition.sync_up_to(max(offsets) + 1)
+        return offsets
+
+    def _lane(self, topic: str) -> Lane:
+        lane = self._lanes.get(topic)
+        if self._is_closed:
+            raise QueueClosed(f"{self._directory} was closed; open it again")
+        if lane is None:
+            if not isinstance(topic, str):
+                raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+            check_topic_name(topic)
+            if topic.startswith("__"):
+                raise InvalidTopic(
+                    f"topic name {topic!r} is reserved: names with two underscores are the queue's"
+                )
+            lane = self._open_lane(topic)
+        return lane
+
+    # --- getting --------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topics: str | Collection[str] | None = None,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+    ) -> Message | None:
+        """Lease the next message, of `topics` or of any; None if there is none within `timeout`.
+
+        Without a `timeout` it waits for ever; with 0 it does not wait. Unless the message is acknowledged
+        within `lease` (default: the setting), it is delivered again. Raises `TypeError`, `ValueError`.
+        """
+        if timeout == 0:
+            wanted, lease_ms = as_topics(topics), self._lease(lease)
+            with self._lock:
+                return self._take(wanted, lease_ms)
+        bell = threading.Event()
+        with self.waiting(bell.set, topics, timeout, lease) as wait:
+            while True:
+                bell.clear()
+                message, wait_s = wait.look()
+                if message is not None or wait_s == 0:
+                    return message
+                bell.wait(wait_s)
+
+    def waiting(
+        self,
+        ring: Callable[[], None],
+        topics: str | Collection[str] | None,
+        timeout: float | None,
+        lease: float | None,
+    ) -> Wait:
+        """Return a wait for a message, of which `get` and its asynchronous form are made. Raises as `get`."""
+        timeout_ms = _FOREVER if timeout is None else as_milliseconds(timeout, "timeout")
+        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), self._clock() + timeout_ms)
+
+    def _lease(self, lease: float | None) -> int:
+        return self._lease_ms if lease is None else as_milliseconds(lease, "lease", least=1)
+
+    def get_many(
+        self,
+        most: int,
+        topics: str | Collection[str] | None = None,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+    ) -> list[Message]:
+        """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
+        if most < 1:
+            raise ValueError(f"most is {most}; it must be at least 1")
+        first = self.get(topics, timeout=timeout, lease=lease)
+        if first is None:
+            return []
+        found = [first]
+        wanted, lease_ms = as_topics(topics), self._lease(lease)
+        with self._lock:
+            while len(found) < most and (message := self._take(wanted, lease_ms)) is not None:
+                found.append(message)
+        return found
+
+    def _take(self, topics: Collection[str] | None, lease_ms: int) -> Message | None:
+        """Lease the next message without waiting; the caller holds the lock."""
+        if self._is_closed:
+            raise QueueClosed(f"{self._directory} was closed; open it again")
+        self._dead.partition.check_writable()  # a forked child's copy leases what its parent leases too
+        now_ms = self._clock()
+        for lanes in self._turns:
+            for _ in range(len(lanes)):
+                lane = lanes[0]
+                lanes.rotate(-1)
+                if topics is not None and lane.topic not in topics:
+                    continue
+                returned = lane.expire(now_ms)
+                if returned:
+                    self._waiters.ring(lane.topic, returned)
+                message = lane.take(now_ms, lease_ms)
+                if message is not None:
+                    if self._waiters:
+                        self._waiters.wake_by(lane.topic, lane.state.wake_ms())
+                    return message
+        return None
+
+    def _look(self, waiter: Waiter, lease_ms: int, deadline_ms: float) -> tuple[Message | None, float | None]:
+        with self._lock:
+            message = self._take(waiter.topics, lease_ms)
+            if message is not None:
+                waiter.was_rung = False
+                return message, 0
+            now_ms = self._clock()
+            if now_ms >= deadline_ms:
+                return None, 0
+            wakes = [lane.state.wake_ms() for lane in self._lanes.values() if waiter.wants(lane.topic)]
+            until_ms = min([deadline_ms, *(each for each in wakes if each is not None)])
+            self._waiters.add(waiter, until_ms)
+            return None, None if until_ms == _FOREVER else max((until_ms - now_ms) / 1000, 0.001)
+
+    def _leave(self, waiter: Waiter) -> None:
+        with self._lock:
+            self._waiters.remove(waiter)
+
+    def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
+        """Return the first unfinished messages of `topic`, whether leased, delayed or waiting; lease none."""
+        with self._lock:
+            self._check_open()
+            return self._lanes[topic].peek(count) if topic in self._lanes else []
+
+    # --- the end of a lease -------------------------------------------------------------------------
+
+    def ack(self, message: Message) -> None:
+        """Finish a leased message: it is never delivered again.
+
+        A lease that ended is noticed by the next `get`; until then the message can be acknowledged. Raises
+        `LeaseEnded` after that, `AlreadyFinished` for the second time, `TypeError`, `ValueError`.
+        """
+        with self._lock:
+            lane = self._lane_of(message)
+            lane.finish(message, self._clock())
+            end_offset = lane.events.log_end_offset
+        if self._is_synced:
+            lane.events.partition.sync_up_to(end_offset)
+
+    def ack_many(self, messages: Iterable[Message]) -> None:
+        """Finish several messages in one write for each topic.
+
+        Raises as `ack`: the messages of that topic are as they were, those of other topics may be finished.
+        """
+        by_topic: dict[Lane, list[Message]] = {}
+        with self._lock:
+            for message in messages:
+                by_topic.setdefault(self._lane_of(message), []).append(message)
+            for lane, some in by_topic.items():
+                lane.finish_many(some, self._clock())
+            ends = [(lane, lane.events.log_end_offset) for lane in by_topic]
+        if self._is_synced:
+            for lane, end_offset in ends:
+                lane.events.partition.sync_up_to(end_offset)
+
+    def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
+        """Return a leased message, to be delivered again after `delay`.
+
+        After `max_deliveries` it becomes a dead letter with this `reason`, and the result is False. Raises
+        as `ack`.
+        """
+        delay_ms = as_milliseconds(delay, "delay") if delay else 0
+        with self._lock:
+            lane = self._lane_of(message)
+            is_kept = lane.give_back(message, self._clock(), delay_ms, reason)
+            if is_kept:
+                self._waiters.ring(lane.topic, 1)
+            end_offset = lane.events.log_end_offset
+        if self._is_synced:
+            lane.events.partition.sync_up_to(end_offset)
+        return is_kept
+
+    def extend(self, message: Message, lease: float | None = None) -> None:
+        """Let the lease end `lease` from now (default: the setting). Raises as `ack`."""
+        lease_ms = self._lease(lease)
+        with self._lock:
+            self._lane_of(message).extend(message, self._clock() + lease_ms)
+
+    def _lane_of(self, message: Message) -> Lane:
+        self._check_open()
+        if type(message) is not Message:
+            raise TypeError(f"{type(message).__name__} is not a message; pass what get() returned")
+        lane = self._lanes.get(message.topic)
+        if lane is None:
+            raise ValueError(
+                f"{self._directory} has no topic {message.topic}: the message is another queue's"
+            )
+        return lane
+
+    # --- dead letters and figures ---------------------------------------------------------------------
+
+    def _bury(self, message: Message, reason: str) -> None:
+        self._dead.append(dead_record(message, reason, self._clock()), sync=True)
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Yield the messages that were given up, oldest first. Raises as `Log.read`."""
+        self._check_open()
+        return map(dead_letter_of, self._dead.read())
+
+    def redrive(self) -> int:
+        """Put every dead letter into its topic again, as a new message; returns how many.
+
+        A crash meanwhile may leave some of them in both places. Keys are not compared with others.
+        """
+        with self._lock:
+            self._check_open()
+            end_offset = self._dead.log_end_offset
+            count = 0
+            for message, _, _ in map(dead_letter_of, self._dead.read()):
+                lane = self._lane(message.topic)
+                lane.put_again(message, self._clock())
+                self._waiters.ring(message.topic, 1)
+                count += 1
+            for lane in self._lanes.values():
+                lane.messages.flush()
+            if count:
+                self._dead.delete_records(end_offset)
+            return count
+
+    def stats(self) -> QueueStats:
+        """Return the figures of every topic, and the number of dead letters."""
+        with self._lock:
+            self._check_open()
+            dead = self._dead.log_end_offset - self._dead.log_start_offset
+            return QueueStats({topic: lane.stats() for topic, lane in sorted(self._lanes.items())}, dead)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise QueueClosed(f"{self._directory} was closed; open it again")
+
+
+# --- the directory ------------------------------------------------------------------------------------
+
+
+def _prepare(disk: Disk, directory: str) -> list[str]:
+    """Create the directory and its `queue.json` if they are missing; returns the topics that are there."""
+    try:
+        names = _names(disk, directory)
+        check_queue(disk, directory, names)
+        # Names that are there already may not be durable: the process that made them may have been killed.
+        make_durable_dir(disk, directory)
+        if QUEUE_FILE in names:
+            disk.sync_dir(directory)
+        else:
+            publish(disk, directory, QUEUE_FILE, json.dumps({"version": _VERSION}).encode() + b"\n")
+        return topics_in(names)
+    except OSError as error:
+        if is_refusal(error):
+            raise refusal(error, directory, "the queue was not opened", "open it again") from error
+        raise LogDirOffline(
+            f"{directory} cannot be opened as a queue: {error}. "
+            "The path must be a directory that this process can write"
+        ) from error
+
+
+def check_queue(disk: Disk, directory: str, names: Collection[str]) -> None:
+    """Raise `NotAQueue` if a directory with these `names` holds something else than a queue."""
+    if QUEUE_FILE in names:
+        data = read_small_file(disk, f"{directory}/{QUEUE_FILE}") or b""
+        try:
+            version = json.loads(data)["version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptCheckpoint(
+                f'{directory}/{QUEUE_FILE} is damaged; it must be {{"version": {_VERSION}}}'
+            ) from error
+        if version != _VERSION:
+            raise NotAQueue(f"{directory} has version {version}; this program reads version {_VERSION}")
+    elif any(name.endswith(".log") for name in names):
+        raise NotAQueue(
+            f"{directory} is a log, not a queue; open it with Log.open, or choose another directory"
+        )
+    elif rest := sorted(name for name in names if not name.startswith(QUEUE_FILE)):
+        raise NotAQueue(f"{directory} is no queue: it holds {rest[0]}; choose another directory")
+
+
+def _names(disk: Disk, directory: str) -> set[str]:
+    try:
+        return {entry.name for entry in disk.scan(directory)} - {LOCK_FILE}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError as error:
+        raise NotAQueue(f"{directory} is a file; a queue is a directory") from error
+
+
+def topics_in(names: Collection[str]) -> list[str]:
+    """Return the topics whose logs are among these names of a queue's directory."""
+    found = []
+    for name in sorted(names):
+        if not name.startswith(("__", QUEUE_FILE)) and name.endswith("-0"):
+            found.append(parse_directory_name(name).topic)
+    return found
+
+
+# --- arguments ----------------------------------------------------------------------------------------
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    hint = "; encode text, as in 'text'.encode()" if isinstance(value, str) else ""
+    raise TypeError(f"{what} is bytes, not {type(value).__name__}{hint}")
+
+
+def as_pair(item: object) -> tuple[bytes | None, bytes]:
+    if type(item) is bytes:
+        return None, item
+    if isinstance(item, tuple) and len(item) == 2:
+        key, value = item
+        return None if key is None else as_bytes(key, "a key"), as_bytes(value, "a value")
+    return None, as_bytes(item, "a value")
+
+
+def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
+    if not isinstance(seconds, int | float) or not seconds * 1000 >= least or seconds == _FOREVER:
+        raise ValueError(f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g}")
+    return round(seconds * 1000)
+
+
+def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:
+    return (topics,) if isinstance(topics, str) else topics

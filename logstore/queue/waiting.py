@@ -1,0 +1,72 @@
+"""Those who wait for a message: each has a bell, and a new message rings as many as it can serve.
+
+A waiter that was rung and then does not take anything (its time was over, its task was cancelled) passes the
+ring on; otherwise a message could lie there while others wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+
+class Waiter:
+    """Waits for a message of one of `topics` (None: of any). `ring` may be called from any thread."""
+
+    __slots__ = ("ring", "topics", "until_ms", "was_rung")
+
+    def __init__(self, ring: Callable[[], None], topics: Collection[str] | None) -> None:
+        self.ring = ring
+        self.topics = topics
+        self.until_ms = 0.0
+        """When it looks again by itself."""
+        self.was_rung = False
+
+    def wants(self, topic: str) -> bool:
+        """Return whether it waits for messages of `topic`."""
+        return self.topics is None or topic in self.topics
+
+
+class Waiters:
+    """The waiters of a queue, who are served in the order in which they came. Called under its lock."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[Waiter, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiter: Waiter, until_ms: float) -> None:
+        """Let it wait for the next ring; it looks by itself at `until_ms`."""
+        waiter.was_rung = False
+        waiter.until_ms = until_ms
+        self._waiting[waiter] = None
+
+    def remove(self, waiter: Waiter) -> None:
+        """Let it go; if it leaves without a message, others look in its place."""
+        was_waiting = waiter in self._waiting
+        self._waiting.pop(waiter, None)
+        if was_waiting or waiter.was_rung:
+            self.ring_all()
+
+    def ring(self, topic: str, count: int) -> None:
+        """Ring for `count` messages of `topic`."""
+        for waiter in [each for each in self._waiting if each.wants(topic)][:count]:
+            self._ring(waiter)
+
+    def wake_by(self, topic: str, at_ms: int | None) -> None:
+        """Make sure that somebody looks at `topic` at `at_ms`, when a lease or a delay of it ends."""
+        wanting = [each for each in self._waiting if each.wants(topic)]
+        if at_ms is not None and wanting and all(each.until_ms > at_ms for each in wanting):
+            self._ring(wanting[0])
+
+    def ring_all(self) -> None:
+        """Ring everybody: the queue closes, or one who looked for others has left."""
+        for waiter in list(self._waiting):
+            self._ring(waiter)
+
+    def _ring(self, waiter: Waiter) -> None:
+        del self._waiting[waiter]
+        waiter.was_rung = True
+        waiter.ring()

@@ -1,0 +1,234 @@
+"""The offset index and the time index of one segment, together: open, check, rebuild and cut them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from logstore.errors import CorruptIndex, Damage, DamageKind
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
+from logstore.segment.index_entries import IndexEntries
+from logstore.segment.indexes import OffsetIndex, TimeIndex, TimestampedOffset
+from logstore.segment.scan import scan
+
+if TYPE_CHECKING:
+    from logstore.segment.segment import Segment
+
+_PLACE: Final = Struct(">qi4xb6xi8xq18x")
+"""Base offset, length, magic, last offset delta and largest time in the header of a batch."""
+
+
+class SegmentIndexes:
+    """The offset index and the time index of one segment, opened with the first use.
+
+    Methods raise `OSError`.
+    """
+
+    def __init__(self, segment: Segment, *, is_new: bool) -> None:
+        self._segment = segment
+        self._open: tuple[OffsetIndex, TimeIndex] | None = self._fresh() if is_new else None
+        self.rebuilt: list[Damage] = []
+        """The index files that were rebuilt since the log was opened; the log's segments share the list."""
+        self.hints: dict[int, int] = {}
+        """Offsets that reads ended at, with their positions."""
+
+    def _fresh(self) -> tuple[OffsetIndex, TimeIndex]:
+        segment, limit = self._segment, self._segment.config.segment_index_bytes
+        return (
+            OffsetIndex(segment.disk, segment.path(OffsetIndex.suffix), segment.base_offset, limit),
+            TimeIndex(segment.disk, segment.path(TimeIndex.suffix), segment.base_offset, limit),
+        )
+
+    @property
+    def are_open(self) -> bool:
+        """Whether they are in use; entries may wait in memory then."""
+        return self._open is not None
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        """The offset index."""
+        return (self._open or self._loaded())[0]
+
+    @property
+    def times(self) -> TimeIndex:
+        """The time index."""
+        return (self._open or self._loaded())[1]
+
+    def _loaded(self) -> tuple[OffsetIndex, TimeIndex]:
+        with self._segment.lock:
+            if self._open is None:
+                self._segment.check_held()
+                offsets, times = self._fresh()
+                suffix = OffsetIndex.suffix
+                try:
+                    crc = offsets.load()
+                    self._check_offsets(offsets, crc)
+                    suffix = TimeIndex.suffix
+                    crc = times.load()
+                    self._check_times(offsets, times, crc)
+                except FileNotFoundError:
+                    self._rebuild(offsets, times)
+                    self._tell(suffix, "the file is missing")
+                except CorruptIndex as error:
+                    self._rebuild(offsets, times)
+                    self._tell(suffix, str(error))
+                self._open = offsets, times
+            return self._open
+
+    def _check_offsets(self, offsets: OffsetIndex, crc: int) -> None:
+        """Find cheap contradictions between an index file and the `.log`; deeper ones show at a lookup."""
+        segment, last = self._segment, offsets.last_entry()
+        if last is not None and last[1] >= segment.size:
+            raise CorruptIndex(f"{offsets.path} points past the end of the log")
+        if segment.seal is not None and crc != segment.seal.offsets_crc:
+            raise CorruptIndex(f"{offsets.path} is not as it was sealed")
+
+    def _check_times(self, offsets: OffsetIndex, times: TimeIndex, crc: int) -> None:
+        segment, last = self._segment, times.last
+        if segment.size and last.timestamp_ms < 0 and segment.first_timestamp_ms > 0:
+            # A closed segment with record times has at least the entry made when it was closed. The entry of
+            # time 0 and the first offset is all zeros, like the end of a preallocated file.
+            raise CorruptIndex(f"{times.path} is empty although records have times")
+        if segment.seal is not None:
+            if crc != segment.seal.times_crc:
+                raise CorruptIndex(f"{times.path} is not as it was sealed")
+        elif last.timestamp_ms >= 0 and self._time_at(offsets, last.offset) != last.timestamp_ms:
+            # Retention and new entries depend on it.
+            raise CorruptIndex(f"{times.path}: no batch has the time of the last entry")
+
+    def _time_at(self, offsets: OffsetIndex, offset: int) -> int | None:
+        """Return the largest time of the batch that holds `offset`; None if no batch is found for it."""
+        segment = self._segment
+        position = offsets.lookup(offset).position
+        with segment.log_for_reading() as file:
+            while position < segment.size:
+                header = file.pread(HEADER_BYTES, position)
+                if len(header) < HEADER_BYTES:
+                    return None
+                base_offset, size, magic, delta, timestamp_ms = _PLACE.unpack(header)
+                if magic != MAGIC or size <= 0 or base_offset > offset:
+                    return None
+                if offset <= base_offset + delta:
+                    return int(timestamp_ms)
+                position += size + LOG_OVERHEAD
+        return None
+
+    def time_floor(self, timestamp_ms: int) -> TimestampedOffset:
+        """Return the entry with the largest time at or below `timestamp_ms`, compared with its batch."""
+        floor = self.times.lookup(timestamp_ms)
+        if floor.timestamp_ms >= 0 and self._time_at(self.offsets, floor.offset) != floor.timestamp_ms:
+            with self._segment.lock:
+                # Looked up again: a cut that came between is no fault of the index.
+                floor = self.times.lookup(timestamp_ms)
+                if floor.timestamp_ms >= 0 and (
+                    self._time_at(self.offsets, floor.offset) != floor.timestamp_ms
+                ):
+                    self.rebuild(TimeIndex.suffix, "no batch has the time of an entry")
+                    floor = self.times.lookup(timestamp_ms)
+        return floor
+
+    def _tell(self, suffix: str, text: str) -> None:
+        base_offset = self._segment.base_offset
+        self.rebuilt.append(
+            Damage(DamageKind.DERIVED, f"{base_offset:020d}{suffix}", 0, base_offset, text, 0)
+        )
+
+    def _rebuild(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        segment = self._segment
+        found = IndexEntries(segment.base_offset, segment.config.index_interval_bytes)
+        with segment.log_for_reading() as file:
+            for scanned in scan(file, 0, segment.size, base_offset=segment.base_offset):
+                found.add(scanned)
+        found.finish()
+        offsets.replace(found.offset_entries, durably=segment.is_settled)
+        times.replace(found.time_entries, durably=segment.is_settled)
+
+    def rebuild(self, suffix: str, why: str) -> None:
+        """Rebuild both indexes from the `.log`, and enter the file with that suffix in `rebuilt`."""
+        with self._segment.lock:
+            self._rebuild(*(self._open or self._loaded()))
+            self._tell(suffix, why)
+            self.hints.clear()
+            self._segment.indexes_changed()
+
+    def settle(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
+        """Replace the indexes by the results of a walk over the segment; return the replaced suffixes.
+
+        The files are only compared with it, not read again to be rebuilt. Indexes whose suffix is among
+        `missing` are written in any case.
+        """
+        renewed = []
+        segment = self._segment
+        with segment.lock:
+            segment.check_held()
+            was_open = self._open is not None
+            offsets, times = self._open or self._fresh()
+            for index, entries in ((offsets, found.offset_entries), (times, found.time_entries)):
+                stands = index.suffix not in missing
+                try:
+                    if stands and not was_open:
+                        index.load()
+                except (FileNotFoundError, CorruptIndex):
+                    stands = False
+                if not stands or index.entries() != entries.tolist():
+                    index.replace(entries, durably=segment.is_settled)
+                    index.flush()
+                    renewed.append(index.suffix)
+            self._open = offsets, times
+            self.hints.clear()
+            segment.indexes_changed((found.max_timestamp_ms, found.offset_of_max_timestamp))
+        return renewed
+
+    def write_behind(self) -> None:
+        """Write the entries in memory to the files if they are many."""
+        self.offsets.write_behind()
+        self.times.write_behind()
+
+    def reaches(self, offset: int) -> bool:
+        """Return whether an entry is at or past `offset`."""
+        offsets, times = self.offsets, self.times
+        return bool(
+            (offsets.entry_count and offsets.last_offset >= offset)
+            or (times.entry_count and times.last.offset >= offset)
+        )
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries of offsets at or past `offset`."""
+        offsets, times = self._open or self._loaded()
+        self.hints.clear()
+        offsets.truncate_to(offset)
+        times.truncate_to(offset)
+
+    def finish(self, max_timestamp_ms: int, offset: int) -> None:
+        """Add the last time entry, and cut the files to their contents."""
+        self.times.maybe_append(max_timestamp_ms, offset, is_last=True)
+        self.offsets.trim()
+        self.times.trim()
+
+    def sync(self) -> None:
+        """Make the files' content survive power loss."""
+        self.offsets.sync()
+        self.times.sync()
+
+    def close(self) -> None:
+        """Write all entries and close the files."""
+        for index in self._open or ():
+            index.close()
+
+    def let_go(self) -> None:
+        """Drop the files without writing.
+
+        Their maps are dropped at once: a reader may be about to look something up in one, and the next user
+        of the file may cut it. A read of a map past the end of its file kills the process.
+        """
+        for index in self._open or ():
+            index.let_go()
+        self._open = None
+        self.hints.clear()
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the entries in the offset index and in the time index."""
+        offsets, times = self._open or self._loaded()
+        return offsets.entry_count * offsets.dtype.itemsize, times.entry_count * times.dtype.itemsize
