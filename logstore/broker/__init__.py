@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from logstore.broker.metadata.local import SharedStore
     from logstore.broker.metadata.opening import open_store
     from logstore.broker.producing import Appended
+    from logstore.broker.security.client import ClientSecurity, client_security
+    from logstore.broker.shared_queue import SharedQueue
     from logstore.replication.receipts import Receipt
 
 __all__ = [
@@ -40,10 +42,13 @@ __all__ = [
     "BrokerFailed",
     "BrokerStopped",
     "Client",
+    "ClientSecurity",
     "Receipt",
     "RequestRefused",
     "RequestUnanswered",
+    "SharedQueue",
     "SharedStore",
+    "client_security",
     "open_store",
 ]
 
@@ -56,6 +61,8 @@ __getattr__ = names_from(
         "embedded_cluster": ("BrokerCluster",),
         "errors": ("BrokerFailed", "BrokerStopped", "RequestRefused", "RequestUnanswered"),
         "limits": ("Address",),
+        "security.client": ("ClientSecurity", "client_security"),
+        "shared_queue": ("SharedQueue",),
         "metadata.local": ("SharedStore",),
         "metadata.opening": ("open_store",),
         "producing": ("Appended",),

@@ -14,7 +14,6 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,12 +81,10 @@ class Acceptor:
         self,
         protocol: Callable[[], asyncio.BaseProtocol],
         descriptors: DescriptorLimit,
-        *,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.pauses = 0
         """How often accepting paused because descriptors were short."""
-        self._protocol, self._descriptors, self._tls = protocol, descriptors, tls
+        self._protocol, self._descriptors = protocol, descriptors
         self._loop = asyncio.get_running_loop()
         self._seldom = Seldom()
         self._listeners: list[socket.socket] = []
@@ -162,8 +159,8 @@ class Acceptor:
     async def _open(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted, ssl=self._tls)
-        except OSError as error:  # mostly a failed TLS handshake; `ssl.SSLError` is one of these
+            await self._loop.connect_accepted_socket(self._protocol, accepted)
+        except OSError as error:
             _log.debug("a new connection failed: %s", error)
             accepted.close()
 

@@ -11,8 +11,11 @@ from typing import Any, TypeVar, overload
 from logstore.broker.client import ACKS_ALL, Acks, Client
 from logstore.broker.limits import Address, Limits
 from logstore.broker.producing import Appendable, Appended
+from logstore.broker.security.client import ClientSecurity
+from logstore.broker.topics import Topic
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
+from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     FetchResult,
     MetadataResponse,
@@ -20,6 +23,7 @@ from logstore.replication.messages import (
     RequestBody,
     ResponseBody,
 )
+from logstore.replication.receipts import Receipt
 
 T = TypeVar("T")
 
@@ -35,6 +39,10 @@ class BlockingCalls(ABC):
 
     @abstractmethod
     def _wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+    def topic(self, name: str) -> Topic:
+        """Return the topic of this name, whose partitions are read in the words of a log (`topics.py`)."""
+        return Topic(self, name)
 
     @overload
     def append(
@@ -120,15 +128,39 @@ class BlockingCalls(ABC):
         """Return the id of a partition's leader; -1 without one."""
         return self._wait(self._client.leader(topic, partition, timeout=timeout))
 
+    def durability(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> Receipt:
+        """Return the receipt of a record: see `Client.durability`."""
+        return self._wait(self._client.durability(topic, partition, offset, timeout=timeout))
+
+    def wait_for(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        level: Durability = Durability.REPLICATED,
+        *,
+        copies: int = 1,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Wait until a record is on so many replicas: see `Client.wait_for`."""
+        return self._wait(
+            self._client.wait_for(topic, partition, offset, level, copies=copies, timeout=timeout)
+        )
+
 
 class BlockingClient(BlockingCalls):
     """A `Client` with its own event loop, which runs during calls only. Belongs to one thread."""
 
     def __init__(
-        self, bootstrap: Sequence[Address], *, limits: Limits | None = None, timeout_s: float = 60.0
+        self,
+        bootstrap: str | Sequence[Address | str],
+        *,
+        limits: Limits | None = None,
+        timeout_s: float = 60.0,
+        security: ClientSecurity | None = None,
     ) -> None:
+        self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner()
-        self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s)
 
     def __enter__(self) -> BlockingClient:
         return self

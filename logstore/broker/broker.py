@@ -21,11 +21,21 @@ from random import Random
 from logstore.broker.connection import Connection
 from logstore.broker.dispatch import Dispatch, Services
 from logstore.broker.handlers import HANDLERS
-from logstore.broker.identity import claim_log_dirs, find_cluster_id
+from logstore.broker.identity import AskStore, claim_log_dirs, find_cluster_id
 from logstore.broker.limits import Address
 from logstore.broker.pauses import Pauses
+from logstore.broker.readiness import until_topics_known
 from logstore.broker.runtime import Runtime, StoreClient
-from logstore.broker.scrubbing import Scrubbing
+from logstore.broker.scrubbing import Pace, Scrubbing
+from logstore.broker.security.authorizer import Authorizer
+from logstore.broker.security.client import NO_SECURITY, inter_broker_security
+from logstore.broker.security.door import Door
+from logstore.broker.security.limiter import Limiter
+from logstore.broker.security.login import sasl_door
+from logstore.broker.security.principals import parse_rules
+from logstore.broker.security.quota_store import Followed
+from logstore.broker.security.quotas import Windows
+from logstore.broker.security.tls import Renewed
 from logstore.broker.server import Server
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
@@ -34,8 +44,9 @@ from logstore.disk.files import Disk, make_durable_dir
 from logstore.errors import LogDirOffline
 from logstore.log.manager import DirectoryProgress, LogManager
 from logstore.replication.effects import StoreEvent
+from logstore.replication.messages import Endpoint
 from logstore.replication.node import Node
-from logstore.replication.state_change import Sink, unheard
+from logstore.replication.state_change import Sink, StateChange, unheard
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +64,18 @@ class Assembly:
         store: StoreSession,
         disk: Disk,
     ) -> None:
+        """`address` is the one of the listener for brokers."""
         self.address, self.server, self.runtime, self.services = address, server, runtime, services
         self._store = store
+        self.ready = asyncio.Event()
+        """Set once the broker has joined the cluster and knows all its topics."""
+        self._getting_ready: asyncio.Task[None] | None = None
         broker = services.settings.broker
         self.scrubbing = Scrubbing(
             runtime,
             disk,
             interval_ms=broker.log_scrub_interval_ms,
-            bytes_per_second=broker.log_scrub_io_max_bytes_per_second,
+            pace=Pace(broker.log_scrub_io_max_bytes_per_second, broker.log_scrub_max_busy_percent),
         )
         self.dispatch = server.on_frame = Dispatch(services, HANDLERS)
 
@@ -82,7 +97,8 @@ class Assembly:
     ) -> Assembly:
         """Check the owner of the log dirs, open the logs, and listen. `clock` gives epoch milliseconds.
 
-        `store_of` as for `Runtime`; `advertised` is the address for others, if it is not `listen`; `progress`
+        Named listeners of the settings take the place of `listen` and `advertised`, the address for others if
+        it is not `listen`. `store_of` as for `Runtime`; `progress`
         is called from another thread while logs are opened; `boot_id` as for `LogManager`. Raises
         `EngineError` and `OSError`; nothing is left open then.
         """
@@ -90,7 +106,12 @@ class Assembly:
         node_id = settings.node.node_id
         store = StoreSession(store_of, session_timeout_ms=settings.node.zookeeper_session_timeout_ms)
         server = Server(_not_yet, settings.limits)
+        speaking, endpoints = NO_SECURITY, tuple[Endpoint, ...]()
+        if settings.security is not None:
+            speaking = inter_broker_security(settings.security.of_brokers)
         logs: LogManager | None = None
+        authorizer: Authorizer | None = None
+        quotas: Followed | None = None
         try:
             cluster_id = await find_cluster_id(store.ask, random)
             for failed in claim_log_dirs(
@@ -111,15 +132,25 @@ class Assembly:
                     run_all=run_all,
                 ),
             )
-            address = await server.listen(listen)
-            known = advertised or address
+            if settings.security is None:
+                address = await server.listen(listen)
+                known = advertised or address
+            else:
+                endpoints = await _open_doors(server, settings, store.ask)
+                address = known = Address(endpoints[0].host, endpoints[0].port)
             node = Node(
-                replace(settings.node, host=known.host, port=known.port),
+                replace(settings.node, host=known.host, port=known.port, endpoints=endpoints),
                 logs,
                 random=random,
                 log_config=settings.logs.topic_defaults,
-                state_changes=state_changes,
+                state_changes=partial(_heard, state_changes),
             )
+            if settings.security is not None and settings.security.rules is not None:
+                authorizer = Authorizer(settings.security.rules, store, node.replicas.metadata)
+                await authorizer.open()
+            quotas = _follow_quotas(settings, store, clock, node)
+            quotas.limiter.authorizer = authorizer
+            await quotas.open()
             runtime = Runtime(
                 node,
                 clock=clock,
@@ -127,37 +158,95 @@ class Assembly:
                 server=server,
                 limits=settings.limits,
                 pauses=Pauses(settings.broker.event_loop_pause_warn_ms / 1000),
+                security=speaking,
             )
         except BaseException:
+            if authorizer is not None:
+                authorizer.close()
+            if quotas is not None:
+                quotas.close()
             server.close()
             if logs is not None:
                 logs.abandon()
             await store.close()
             raise
-        services = Services(runtime, settings, cluster_id=cluster_id, store=store, random=random)
+        services = Services(
+            runtime, settings, cluster_id=cluster_id, store=store, quotas=quotas, random=random
+        )
         runtime.after_change = services.after_change
+        if authorizer is not None:
+            services.authorizer = authorizer
         return cls(address, server, runtime, services, store, disk)
 
+    @property
+    def client_address(self) -> Address:
+        """The address of the first listener for clients; the only one's is for brokers, too."""
+        of_clients = self.runtime.node.config.endpoints[1:2]
+        return Address(of_clients[0].host, of_clients[0].port) if of_clients else self.address
+
     def start(self) -> None:
-        """Join the cluster; `runtime.registered` is set when that is done."""
+        """Join the cluster; `ready` is set when that is done."""
         self.runtime.start()
+        self._getting_ready = asyncio.get_running_loop().create_task(self._get_ready())
         self.scrubbing.start()
+
+    async def _get_ready(self) -> None:
+        await self.runtime.joined.wait()
+        await until_topics_known(self.runtime, self._store)
+        self.ready.set()
 
     async def stop(self) -> None:
         """Stop in order, as `Runtime.stop`."""
+        self._give_up_getting_ready()
         await self.scrubbing.stop()
         await self.runtime.stop()
         self.services.close()
         if not self.runtime.ended.done():
             await self._store.close()
 
+    def _give_up_getting_ready(self) -> None:
+        if self._getting_ready is not None:
+            self._getting_ready.cancel()
+
     async def abandon(self) -> None:
         """Stop at once, as `Runtime.abandon`."""
         self.runtime.halt()
+        self._give_up_getting_ready()
         await self.scrubbing.stop()
         self.services.close()
         await self.runtime.abandon()
         await self._store.close()
+
+
+def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], int], node: Node) -> Followed:
+    broker = settings.broker
+    limiter = Limiter(
+        clock,
+        node.replicas.metadata,
+        Windows(broker.quota_window_num, 1000 * broker.quota_window_size_seconds),
+        Windows(broker.controller_quota_window_num, 1000 * broker.controller_quota_window_size_seconds),
+        settings.node.controller.num_partitions,
+    )
+    return Followed(store, clock, limiter)
+
+
+async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tuple[Endpoint, ...]:
+    """Listen on every named listener; return those that others are told of, the brokers' own first."""
+    security = settings.security
+    assert security is not None, "it has named listeners"
+    is_only = len(security.listeners) == 1
+    endpoints = []
+    for each in security.listeners:
+        tls = Renewed(each.tls) if each.protocol.has_tls else None
+        sasl = await sasl_door(each, ask, settings.limits, server.logins) if each.protocol.has_sasl else None
+        rules = parse_rules(each.tls.ssl_principal_mapping_rules)
+        door = Door(each.name, is_only or each.name == security.inter_broker, tls, sasl, rules)
+        bound = await server.listen(each.bind, door)
+        if each.advertised is not None:
+            host, port = each.advertised
+            endpoints.append(Endpoint(each.name, host, port or bound.port, each.protocol))
+    endpoints.sort(key=lambda each: each.listener != security.inter_broker)
+    return tuple(endpoints)
 
 
 def _check_usable(log_dirs: Sequence[str], disk: Disk) -> None:
@@ -170,6 +259,13 @@ def _check_usable(log_dirs: Sequence[str], disk: Disk) -> None:
             reasons.append(f"{directory}: {error}")
     if len(reasons) == len(log_dirs):
         raise LogDirOffline(f"no usable log dir: {'; '.join(reasons)}")
+
+
+def _heard(state_changes: Sink, change: StateChange) -> None:
+    """Pass a state change on; damage is an error in the log of the process, too."""
+    if change.change in ("finds damage", "stays damaged"):
+        _log.error("%s %s: %s", change.topic_partition, change.change, change.reason)
+    state_changes(change)
 
 
 def _not_yet(connection: Connection, frame: memoryview) -> None:

@@ -21,23 +21,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, overload
 
+from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
 from logstore.broker.cluster_view import ClusterView, address_of, is_led
 from logstore.broker.connections import Connections, Way
 from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
-from logstore.broker.limits import Address, Limits
+from logstore.broker.limits import Address, Limits, addresses_of
 from logstore.broker.placement import partition_of_call, partition_of_key
 from logstore.broker.producing import Appendable, Appended, Appender, records_of, split
+from logstore.broker.remote_receipts import ask_receipt
 from logstore.broker.retrying import NO_BROKER, TryAgain, check_code
-from logstore.broker.translation import by_topic
+from logstore.broker.security.client import ClientSecurity
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
 from logstore.format.record import Record
+from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -58,6 +62,7 @@ from logstore.replication.messages import (
     RequestBody,
     ResponseBody,
 )
+from logstore.replication.receipts import Receipt
 
 CONSUMER: Final = -1
 ACKS_ALL: Final = -1
@@ -79,22 +84,20 @@ class Client:
 
     def __init__(
         self,
-        bootstrap: Sequence[Address],
+        bootstrap: str | Sequence[Address | str],
         *,
         limits: Limits | None = None,
         timeout_s: float = 60.0,
         client_id: str = "logstore",
         ways: Mapping[Address, Way] | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
-        """`bootstrap` are the first brokers to ask; they name the others.
-
-        `ways` reach brokers without a connection; they are closed with the client.
-        """
+        """`bootstrap`: brokers to ask first (or `"host:port,…"`); `security`: see `client_security`."""
         self._limits, self._timeout_s = limits or Limits(), timeout_s
         self._connections = Connections(
-            limits=self._limits, client_id=client_id, ways=ways or {}, check=self.check
+            limits=self._limits, client_id=client_id, ways=ways or {}, check=self.check, security=security
         )
-        self._cluster = ClusterView(bootstrap, self._connections)
+        self._cluster = ClusterView(addresses_of(bootstrap), self._connections)
         self._appenders: dict[TopicPartition, Appender] = {}
         self._calls = 0
 
@@ -171,7 +174,8 @@ class Client:
         rows = records_of(records, key, headers, wall_clock_ms())
         chosen = await self._placed(topic, rows, partition, deadline)
         pieces = [(where, piece) for where, numbers in chosen.items() for piece in split(numbers, rows)]
-        works = [self._appender(where).append(piece, wanted, deadline) for where, piece in pieces]
+        self._appenders |= {where: Appender(self, where) for where in chosen.keys() - self._appenders.keys()}
+        works = [self._appenders[where].append(piece, wanted, deadline) for where, piece in pieces]
         found: dict[int, Appended] = {}
         results = await asyncio.gather(*works, return_exceptions=True)
         for (_, piece), result in zip(pieces, results, strict=True):
@@ -199,12 +203,6 @@ class Client:
             place = keyless if row.key is None else partition_of_key(row.key, known.partitions)
             chosen.setdefault(place, []).append(number)
         return {TopicPartition(topic, place): numbers for place, numbers in chosen.items()}
-
-    def _appender(self, topic_partition: TopicPartition) -> Appender:
-        found = self._appenders.get(topic_partition)
-        if found is None:
-            found = self._appenders[topic_partition] = Appender(self, topic_partition)
-        return found
 
     async def read(
         self,
@@ -390,36 +388,21 @@ class Client:
 
         Raises as `produce`; UNKNOWN_MEMBER_ID (25) if the group has members.
         """
-        find = t.FindCoordinatorRequest(key=group)
-        commit = t.OffsetCommitRequest(
-            group_id=group,
-            topics=[
-                t.OffsetCommitRequestTopic(
-                    name=topic,
-                    partitions=[
-                        t.OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-                        for partition, offset in found
-                    ],
-                )
-                for topic, found in by_topic(offsets.items()).items()
-            ],
+        once = partial(
+            ask_coordinator, self._cluster, self._connections, group, commit_request(group, offsets)
         )
-
-        async def once() -> None:
-            found = await self._cluster.ask_any(find)
-            assert isinstance(found, t.FindCoordinatorResponse), "the link checks the type"
-            check_code(found.error_code, f"no coordinator of group {group}")
-            try:
-                answer = await self._connections.ask_wire(Address(found.host, found.port), commit)
-            except RequestUnanswered as error:
-                raise TryAgain(error) from error
-            assert isinstance(answer, t.OffsetCommitResponse), "the link checks the type"
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    where = TopicPartition(topic.name, each.partition_index)
-                    check_code(each.error_code, f"offset of group {group} for {where}")
-
         await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
+
+    async def committed(
+        self, group: str, partitions: Sequence[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets that a group has committed; without the partitions where there is none.
+
+        Raises as `produce`.
+        """
+        request = committed_request(group, partitions)
+        once = partial(ask_coordinator, self._cluster, self._connections, group, request)
+        return offsets_in(await self._cluster.retried(once, NO_BROKER, self._deadline(timeout)))
 
     async def fetch(
         self,
@@ -501,6 +484,50 @@ class Client:
 
         await self._cluster.retried(once, _NO_LEADER, self._deadline(timeout))
         return found
+
+    # --- receipts -----------------------------------------------------------------------------------
+
+    async def durability(
+        self, topic: str, partition: int, offset: int, *, timeout: float | None = None
+    ) -> Receipt:
+        """Return what the partition's leader can prove of the record at `offset` now.
+
+        Raises as `produce`; OFFSET_OUT_OF_RANGE (1) for a record that is deleted or not written yet.
+        """
+        ask = partial(ask_receipt, self._cluster, self._connections, TopicPartition(topic, partition), offset)
+        return await self._cluster.retried(ask, _NO_LEADER, self._deadline(timeout))
+
+    async def wait_for(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        level: Durability = Durability.REPLICATED,
+        *,
+        copies: int = 1,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Return the receipt of a record once it is committed and on `copies` replicas, synced for SYNCED.
+
+        Raises as `durability`; INVALID_REQUEST (42) for what the topic cannot prove; `TimeoutError`.
+        """
+        ask = partial(
+            ask_receipt, self._cluster, self._connections, TopicPartition(topic, partition), offset,
+            level=level, copies=copies,
+        )  # fmt: skip
+        deadline = self._deadline(timeout)
+        while True:
+            look = partial(ask, max_wait_ms=int(_left(deadline) * 1000))
+            try:
+                receipt = await self._cluster.retried(look, _NO_LEADER, deadline)
+            except RequestUnanswered as error:
+                if _left(deadline):
+                    raise
+                raise TimeoutError(f"{topic}-{partition}: not proven in time: {error}") from error
+            if receipt.proves(level, copies):
+                return receipt
+            if not _left(deadline):
+                raise TimeoutError(f"{topic}-{partition}: not proven in time, but {receipt}")
 
     async def _of_leader(
         self,

@@ -22,6 +22,7 @@ _UNKNOWN = -1
 _NEWEST: Final[Mapping[type[Struct], int]] = {
     t.FetchRequest: 12,
     t.FindCoordinatorRequest: 3,  # of one group
+    t.OffsetFetchRequest: 7,  # likewise
 }
 """Requests that this client sends in an older version than the newest one served."""
 

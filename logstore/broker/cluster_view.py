@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from logstore.broker.connections import Connections
-from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.retrying import BACKOFF_S, NO_BROKER, TryAgain, retried
 from logstore.broker.wire.declarations import Struct
@@ -70,6 +70,8 @@ class ClusterView:
         """Return fresh metadata as one attempt: raises `TryAgain` if no broker answers."""
         try:
             return await self.metadata()
+        except AuthenticationFailed:
+            raise
         except RequestUnanswered as error:
             raise TryAgain(error) from error
 
@@ -82,6 +84,8 @@ class ClusterView:
         try:
             async with asyncio.timeout(_METADATA_TIMEOUT_S):
                 answer = await self._connections.ask(address, MetadataRequest(topics))
+        except AuthenticationFailed:
+            raise
         except (RequestUnanswered, TimeoutError):
             return None
         assert isinstance(answer, MetadataResponse), "the link checks the type"

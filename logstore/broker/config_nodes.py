@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from logstore.broker.identity import AskStore
+from logstore.broker.store_reads import read
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Create, Get, Multi, Outcome, Set, StoreError
+from logstore.replication.metastore.operations import Create, Get, Multi, Set
 
 Settings = Mapping[str, str]
 _ROUNDS = 20
@@ -19,13 +20,13 @@ _ROUNDS = 20
 
 async def read_topic(ask: AskStore, topic: str) -> dict[str, str]:
     """Return a topic's own settings. Raises `CorruptMetadata`, and `MetadataStoreFailed`."""
-    found = await _read(ask, layout.topic_config_path(topic))
+    found = await read(ask, Get(layout.topic_config_path(topic)), "settings")
     return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
 
 
 async def read_all_brokers(ask: AskStore) -> dict[str, str]:
     """Return the settings that were changed for all brokers. Raises as `read_topic`."""
-    found = await _read(ask, layout.BROKER_DEFAULTS_PATH)
+    found = await read(ask, Get(layout.BROKER_DEFAULTS_PATH), "settings")
     return dict(layout.parse_broker_defaults(found.data)) if found.stat is not None else {}
 
 
@@ -65,12 +66,23 @@ async def change_all_brokers(
     )
 
 
-async def _read(ask: AskStore, path: str) -> Outcome:
-    for _ in range(_ROUNDS):
-        found = await ask(Get(path))
-        if found.error in (None, StoreError.NO_NODE):
-            return found
-    raise MetadataStoreFailed("the metadata store does not answer reads of settings; check the store")
+async def change_entity(
+    ask: AskStore, path: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
+) -> None:
+    """Do the same for the settings of an entity by its path, such as `users/ann`."""
+    await _change(
+        ask,
+        f"/config/{path}",
+        change,
+        layout.parse_topic_config,
+        Create(
+            layout.CONFIG_CHANGE_PREFIX,
+            layout.encode_entity_change(path),
+            sequential=True,
+            make_parents=True,
+        ),
+        validate_only=validate_only,
+    )
 
 
 async def _change(
@@ -83,7 +95,7 @@ async def _change(
     validate_only: bool,
 ) -> None:
     for _ in range(_ROUNDS):
-        found = await _read(ask, path)
+        found = await read(ask, Get(path), "settings")
         now = parse(found.data) if found.stat is not None else {}
         wanted = change(now)
         if validate_only or wanted == now:

@@ -35,10 +35,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from logstore.broker.security.login import Login
+from logstore.broker.security.principals import ANONYMOUS, principal_of
 from logstore.broker.wire.headers import JOINED_BELOW, joined
 from logstore.disk.files import Buffer
 
 if TYPE_CHECKING:
+    from logstore.broker.security.door import Door
     from logstore.broker.server import Server
 
 SCRATCH_BYTES: Final = 1 << 16
@@ -90,6 +93,10 @@ class Frames(asyncio.BufferedProtocol, ABC):
     @abstractmethod
     def takes_frames(self) -> bool:
         """Return whether the next frame may be handed over."""
+
+    def takes(self, frame: memoryview) -> bool:
+        """Return whether this complete frame may be handed over now; if not, it stays with the rest."""
+        return True
 
     @abstractmethod
     def frame_received(self, frame: memoryview) -> None:
@@ -145,9 +152,10 @@ class Frames(asyncio.BufferedProtocol, ABC):
             self._cut(memoryview(rest))
 
     def _take_large(self) -> None:
-        if self._large is not None and self._filled == self._wanted and self.takes_frames:
-            frame, self._large = self._large.toreadonly(), None
-            self.frame_received(frame)
+        large = self._large
+        if large is not None and self._filled == self._wanted and self.takes_frames and self.takes(large):
+            self._large = None
+            self.frame_received(large.toreadonly())
 
     def _cut(self, data: memoryview) -> None:
         at, end = 0, len(data)
@@ -158,6 +166,8 @@ class Frames(asyncio.BufferedProtocol, ABC):
                 return
             start = at + _SIZE.size
             if end - start >= size:
+                if not self.takes(data[start:]):
+                    break
                 at = start + size
                 self.frame_received(memoryview(data[start:at].tobytes()))
             elif size > _LARGE_BYTES:
@@ -173,9 +183,14 @@ class Frames(asyncio.BufferedProtocol, ABC):
 class Connection(Frames):
     """A client's connection, from accept to close. Belongs to the event loop's thread."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, door: Door | None = None) -> None:
         super().__init__(server.limits.socket_request_max_bytes, server.scratch)
         self._server = server
+        self.login: Login | None = None
+        """How the client logs in, and as whom; None if the listener asks for no login."""
+        self._principal = ANONYMOUS
+        self.door = door
+        """The listener through which the client came; None for the only one, which is plain."""
         self._loop = asyncio.get_running_loop()
         self.peer = ""
         """The client's address, if the transport knows it."""
@@ -194,8 +209,8 @@ class Connection(Frames):
         """Whether a produce request may follow before the last request is answered."""
         self._last_bytes = 0
         """The size of the last request."""
-        self._held: memoryview | None = None
-        """The frame of a request of another kind, which waits for all answers."""
+        self._is_held_up = False
+        """Whether the next request is of another kind, and waits for all answers."""
         self._is_clogged = False
         self._is_closing = False
         self._is_cutting = False
@@ -220,6 +235,25 @@ class Connection(Frames):
             if hasattr(os, "writev") and transport.get_extra_info("sslcontext") is None:
                 self._descriptor = raw.fileno()
         self._server.opened(self)
+        if self.door is not None and not self._is_closing:
+            self._identify(self.door, transport)
+
+    @property
+    def principal(self) -> str:
+        """Return who the client is: by its login, else by its certificate."""
+        return self.login.principal if self.login is not None else self._principal
+
+    def _identify(self, door: Door, transport: asyncio.BaseTransport) -> None:
+        """Begin a login, or take the principal from the certificate."""
+        if door.sasl is not None:
+            self.login = Login(self, door.sasl)
+            self._max_bytes = door.sasl.max_receive_bytes
+        elif door.tls is not None:
+            certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            principal = principal_of(certificate, door.rules)
+            if principal is None:
+                self.refuse("no rule of ssl.principal.mapping.rules matches the certificate")
+            self._principal = principal or ANONYMOUS
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
@@ -227,9 +261,10 @@ class Connection(Frames):
         self.drop_rest()
         self._out.clear()
         self._early.clear()
-        self._held = None
         if self._mute is not None:
             self._mute.cancel()
+        if self.login is not None:
+            self.login.end()
         self._server.closed(self)
         when_lost, self.when_lost = self.when_lost, {}
         for give_up in when_lost.values():
@@ -246,15 +281,21 @@ class Connection(Frames):
 
     @property
     def takes_frames(self) -> bool:
-        if self._is_clogged or self._is_closing or self._mute is not None or self._held is not None:
+        if self._is_clogged or self._is_closing or self._mute is not None:
             return False
+        return self._turn_left > 0 and self._has_place
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether a request may be taken in beside those in hand."""
         in_hand = self._taken - self._answered
-        return self._turn_left > 0 and (not in_hand or (self._is_open and in_hand < MOST_IN_HAND))
+        return not in_hand or (self._is_open and not self._is_held_up and in_hand < MOST_IN_HAND)
+
+    def takes(self, frame: memoryview) -> bool:
+        self._is_held_up = self.is_busy and frame[:2].tobytes() != _PRODUCE
+        return not self._is_held_up
 
     def frame_received(self, frame: memoryview) -> None:
-        if self.is_busy and bytes(frame[:2]) != _PRODUCE:
-            self._held = frame
-            return
         self._taken += 1
         self._is_open, self._last_bytes = False, len(frame)
         self._turn_left -= 1
@@ -270,7 +311,7 @@ class Connection(Frames):
 
     def _yield_turn(self) -> None:
         """After `REQUESTS_A_TURN`, let other connections have their turn before the next request."""
-        if self._turn_left == 0 and self.has_rest and not self.is_busy:
+        if self._turn_left == 0 and self.has_rest and self._has_place:
             self._loop.call_soon(self._go_on)
 
     def pause_writing(self) -> None:
@@ -339,12 +380,14 @@ class Connection(Frames):
         else:
             self._active_at = self._loop.time()
             self._flush()
-            if self._is_paused or self.has_rest or self._held is not None:
+            if self._is_paused or self.has_rest:
                 # Not now: a late answer comes from the middle of other work, mostly a turn of the engine.
                 self._loop.call_soon(self._go_on)
 
     def _mute_for(self, throttle_ms: int) -> None:
         if self._mute is not None:
+            if self._mute.when() >= self._loop.time() + throttle_ms / 1000:
+                return  # until the end of the longest
             self._mute.cancel()
         self._mute = self._loop.call_later(throttle_ms / 1000, self._unmute)
 
@@ -358,13 +401,9 @@ class Connection(Frames):
             return
         self._flush()
         self._turn_left = REQUESTS_A_TURN
-        if (self.has_rest and self.takes_frames) or self._serves_held():
+        if self.has_rest and self.takes_frames:
             self._is_cutting = True
             try:
-                if self._serves_held():
-                    assert self._held is not None
-                    frame, self._held = self._held, None
-                    self.frame_received(frame)
                 self.cut_rest()
             finally:
                 self._is_cutting = False
@@ -374,9 +413,6 @@ class Connection(Frames):
         if self._is_paused and not self.transport.is_closing() and (self.takes_frames or not self.has_rest):
             self._is_paused = False
             self.transport.resume_reading()
-
-    def _serves_held(self) -> bool:
-        return not (self._held is None or self.is_busy or self._is_clogged or self._mute is not None)
 
     def _flush(self) -> None:
         if not self._out:
@@ -406,6 +442,21 @@ class Connection(Frames):
             sent -= len(piece)
         return []
 
+    # --- logging in ---------------------------------------------------------------------------
+
+    def logged_in(self) -> None:
+        """From now on requests may be as large as any."""
+        self._max_bytes = self._server.limits.socket_request_max_bytes
+
+    def fail_late(self, answer: Callable[[], None], delay_s: float) -> None:
+        """Answer the request in hand after a while, if at all, and close. No other is taken in meanwhile."""
+
+        def fail() -> None:
+            answer()
+            self.close()
+
+        self._loop.call_later(delay_s, fail)
+
     # --- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -423,6 +474,8 @@ class Connection(Frames):
         """
         if not self._is_closing and self.transport is not None:
             self._flush()
+            if self.login is not None:
+                self.login.cut(reason)
             count = self._server.to_report(reason)
             level = logging.WARNING if count else logging.DEBUG
             name = self.software and f" ({self.software})"

@@ -11,6 +11,7 @@ from logstore.broker.connection import shared_scratch
 from logstore.broker.errors import MalformedMessage, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, Then
+from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
@@ -36,14 +37,20 @@ class Connections:
     """Connections to brokers, opened when first needed. Belongs to one event loop."""
 
     def __init__(
-        self, *, limits: Limits, client_id: str, ways: Mapping[Address, Way], check: Callable[[], None]
+        self,
+        *,
+        limits: Limits,
+        client_id: str,
+        ways: Mapping[Address, Way],
+        check: Callable[[], None],
+        security: ClientSecurity | None = None,
     ) -> None:
         """`ways` reach brokers in this process; they are closed with the connections.
 
         `check` raises if no request may be sent any more.
         """
         self.check = check
-        self._limits, self._client_id = limits, client_id
+        self._limits, self._client_id, self.security = limits, client_id, security or NO_SECURITY
         self._ways = dict(ways)
         self._links: dict[tuple[Address, type[Any]], Link] = {}
         self._served: dict[Address, Mapping[int, range]] = {}
@@ -92,7 +99,13 @@ class Connections:
         if link is None:
             if not self._links:
                 self._scratch = shared_scratch(asyncio.get_running_loop())
-            link = Link(address, client_id=self._client_id, limits=self._limits, scratch=self._scratch)
+            link = Link(
+                address,
+                client_id=self._client_id,
+                limits=self._limits,
+                scratch=self._scratch,
+                security=self.security,
+            )
             self._links[address, kind] = link
         return link
 

@@ -27,6 +27,11 @@ from logstore.broker.groups.service import GroupService
 from logstore.broker.producer_ids import ProducerIds
 from logstore.broker.receipts import Receipts
 from logstore.broker.runtime import CLIENT, Asked, Runtime
+from logstore.broker.security.authorizer import Authorizer
+from logstore.broker.security.door import Door
+from logstore.broker.security.limiter import Meter
+from logstore.broker.security.login import Login
+from logstore.broker.security.quota_store import Followed
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
 from logstore.broker.topic_creation import TopicCreation
@@ -62,6 +67,15 @@ class Caller(Protocol):
     """Name and version of the client's software, if known."""
 
     @property
+    def principal(self) -> str:
+        """Return who asks: `User:name`."""
+
+    door: Door | None
+    """The listener through which the client came; None for the only one."""
+    login: Login | None
+    """How the client logs in, if it has to."""
+
+    @property
     def number(self) -> int:
         """Return the number of the last request."""
 
@@ -82,14 +96,17 @@ class Call:
     """One request in hand. It is answered once: by its handler's result, or by `answer` later."""
 
     __slots__ = (
+        "amend",
         "api",
         "client_id",
         "connection",
         "correlation_id",
         "is_done",
+        "meter",
         "number",
         "on_answer",
         "on_lost",
+        "size",
         "throttle_ms",
         "version",
     )
@@ -102,7 +119,13 @@ class Call:
         self.correlation_id, self.client_id = correlation_id, client_id
         self.throttle_ms = 0
         """How long the connection stays muted after the answer. Set it before answering."""
+        self.size = 0
+        """Of the request, in bytes; 0 if it has none."""
+        self.meter: Meter | None = None
+        """Measures what the request uses, if quotas limit its client."""
         self.is_done = False
+        self.amend: Callable[[Struct], None] | None = None
+        """Changes the answer before it is sent."""
         self.on_answer: Callable[[], None] | None = None
         """Called when the request is answered, or ends without an answer; not if it is refused."""
         self.on_lost: Callable[[], None] | None = None
@@ -112,6 +135,12 @@ class Call:
         who = " ".join(filter(None, (self.connection.peer, self.client_id, self.connection.software)))
         return f"{self.api.name} v{self.version} of {who}, correlation id {self.correlation_id}"
 
+    @property
+    def listener(self) -> str:
+        """The name of the listener through which the request came; empty for the only one."""
+        door = self.connection.door
+        return door.listener if door is not None else ""
+
     def answer(self, body: Struct) -> None:
         """Send the answer; the connection's next request follows. A late answer has no effect."""
         self.answer_as(body, self.version)
@@ -120,9 +149,13 @@ class Call:
         """Send the answer in another version than the request's: only ApiVersions may do that."""
         if self.is_done:
             return
-        if self.throttle_ms:
-            body.throttle_time_ms = self.throttle_ms  # type: ignore[attr-defined]
         try:
+            if self.amend is not None:
+                self.amend(body)
+            if self.meter is not None:
+                body = self.meter.limit(body)
+            if self.throttle_ms and "throttle_time_ms" in body.FIELDS:
+                body.throttle_time_ms = self.throttle_ms  # type: ignore[attr-defined]
             pieces = response_frame(body, version, self.correlation_id)
         except Exception:
             self.fail("failed to encode the response")
@@ -136,7 +169,9 @@ class Call:
         """End the request without an answer (acks=0); the connection's next request follows."""
         if not self.is_done:
             self.is_done = True
-            self.connection.answer((), number=self.number)
+            if self.meter is not None:
+                self.meter.end()
+            self.connection.answer((), throttle_ms=self.throttle_ms, number=self.number)
             if self.on_answer is not None:
                 self.on_answer()
 
@@ -209,7 +244,14 @@ class Services:
     """
 
     def __init__(
-        self, runtime: Runtime, settings: Settings, *, cluster_id: str, store: StoreSession, random: Random
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        *,
+        cluster_id: str,
+        store: StoreSession,
+        quotas: Followed,
+        random: Random,
     ) -> None:
         """The caller keeps `store` and closes it."""
         self.runtime, self.settings = runtime, settings
@@ -220,8 +262,11 @@ class Services:
         self.groups = GroupService(runtime, settings.groups, ask_store=store.ask, random=random)
         self.receipts = Receipts(runtime)
         self.traffic = Traffic()
+        self.quotas, self.limiter = quotas, quotas.limiter
+        self.authorizer: Authorizer | None = None
+        """Decides who may do what; None: everyone may do everything."""
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")
-        self._tasks: set[asyncio.Task[Struct]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._deleted = runtime.node.replicas.metadata.deleted
 
     @property
@@ -292,17 +337,24 @@ class Services:
         )
         self.topic_creation.want(topic, is_urgent=True)
 
-    def begin(self, call: Call, work: Coroutine[Any, Any, Struct]) -> None:
-        """Run a coroutine for a call, for instance one that asks the store; its result is the answer."""
+    def begin(self, call: Call, work: Coroutine[Any, Any, Struct | None]) -> None:
+        """Run a coroutine for a call, for instance one that asks the store; its result is the answer.
 
-        def done(task: asyncio.Task[Struct]) -> None:
-            self._tasks.discard(task)
+        With None the call is answered later.
+        """
+
+        def done(task: asyncio.Task[Struct | None]) -> None:
             if not task.cancelled():
                 finish(call, task.result)
 
+        self.go(work).add_done_callback(done)
+
+    def go(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine until its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(done)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
         """Run work that may block on a disk in a thread; `then`, on the loop, makes the answer."""
@@ -319,6 +371,9 @@ class Services:
     def close(self) -> None:
         """End the thread that validates batches; waiting ones are dropped."""
         self.groups.close()
+        if self.authorizer is not None:
+            self.authorizer.close()
+        self.quotas.close()
         self._checks.shutdown(wait=False, cancel_futures=True)
 
     def later(self, call: Call, delay_ms: int, then: Callable[[], Struct | None]) -> asyncio.TimerHandle:
@@ -365,6 +420,8 @@ class Dispatch:
         self._services, self._handlers = services, handlers
 
     def __call__(self, connection: Connection, frame: memoryview) -> None:
+        if connection.door is not None and self._is_stopped(connection, frame):
+            return
         try:
             header = decode_request_header(frame)
             api = header.api
@@ -376,13 +433,35 @@ class Dispatch:
             connection.refuse(str(error))
             return
         call = Call(connection, api, header.version, header.correlation_id, header.client_id)
+        call.size = len(frame)
         connection.when_lost[call.number] = call.lost
         self.serve(call, body)
+
+    def _is_stopped(self, connection: Connection, frame: memoryview) -> bool:
+        """Return whether a request is not served at its listener, or not before a login."""
+        assert connection.door is not None, "asked for requests at a door"
+        login, key = connection.login, int.from_bytes(frame[:2], "big", signed=True)
+        if login is not None and login.takes_bare_tokens:
+            self._services.go(login.bare_token(bytes(frame)))
+            return True
+        if login is not None and login.refuses(key):
+            return True
+        if reason := connection.door.refusal(key):
+            connection.refuse(reason)
+        return bool(reason)
 
     def serve(self, call: Call, body: Struct) -> None:
         """Call the handler of the request's API, if there is one."""
         call.on_answer = self._services.traffic.timing(call.api.name)
+        authorizer = self._services.authorizer
+        if authorizer is not None and not authorizer.admits(call, body):
+            return
+        limiter = self._services.limiter
+        if limiter.is_on and not limiter.admits(call, body):
+            return
         finish(call, self._handlers[call.api.key], call, body, self._services)
+        if call.meter is not None:
+            call.meter.handled()
 
     def _refuse(self, connection: Connection, header: RequestHeader) -> None:
         if header.key != API_VERSIONS:

@@ -35,6 +35,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
+from logstore.arguments import as_config, as_offset
+from logstore.broker.async_topics import AsyncTopic
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.broker import Assembly
 from logstore.broker.client import Client
@@ -45,7 +47,10 @@ from logstore.broker.limits import Address, parse_address
 from logstore.broker.loop import fastest_loop
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
+from logstore.broker.security.config import refuse_open
+from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
+from logstore.config import SettingValue
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, boot_id, wall_clock_ms
 from logstore.disk.memory import MemoryDisk
@@ -78,20 +83,26 @@ class BrokerConfig:
     """Broker id, unique in the cluster."""
     listen: str = "127.0.0.1:0"
     """Address to listen on, `host:port`; port 0 takes any free port."""
+    insecure: bool = False
+    """Listen beyond this host without TLS or a login: everyone on the network has full access then."""
     advertised: str | None = None
     """Address given to clients and other brokers, if it differs from `listen`."""
     log_dirs: tuple[str, ...] = ()
     """Log directories. Without any, logs are kept in memory and lost when the broker stops."""
     metadata: str | SharedStore = EMBEDDED
-    """Metadata store: `embedded`, `embedded:DIRECTORY`, `zookeeper://host:port,…/chroot`, or a `SharedStore`
-    for several brokers of one process.
-    """
-    settings: Mapping[str, str] = field(default_factory=dict)
+    """`embedded`, `embedded:DIRECTORY`, `zookeeper://host:port,…/chroot`, or a `SharedStore`."""
+    settings: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
     """Broker properties under Kafka's names, including topic defaults."""
     timeout_s: float = 60.0
     """Default timeout of calls and of the start, in seconds."""
     disk: Disk | None = None
     """Disk implementation, for tests."""
+
+    def __post_init__(self) -> None:
+        """Raise `TypeError` for a node id that is no int, and for one log dir that is not in a tuple."""
+        as_offset(self.node_id, "node_id")
+        if not isinstance(self.log_dirs, tuple | list):
+            raise TypeError(f"log_dirs is a tuple of directories; write ({self.log_dirs!r},) for one")
 
 
 class AsyncBroker(Client):
@@ -103,7 +114,7 @@ class AsyncBroker(Client):
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         """Check the configuration. Raises `InvalidConfig`, and `ValueError` for a bad address."""
-        self.config = config or BrokerConfig()
+        self.config = as_config(config, BrokerConfig)
         self._listen = parse_address(self.config.listen)
         advertised = self.config.advertised
         self._advertised = parse_address(advertised) if advertised is not None else None
@@ -114,6 +125,8 @@ class AsyncBroker(Client):
             host=self._listen.host,
             port=self._listen.port,
         )
+        if not self.config.insecure:
+            refuse_open(self._settings.security, self._listen)
         self._broker: Assembly | None = None
         self._resources = ExitStack()
         self._store: OpenStore | None = None
@@ -150,9 +163,12 @@ class AsyncBroker(Client):
         except BaseException:
             await self._let_go()
             raise
-        address = self.address
+        address, security = self.address, self._broker.runtime.peers.security
+        door = Door(security.listener) if security.listener else None
         client_id = f"in-process-{self.node_id}"
-        self._connections.reach(address, InProcess(self._broker.dispatch, address, client_id=client_id))
+        way = InProcess(self._broker.dispatch, address, client_id=client_id, door=door)
+        self._connections.security = security
+        self._connections.reach(address, way)
         self._cluster.begin_at(address)
         self._watching = loop.create_task(self._watch(self._broker))
         self._broker.start()
@@ -169,17 +185,17 @@ class AsyncBroker(Client):
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
 
     async def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Wait until the broker is registered and the cluster has a controller.
+        """Wait until the broker is registered, the cluster has a controller, and all topics are known.
 
         Raises `BrokerFailed`, `BrokerStopped`, and `TimeoutError`; the broker keeps trying after a timeout.
         """
-        joined = asyncio.ensure_future(self._running.runtime.joined.wait())
+        ready = asyncio.ensure_future(self._running.ready.wait())
         down = asyncio.ensure_future(self.down.wait())
         try:
             seconds = self.config.timeout_s if timeout is None else timeout
-            await asyncio.wait((joined, down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((ready, down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            joined.cancel()
+            ready.cancel()
             down.cancel()
         self.check()
         if not self.is_ready:
@@ -270,10 +286,16 @@ class AsyncBroker(Client):
             raise closed
         error.add_note(str(closed))
 
+    def topic(self, name: str) -> AsyncTopic:
+        """Return the topic of this name, whose partitions are read in the words of an `AsyncLog`."""
+        return AsyncTopic(self, name)
+
     # --- receipts -----------------------------------------------------------------------------------
 
-    async def durability(self, topic: str, partition: int, offset: int) -> Receipt:
-        """Return what is proven of the record at `offset` now, if this broker leads the partition.
+    async def durability(
+        self, topic: str, partition: int, offset: int, *, timeout: float | None = None
+    ) -> Receipt:
+        """Return the receipt of the record at `offset` now, if this broker leads the partition.
 
         Raises `NotLeaderOrFollower`, `UnknownTopicOrPartition`, and `OffsetOutOfRange` for a record that is
         deleted or not written yet.
@@ -340,22 +362,25 @@ class AsyncBroker(Client):
 
     @property
     def address(self) -> Address:
-        """The address for clients and brokers: the advertised one, else the one it listens on."""
+        """The address for brokers, mostly for clients too: the advertised one, else the one it listens on."""
         return self._advertised or self._running.address
 
     @property
     def bootstrap(self) -> str:
-        """The `bootstrap.servers` of Kafka's clients: host:port."""
-        return str(self.address)
+        """The `bootstrap.servers` of Kafka's clients: host:port, of the first listener that clients have."""
+        return str(self._running.client_address if self._advertised is None else self._advertised)
+
+    @property
+    def listeners(self) -> dict[str, Address]:
+        """The addresses of the named listeners; empty for a single plain one."""
+        endpoints = self._running.runtime.node.config.endpoints
+        return {each.listener: Address(each.host, each.port) for each in endpoints}
 
     @property
     def is_ready(self) -> bool:
-        """Whether the broker is registered and running."""
-        return (
-            self._broker is not None
-            and self._connections.closed is None
-            and self._broker.runtime.joined.is_set()
-        )
+        """Whether the broker is registered, running, and knows all topics."""
+        broker = self._broker
+        return broker is not None and self._connections.closed is None and broker.ready.is_set()
 
     def check(self) -> None:
         """Raise `BrokerFailed` or `BrokerStopped` if the broker is not running."""
@@ -398,8 +423,8 @@ class Broker(BlockingCalls):
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
-        """Prepare a broker; nothing is started yet."""
-        self.config = config or BrokerConfig()
+        """Prepare a broker; nothing is started yet. Raises `TypeError` for another config."""
+        self.config = as_config(config, BrokerConfig)
         self._inner: AsyncBroker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -453,25 +478,6 @@ class Broker(BlockingCalls):
         """Stop at once, as if the process had been killed: see `AsyncBroker.kill`."""
         if (inner := self._inner) is not None:
             self._finish(inner.kill(reason))
-
-    def durability(self, topic: str, partition: int, offset: int) -> Receipt:
-        """Return what is proven of a record: see `AsyncBroker.durability`."""
-        return self._wait(self._client.durability(topic, partition, offset))
-
-    def wait_for(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        level: Durability = Durability.REPLICATED,
-        *,
-        copies: int = 1,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """Wait until a record is on so many replicas: see `AsyncBroker.wait_for`."""
-        return self._wait(
-            self._client.wait_for(topic, partition, offset, level, copies=copies, timeout=timeout)
-        )
 
     def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
         """Put this broker's logs into the new log dir `path`: see `AsyncBroker.snapshot`."""

@@ -3,6 +3,7 @@
 EngineError
 ├── MalformedMessage   INVALID_REQUEST (42)      bytes that are not a valid message: the connection is closed
 ├── RequestUnanswered  NETWORK_EXCEPTION (13)    the connection broke, or time ran out: the outcome is unknown
+│   └── AuthenticationFailed  SASL_AUTHENTICATION_FAILED (58)  the login was refused: nothing was sent
 ├── RequestRefused                               a broker's refusal, with its `error`
 ├── BrokerFailed       KAFKA_STORAGE_ERROR (56)  the broker in this process failed
 ├── BrokerStopped      NETWORK_EXCEPTION (13)    the broker in this process is stopped
@@ -27,6 +28,13 @@ class RequestUnanswered(EngineError):
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
+
+
+class AuthenticationFailed(RequestUnanswered):
+    """The broker refused the login, or its mechanism: the request was not sent."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    retriable = False
 
 
 PASSING: Final = frozenset(

@@ -11,6 +11,9 @@ from logstore.broker.dispatch import Call, Dispatch
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.links import Then
+from logstore.broker.security.config import IN_PROCESS
+from logstore.broker.security.door import Door
+from logstore.broker.security.login import Login
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
 
@@ -18,9 +21,12 @@ from logstore.broker.wire.declarations import Struct
 class InProcess:
     """Sends requests to the broker of `dispatch`. Belongs to that broker's event loop."""
 
-    def __init__(self, dispatch: Dispatch, address: Address, *, client_id: str) -> None:
-        """`address` is the broker's advertised address."""
+    def __init__(
+        self, dispatch: Dispatch, address: Address, *, client_id: str, door: Door | None = None
+    ) -> None:
+        """`address` is the broker's advertised address on the listener of `door`."""
         self.address, self.client_id = address, client_id
+        self.nowhere = _Nowhere(door)
         self._dispatch = dispatch
         self._outstanding: dict[_Call, Then] = {}
         self._is_closed = False
@@ -55,7 +61,7 @@ class _Call(Call):
     __slots__ = ("_way",)
 
     def __init__(self, way: InProcess, request: Struct, version: int) -> None:
-        super().__init__(_NOWHERE, API_OF[type(request)], version, 0, way.client_id)
+        super().__init__(way.nowhere, API_OF[type(request)], version, 0, way.client_id)
         self._way = way
 
     def answer_as(self, body: Struct, version: int) -> None:
@@ -84,6 +90,11 @@ class _Nowhere:
     is_closing = False
     software = ""
     number = 0
+    login: Login | None = None
+    principal = IN_PROCESS
+
+    def __init__(self, door: Door | None) -> None:
+        self.door = door
 
     def take_next(self) -> None:
         """Each request has a way of its own."""
@@ -93,6 +104,3 @@ class _Nowhere:
 
     def refuse(self, reason: str) -> None:
         raise AssertionError("in-process requests have no connection")
-
-
-_NOWHERE = _Nowhere()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from logging.handlers import RotatingFileHandler
+from typing import Final
 
 from logstore.broker.acceptor import SeldomEach
+
+MOST_BYTES: Final = 16 << 20
 
 
 class JsonLines(logging.Formatter):
@@ -40,9 +44,16 @@ class QuietKazoo(logging.Filter):
         return record.levelno >= logging.WARNING and self._seldom(str(record.msg), record.created) > 0
 
 
-def log_as_json(level: int = logging.INFO) -> None:
-    """Log everything of this process to stderr as JSON."""
-    handler = logging.StreamHandler()
+def log_as_json(path: str | None = None, level: int = logging.INFO) -> None:
+    """Log everything of this process as JSON: to stderr, or to the file at `path`.
+
+    A file of `MOST_BYTES` is renamed to `….1`, in place of an earlier one. Raises `OSError`.
+    """
+    handler = (
+        logging.StreamHandler()
+        if path is None
+        else RotatingFileHandler(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8")
+    )
     handler.setFormatter(JsonLines())
     handler.addFilter(QuietKazoo())
     logging.basicConfig(level=level, handlers=[handler])

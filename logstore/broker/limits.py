@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -28,6 +29,10 @@ class Limits:
     """Connections per broker."""
     max_connections_per_ip: int = 2**31 - 1
     """Connections per client address."""
+    ssl_handshake_timeout_ms: int = 10_000
+    """Time that a client has for its TLS handshake. Not a Kafka setting."""
+    connection_failed_authentication_delay_ms: int = 100
+    """Time after which a failed login is answered and its connection closed."""
     request_timeout_ms: int = 30_000
     """Time after which a request to another broker counts as failed."""
     connect_timeout_ms: int = 5_000
@@ -56,3 +61,15 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ValueError(f"{text!r} is not a valid address; expected host:port")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def addresses_of(bootstrap: str | Iterable[Address | str]) -> list[Address]:
+    """Return the addresses of brokers, also from text: `host:port`, separated by commas or each for itself.
+
+    Raises `TypeError`, and `ValueError` for other text.
+    """
+    given: list[object] = list(bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap)
+    for each in given:
+        if not isinstance(each, Address | str):
+            raise TypeError(f'bootstrap is "host:port" or Address(host, port) of brokers, not {each!r:.100}')
+    return [parse_address(each.strip()) if isinstance(each, str) else each for each in given]  # type: ignore[misc]

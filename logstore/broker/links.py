@@ -15,14 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.broker.connection import Frames
-from logstore.broker.errors import MalformedMessage, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, MalformedMessage, RequestUnanswered
 from logstore.broker.limits import Address, Limits
+from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.wire.apis import API_OF, Api
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import decode_response_header, request_frame
 
 _LAST_CORRELATION_ID = 2**31 - 1
+_RENEWAL_AT: Final = 0.9
+"""A session is renewed after this part of its time."""
 
 Then: TypeAlias = Callable[[Struct | RequestUnanswered], None]
 """Gets the answer, or the reason why there is none."""
@@ -73,7 +76,22 @@ class _Asking(Frames):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._link.connection_made(self)
+        if not self._link.needs_login:
+            self._link.connection_made(self)
+
+    async def exchange(self, request: Struct, version: int) -> Struct:
+        """Send a request and return the answer, while the link uses the connection for nothing else."""
+        waiting: asyncio.Future[Struct | RequestUnanswered] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Struct | RequestUnanswered) -> None:
+            if not waiting.done():
+                waiting.set_result(answer)
+
+        self.ask(request, version, answered)
+        answer = await waiting
+        if isinstance(answer, RequestUnanswered):
+            raise answer
+        return answer
 
     def ask(self, request: Struct, version: int, then: Then | None) -> None:
         """Write a request. Raises `MalformedMessage` for one that cannot be encoded."""
@@ -128,10 +146,17 @@ class Link:
     """Sends requests to one node, over at most one connection at a time, opened on demand."""
 
     def __init__(
-        self, address: Address, *, client_id: str, limits: Limits | None = None, scratch: memoryview | None
+        self,
+        address: Address,
+        *,
+        client_id: str,
+        limits: Limits | None = None,
+        scratch: memoryview | None,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """`scratch` is the loop's buffer (`connection.shared_scratch`)."""
         self.address, self.client_id, self.scratch = address, client_id, scratch
+        self._security = security
         self.limits = limits or Limits()
         self._connection: _Asking | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -158,18 +183,34 @@ class Link:
         except MalformedMessage as error:
             self._lose([waiting.then], str(error))
 
-    async def _connect(self) -> None:
+    @property
+    def needs_login(self) -> bool:
+        return self._security.login is not None
+
+    async def _connect(self, open_already: _Asking | None = None) -> None:
+        """Connect and log in; or log in again on an open connection. Requests wait meanwhile."""
         loop = asyncio.get_running_loop()
+        asking = open_already or _Asking(self)
         try:
             async with asyncio.timeout(self.limits.connect_timeout_ms / 1000):
-                await loop.create_connection(lambda: _Asking(self), *self.address)
-        except (OSError, TimeoutError, ValueError, OverflowError) as error:
-            # The last two: the registered host or port is invalid.
+                if open_already is None:
+                    await self._security.connect(asking, *self.address)
+                if self._security.login is not None:
+                    self._log_in_again_after(asking, await self._security.login.log_in(asking.exchange))
+        except asyncio.CancelledError:
+            asking.close()
+            raise
+        except (OSError, TimeoutError, ValueError, OverflowError, RequestUnanswered) as error:
+            asking.close()
+            # A `ValueError` or `OverflowError`: the registered host or port is invalid.
+            asking.close()
             pause_ms = self.limits.reconnect_backoff_ms * 2 ** min(self._failures, 16)
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000
             waiting, self._waiting = self._waiting, []
-            self._lose([each.then for each in waiting], f"failed to connect to {self.address}: {error}")
+            reason = f"failed to connect to {self.address}: {error}"
+            kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else RequestUnanswered
+            self._lose([each.then for each in waiting], reason, kind)
         finally:
             self._connecting = None
 
@@ -187,11 +228,28 @@ class Link:
             self._connection = None
         self._lose(lost, f"the connection to {self.address} broke")
 
-    def _lose(self, lost: Sequence[Then | None], reason: str) -> None:
+    def _log_in_again_after(self, asking: _Asking, lifetime_ms: int) -> None:
+        """Use a connection that has logged in; log in again before its session ends (0: it has no end)."""
+        if asking.transport is None or asking.transport.is_closing():
+            raise ConnectionError("the connection broke after the login")
+        loop = asyncio.get_running_loop()
+
+        def renew() -> None:
+            if self._connection is asking:
+                self._connection = None
+                self._connecting = loop.create_task(self._connect(asking))
+
+        if lifetime_ms:
+            loop.call_later(lifetime_ms / 1000 * _RENEWAL_AT, renew)
+        self.connection_made(asking)
+
+    def _lose(
+        self, lost: Sequence[Then | None], reason: str, kind: type[RequestUnanswered] = RequestUnanswered
+    ) -> None:
         loop = asyncio.get_running_loop()
         for then in lost:
             if then is not None:
-                loop.call_soon(then, RequestUnanswered(reason))
+                loop.call_soon(then, kind(reason))
 
     def close(self) -> None:
         """Close the connection and drop unanswered requests."""

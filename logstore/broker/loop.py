@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from logstore.segment.scan import use_compiled
+
 _YOUNG_OBJECTS: Final = 50_000
 """Half of that is a thousand waiting requests, none of which is garbage."""
 
@@ -70,7 +72,7 @@ def keep_freed_memory() -> None:
 
 
 def compile_checks() -> None:
-    """Make leaders check records with compiled code if numba is installed (decision 019).
+    """Check records and walk over small batches with compiled code if numba is installed (decision 019).
 
     Call it before serving: it takes the time of an import, or seconds if nothing is compiled yet. It affects
     the whole process, so embedded brokers do not call it.
@@ -81,3 +83,4 @@ def compile_checks() -> None:
         _log.info("checking records without compiled code: %s", error)
         return
     kernels.warm_up()
+    use_compiled()

@@ -27,6 +27,9 @@ from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import State
 from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.security.limiter import Limiter
+from logstore.broker.security.login import LoginCounts
+from logstore.broker.security.quotas import Kind
 from logstore.broker.server import Descriptors
 from logstore.log.log import Log
 from logstore.replication.healing import failed_partitions
@@ -62,6 +65,48 @@ class Watched:
     refused_connections: int = 0
     pauses: PauseReport | None = None
     descriptors: Descriptors | None = None
+    logins: LoginCounts | None = None
+    failed_handshakes: int = 0
+    limiter: Limiter | None = None
+
+
+def _of_logins(logins: LoginCounts, failed_handshakes: int) -> Iterator[Metric]:
+    yield from _counters(
+        "kafka_server_socketservermetrics_",
+        ("successful_authentication", "Logins by SASL", logins.successful),
+        ("failed_authentication", "Failed logins by SASL", logins.failed),
+        ("successful_reauthentication", "Sessions that were renewed", logins.renewed),
+        ("expired_connections_killed", "Connections used after their session's end", logins.expired),
+        ("failed_tls_handshakes", "Connections whose TLS handshake failed", failed_handshakes),
+    )
+
+
+_RATES = {
+    Kind.PRODUCE: ("produce_byte_rate", "Bytes a second that clients with a quota produced"),
+    Kind.FETCH: ("fetch_byte_rate", "Bytes a second that clients with a quota fetched"),
+    Kind.REQUEST: ("request_request_time", "Percent of the broker's thread that clients with a quota used"),
+    Kind.MUTATION: ("controllermutation_tokens", "Partitions that clients with a quota may change at once"),
+}
+
+
+def _of_quotas(limiter: Limiter) -> Iterator[Metric]:
+    families = {
+        kind: GaugeMetricFamily(f"kafka_server_{name}", text, labels=["user", "client_id"])
+        for kind, (name, text) in _RATES.items()
+    }
+    for kind, key, value in limiter.measured():
+        families[kind].add_metric([key.user or "", key.client or ""], value)
+    yield from families.values()
+    throttled = CounterMetricFamily(
+        "kafka_server_quotas_throttled", "Answers to clients above a quota", labels=["quota"]
+    )
+    seconds = CounterMetricFamily(
+        "kafka_server_quotas_throttle_seconds", "Time for which clients were muted", labels=["quota"]
+    )
+    for kind in Kind:
+        throttled.add_metric([kind], limiter.throttled[kind])
+        seconds.add_metric([kind], limiter.throttled_ms[kind] / 1000)
+    yield from (throttled, seconds)
 
 
 class _Collector:
@@ -82,6 +127,10 @@ class _Collector:
                 watched.refused_connections,
             ),
         )
+        if watched.logins is not None:
+            yield from _of_logins(watched.logins, watched.failed_handshakes)
+        if watched.limiter is not None:
+            yield from _of_quotas(watched.limiter)
         yield from _counters(
             "kafka_controller_controllerstats_",
             ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),
@@ -240,6 +289,7 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ("leaderelectionswon", "Leaderships that this broker took over", counters.elections_won),
         ("damagesfound", "Damaged segments found since the start", replicas.damaged.found_total),
         ("damageshealed", "Damaged segments mended from other replicas", replicas.damaged.healed_total),
+        ("filesrebuilt", "Derived files rebuilt because they differed", replicas.damaged.rebuilt_total),
         ("truncations", "Truncations by followers", counters.truncations),
         ("recordstruncated", "Records truncated by followers", counters.records_truncated),
         (

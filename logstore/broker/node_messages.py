@@ -82,7 +82,12 @@ def _live_brokers(request: m.UpdateMetadataRequest) -> list[w.UpdateMetadataRequ
     return [
         w.UpdateMetadataRequestBroker(
             id=each.broker_id,
-            endpoints=[w.UpdateMetadataRequestEndpoint(host=each.host, port=each.port)],
+            endpoints=[
+                w.UpdateMetadataRequestEndpoint(
+                    host=one.host, port=one.port, listener=one.listener, security_protocol=one.protocol
+                )
+                for one in each.endpoints or (m.Endpoint("", each.host, each.port),)
+            ],
             rack=each.rack or None,
             broker_epoch=each.epoch,
         )
@@ -93,11 +98,16 @@ def _live_brokers(request: m.UpdateMetadataRequest) -> list[w.UpdateMetadataRequ
 def _live_brokers_of(wire: w.UpdateMetadataRequest) -> tuple[m.BrokerEndpoint, ...]:
     found = []
     for each in wire.live_brokers:
-        if len(each.endpoints) != 1:
-            raise MalformedMessage(f"broker {each.id} has {len(each.endpoints)} endpoints instead of one")
-        (endpoint,) = each.endpoints
+        if not each.endpoints:
+            raise MalformedMessage(f"broker {each.id} has no endpoint")
+        first = each.endpoints[0]
+        named = tuple(
+            m.Endpoint(one.listener, one.host, one.port, one.security_protocol)
+            for one in each.endpoints
+            if one.listener
+        )
         found.append(
-            m.BrokerEndpoint(each.id, endpoint.host, endpoint.port, each.broker_epoch, each.rack or "")
+            m.BrokerEndpoint(each.id, first.host, first.port, each.broker_epoch, each.rack or "", named)
         )
     return tuple(found)
 
@@ -128,6 +138,7 @@ _BY_HAND: Final[ByHand] = {
     (m.StopReplicaRequest, "topic_ids"): ("", None, _topic_ids_of),
     (m.UpdateMetadataRequest, "topic_ids"): ("", None, _topic_ids_of),
     (m.UpdateMetadataRequest, "live_brokers"): ("live_brokers", _live_brokers, _live_brokers_of),
+    (m.BrokerEndpoint, "endpoints"): ("", None, lambda wire: ()),
     (m.FetchResponse, "topic_ids"): ("", None, lambda wire: {}),
     (m.IsrProposal, "new_isr"): ("new_isr_with_epochs", _members, _isr_of),
     (m.IsrProposal, "broker_epochs"): ("", None, _epochs_of),

@@ -16,6 +16,7 @@ from logstore.broker.errors import MalformedMessage, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, client_id_of
 from logstore.broker.node_messages import response_of, to_wire
+from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
@@ -59,9 +60,11 @@ LANES: Final[dict[type[RequestBody], Lane]] = {
 class Peers:
     """Sends the requests of one node. Belongs to the event loop's thread."""
 
-    def __init__(self, node: Node, limits: Limits, scratch: memoryview | None) -> None:
-        """`scratch` as for `Link`."""
-        self._node, self._limits, self._scratch = node, limits, scratch
+    def __init__(
+        self, node: Node, limits: Limits, scratch: memoryview | None, security: ClientSecurity = NO_SECURITY
+    ) -> None:
+        """`scratch` as for `Link`; `security` names the listener of the brokers."""
+        self._node, self._limits, self._scratch, self.security = node, limits, scratch, security
         self._links: dict[tuple[int, Lane], Link] = {}
 
     def close(self) -> None:
@@ -138,7 +141,13 @@ class Peers:
             link = None
         if link is None and address is not None:
             client_id = client_id_of(self._node.node_id)
-            link = Link(address, client_id=client_id, limits=self._limits, scratch=self._scratch)
+            link = Link(
+                address,
+                client_id=client_id,
+                limits=self._limits,
+                scratch=self._scratch,
+                security=self.security,
+            )
             self._links[target, lane] = link
         return link
 
@@ -151,4 +160,5 @@ class Peers:
             endpoint = self._node.replicas.metadata.brokers[broker_id]
         else:
             return None
-        return Address(endpoint.host, endpoint.port)
+        found = endpoint.on(self.security.listener)
+        return Address(*found) if found is not None else None

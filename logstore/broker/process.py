@@ -34,6 +34,7 @@ from logstore.broker.loop import (
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.security.config import refuse_open
 from logstore.broker.server import Descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import StateChangeFile
@@ -59,6 +60,8 @@ class ServeOptions:
 
     `metadata` is zookeeper://host:port/chroot, or `embedded` or `embedded:DIRECTORY`: a store in this
     process, for a cluster of one. `advertised` is the address for clients and brokers, if it is not `listen`.
+    Named listeners among the settings take the place of both. `insecure` allows a listener beyond this host
+    without TLS or a login. Without `log_file` the log goes to stderr.
     """
 
     node_id: int
@@ -68,22 +71,27 @@ class ServeOptions:
     advertised: Address | None = None
     http: Address | None = None
     state_change_log: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
+    log_file: str | None = None
+    insecure: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     """Serve until the end and return the exit code. An error at the start is one line on stderr."""
-    log_as_json()
     survive_broken_pipes()
     disk = disk or OsDisk()
     try:
+        log_as_json(options.log_file)
         host, port = options.listen
         given = with_defaults(options.settings, options.metadata)
         settings = read_settings(given, node_id=options.node_id, host=host, port=port)
-        if options.listen.host in _WILDCARDS and options.advertised is None:
+        is_plain = settings.security is None
+        if is_plain and options.listen.host in _WILDCARDS and options.advertised is None:
             raise InvalidConfig(
                 f"clients cannot connect to {options.listen}; give an address with --advertise"
             )
+        if not options.insecure:
+            refuse_open(settings.security, options.listen)
         sink: Sink = unheard
         if options.state_change_log is not None:
             sink = StateChangeFile(options.state_change_log, disk=disk)
@@ -153,6 +161,9 @@ class _Served:
                 server.refused,
                 self.pauses,
                 self.descriptors,
+                server.logins,
+                server.failed_handshakes,
+                services.limiter,
             )
         )
 
@@ -247,13 +258,15 @@ async def _tell_of_loading(loading: Loading) -> None:
 async def _announce(broker: Assembly, http: HttpServer | None) -> None:
     await broker.runtime.registered.wait()
     node = broker.runtime.node
-    ready = {
+    ready: dict[str, object] = {
         "node_id": node.node_id,
         "host": node.config.host,
         "port": node.config.port,
         "broker_epoch": node.broker_epoch,
         "cluster_id": broker.services.cluster_id,
     }
+    if node.config.endpoints:
+        ready["listeners"] = {each.listener: f"{each.host}:{each.port}" for each in node.config.endpoints}
     if http is not None:
         ready["http"] = str(http.address)
     print(json.dumps(ready), flush=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.format.record import Header, Record
+from logstore.format.record import Record, headers_of
 from logstore.replication.durability import Durability
 from logstore.replication.messages import ProduceResult
 
@@ -236,19 +236,38 @@ def records_of(
     """Return the arguments of `append` as records."""
     if given is None or isinstance(given, bytes | bytearray | memoryview):
         value = None if given is None else bytes(given)
-        return [Record(0, now_ms, key, value, tuple(Header(*each) for each in headers))]
+        return [Record(0, now_ms, _data(key), value, headers_of(headers))]
     if key is not None or headers:
         raise ValueError("key and headers are for a single value; give each of many records its own")
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise _not_appendable(given)
     return [_record_of(each, now_ms) for each in given]
 
 
-def _record_of(given: Appendable, now_ms: int) -> Record:
-    if isinstance(given, Record):
-        return given if given.timestamp_ms >= 0 else given._replace(timestamp_ms=now_ms)
-    if isinstance(given, tuple):
-        key, value = given
-        return Record(0, now_ms, key, value)
-    return Record(0, now_ms, None, bytes(given))
+def _record_of(given: object, now_ms: int) -> Record:
+    match given:
+        case Record():
+            return given if given.timestamp_ms >= 0 else given._replace(timestamp_ms=now_ms)
+        case (key, value) if isinstance(given, tuple):
+            return Record(0, now_ms, _data(key), _data(value))
+        case bytes() | bytearray() | memoryview():
+            return Record(0, now_ms, None, bytes(given))
+    raise _not_appendable(given)
+
+
+def _data(given: object) -> bytes | None:
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(f"keys and values are bytes or None, not {type(given).__name__}; encode them")
+
+
+def _not_appendable(given: object) -> TypeError:
+    return TypeError(
+        f"{type(given).__name__} is not a value (bytes), a (key, value) pair or a Record; encode it, as in "
+        "'text'.encode()"
+    )
 
 
 class Piece(NamedTuple):

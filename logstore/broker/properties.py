@@ -1,20 +1,21 @@
 """Reads a Kafka broker's properties file: identity and addresses, and settings. Pure.
 
     broker.id, node.id                 the broker's number
-    listeners, advertised.listeners    PLAINTEXT://host:port, one of them; also the older `port`, `host.name`
+    listeners, advertised.listeners    a single PLAINTEXT://host:port; also the older `port`, `host.name`
     log.dirs, log.dir                  the log dirs
     zookeeper.connect                  host:port,host:port/chroot
 
 Settings of Kafka's parts that do not exist here, or need no setting (threads, socket buffers, transactions),
-are ignored. A file for KRaft, or with TLS or passwords, is refused.
+are ignored. Other listeners stay among the settings (`security/config.py`). A file for KRaft is refused.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
+from logstore.broker.limits import Address
+from logstore.broker.security.config import PLAINTEXT, parse_listeners, split_security
 from logstore.errors import InvalidConfig
 
 WITHOUT_EFFECT: Final = frozenset(
@@ -34,9 +35,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "transaction.max.timeout.ms",
         "transactional.id.expiration.ms",
         "inter.broker.protocol.version",
-        "inter.broker.listener.name",
-        "security.inter.broker.protocol",
-        "listener.security.protocol.map",
         "confluent.support.metrics.enable",
         "metric.reporters",
         "reserved.broker.max.id",
@@ -47,9 +45,6 @@ WITHOUT_EFFECT: Final = frozenset(
 """Accepted and ignored."""
 
 _OF_KRAFT: Final = ("process.roles", "controller.quorum.voters", "controller.listener.names")
-_LISTENER: Final = re.compile(
-    r"(?:(?P<name>[A-Za-z0-9_]+)://)?(?P<host>[^:/]*|\[[^]]*\]):(?P<port>[0-9]{1,5})"
-)
 
 
 def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -73,21 +68,28 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
     host, port = rest.pop("host.name", None), rest.pop("port", None)
     if port is not None:
         said["listen"] = f"{host or '127.0.0.1'}:{port}"
-    for name, key in (("listeners", "listen"), ("advertised.listeners", "advertise")):
-        if name in rest:
-            said[key] = _listener(name, rest.pop(name))
+    said |= _plain_listener(rest)
     if "zookeeper.connect" in rest:
         said["metadata"] = f"zookeeper://{rest.pop('zookeeper.connect')}"
     return said, rest
 
 
-def _listener(name: str, text: str) -> str:
-    if "," in text:
-        raise InvalidConfig(f"{name} is {text!r}: only one listener is supported")
-    found = _LISTENER.fullmatch(text)
-    if found is None:
-        raise InvalidConfig(f"{name} is {text!r}; expected PLAINTEXT://host:port")
-    protocol = (found["name"] or "PLAINTEXT").upper()
-    if protocol in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
-        raise InvalidConfig(f"{name} is {text!r}: TLS and SASL are not supported; use PLAINTEXT")
-    return f"{found['host'] or '0.0.0.0'}:{found['port']}"
+def _plain_listener(rest: dict[str, str]) -> dict[str, str]:
+    """Take a single plain listener out of the settings; others stay there, for `read_security`."""
+    own, _ = split_security(rest)
+    found = {
+        key: parse_listeners(name, rest[name])
+        for name, key in (("listeners", "listen"), ("advertised.listeners", "advertise"))
+        if name in rest
+    }
+    said = {key: _text(next(iter(listeners.values()))) for key, listeners in found.items() if listeners}
+    is_plain = own.keys() <= {"listeners", "advertised.listeners"}
+    if is_plain and all(each.keys() == {PLAINTEXT} for each in found.values()):
+        for name in own:
+            del rest[name]
+        return said
+    return {"listen": said["listen"]} if "listen" in said else {}
+
+
+def _text(address: Address) -> str:
+    return f"[{address.host}]:{address.port}" if ":" in address.host else str(address)

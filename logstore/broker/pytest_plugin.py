@@ -8,6 +8,7 @@ test.
     kafka_broker          one broker in memory
     kafka_broker_on_disk  one broker in the test's `tmp_path`
     kafka_cluster         three in memory, a `BrokerCluster`
+    secured_kafka_broker  one in memory with TLS, logins and access control: a `SecuredBroker`
     kafka_settings        their settings under Kafka's names: override it to change them
 
 Each test has its own brokers, so tests may run in any order and in parallel (xdist). A broker that failed
@@ -28,6 +29,7 @@ import pytest
 if TYPE_CHECKING:
     from logstore.broker.embedded import Broker
     from logstore.broker.embedded_cluster import BrokerCluster
+    from logstore.broker.secured import SecuredBroker
 
 QUICK: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
@@ -59,6 +61,17 @@ def kafka_broker_on_disk(kafka_settings: Mapping[str, str], tmp_path: Path) -> I
     config = BrokerConfig(log_dirs=(str(tmp_path / "kafka"),), settings={**QUICK, **kafka_settings})
     with Broker(config) as broker:
         yield broker
+
+
+@pytest.fixture
+def secured_kafka_broker(kafka_settings: Mapping[str, str], tmp_path: Path) -> Iterator[SecuredBroker]:
+    """A broker in memory with TLS, the users `admin` and `alice`, and ACLs; needs the extra `security`."""
+    from logstore.broker.secured import secured_broker
+
+    directory = tmp_path / "secured-kafka"
+    directory.mkdir()
+    with secured_broker(directory, {**QUICK, **kafka_settings}) as secured:
+        yield secured
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ask a broker what is proven of a record, now or as soon as it is; see `replication/receipts.py`."""
+"""Get the receipt of a record now, or wait until it reaches a level; see `replication/receipts.py`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ class Receipts:
     def of(self, topic_partition: TopicPartition, offset: int) -> Receipt:
         """Return what is proven now. Raises as `receipt_of`, and `UnknownTopicOrPartition`."""
         return receipt_of(self._runtime.node.replicas.partition(topic_partition), offset)
+
+    def nothing(self, topic_partition: TopicPartition, offset: int) -> Receipt:
+        """Return the receipt of a record that is not written yet."""
+        replicas = self._runtime.node.replicas.partition(topic_partition).replicas
+        return Receipt(offset, len(replicas), written_on=0, synced_on=0, is_committed=False)
 
     async def wait_for(
         self, topic_partition: TopicPartition, offset: int, durability: Durability, copies: int

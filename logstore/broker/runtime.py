@@ -38,6 +38,7 @@ from logstore.broker.limits import Limits
 from logstore.broker.links import is_of_broker
 from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, describe
 from logstore.broker.peers import Peers
+from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.server import Server
 from logstore.broker.wire.declarations import Struct
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
@@ -133,6 +134,7 @@ class Runtime:
         server: Server,
         limits: Limits | None = None,
         pauses: Pauses | None = None,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """`server` listens already; its handlers put requests to the engine with `ask`.
 
@@ -155,7 +157,7 @@ class Runtime:
         self._clock, self._server = clock, server
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
-        self.peers = Peers(node, limits or Limits(), server.scratch)
+        self.peers = Peers(node, limits or Limits(), server.scratch, security)
         self.after_change: Callable[[], None] = lambda: None
         """Called after each turn of the engine that changed roles or metadata; must be quick."""
         self.after_turn: dict[Callable[[], None], None] = {}

@@ -2,10 +2,13 @@
 
     log.scrub.interval.ms                    how often each log is read as a whole; 0 turns the scrub off
     log.scrub.io.max.bytes.per.second        how fast
+    log.scrub.max.busy.percent               how much of the time it may work
 
 `log/scrub.py` reads a few megabytes a step; what it finds goes to the node as an event. Between two steps the
-thread is idle for as long as the rate asks. The progress is in `scrub-progress.json` in the first log dir
-that is online, and a restarted broker continues there. With an unreadable file it starts over.
+thread is idle for as long as both limits ask: while a step runs, it may hold up the event loop, other reads
+and whatever else needs the processor, so a step that takes long is followed by a long pause. The progress is
+in `scrub-progress.json` in the first log dir that is online, and a restarted broker continues there. With an
+unreadable file it starts over.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from logstore.broker.clock import stopwatch_s
@@ -22,7 +26,7 @@ from logstore.broker.runtime import Runtime
 from logstore.broker.threads import be_last
 from logstore.disk.files import Disk, publish, read_small_file
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import LogClosed, LogDirOffline
+from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.scrub import Cursor, Scrubbed, scrub
 from logstore.replication.effects import DamageFound
 
@@ -62,12 +66,25 @@ def decode_progress(data: bytes | None) -> Progress:
         return Progress()
 
 
+class Pace(NamedTuple):
+    """How fast a scrub may be: bytes a second, and percent of the time in which it works."""
+
+    bytes_per_second: int
+    busy_percent: int
+
+    def pause_s(self, size: int, took_s: float) -> float:
+        """Return the seconds without work after a step that read `size` bytes in `took_s` seconds."""
+        by_rate = size / max(self.bytes_per_second, 1)
+        by_share = took_s * 100 / min(max(self.busy_percent, 1), 100)
+        return max(by_rate, by_share) - took_s
+
+
 class Scrubbing:
     """The scrub of one broker. All methods belong to the event loop's thread."""
 
-    def __init__(self, runtime: Runtime, disk: Disk, *, interval_ms: int, bytes_per_second: int) -> None:
+    def __init__(self, runtime: Runtime, disk: Disk, *, interval_ms: int, pace: Pace) -> None:
         self._runtime, self._disk = runtime, disk
-        self._interval_ms, self._rate = interval_ms, max(bytes_per_second, 1)
+        self._interval_ms, self._pace = interval_ms, pace
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scrub", initializer=be_last)
         self.read_bytes = 0
@@ -115,10 +132,9 @@ class Scrubbing:
         while True:
             first = self.progress.partition
             assert first is not None, "a scrub is under way"
-            following = [each for each in logs.logs() if each >= first]
-            if not following:
+            topic_partition = min((each for each in logs.logs() if each >= first), default=None)
+            if topic_partition is None:
                 return
-            topic_partition = min(following)
             cursor = self.progress.cursor if topic_partition == first else Cursor()
             await self._scrub_one(topic_partition, cursor)
             behind = TopicPartition(topic_partition.topic, topic_partition.partition + 1)
@@ -129,18 +145,17 @@ class Scrubbing:
         steps = scrub(log, cursor)
         unsaved = 0
         while True:
-            began_s = stopwatch_s()
             try:
-                step = await self._in_thread(lambda: _next(steps))
+                step, took_s = await self._in_thread(partial(_timed_step, steps))
             except (LogClosed, LogDirOffline):
                 return
-            except OSError as error:
+            except (OSError, OutOfResources) as error:
                 _log.warning("%s cannot be scrubbed: %s", log.directory, error)
                 return
             if step is None:
                 return
-            if step.damages:
-                self._runtime.deliver(DamageFound(topic_partition, step.damages))
+            if step.damages or step.rebuilt:
+                self._runtime.deliver(DamageFound(topic_partition, step.damages, step.rebuilt))
             self.read_bytes += step.size
             unsaved += step.size
             if step.cursor is not None:
@@ -148,7 +163,7 @@ class Scrubbing:
                 if unsaved >= _SAVE_AFTER_BYTES:
                     unsaved = 0
                     await self._in_thread(self._save)
-            await asyncio.sleep(max(step.size / self._rate - (stopwatch_s() - began_s), 0))
+            await asyncio.sleep(self._pace.pause_s(step.size, took_s))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -172,5 +187,8 @@ class Scrubbing:
                 _log.warning("%s/%s cannot be written: %s", directory, PROGRESS, error)
 
 
-def _next(steps: Iterator[Scrubbed]) -> Scrubbed | None:
-    return next(steps, None)
+def _timed_step(steps: Iterator[Scrubbed]) -> tuple[Scrubbed | None, float]:
+    """Run a step; return it, None at the end, and the seconds it took."""
+    began_s = stopwatch_s()
+    step = next(steps, None)
+    return step, stopwatch_s() - began_s

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from logstore.broker.acceptor import Acceptor, SeldomEach
 from logstore.broker.connection import Connection, shared_scratch
 from logstore.broker.limits import Address, Limits
+from logstore.broker.security.door import Door
+from logstore.broker.security.login import LoginCounts
+from logstore.broker.security.tls_stream import TlsStream
 from logstore.disk.descriptors import descriptor_limit, open_descriptors
 
 _log = logging.getLogger(__name__)
@@ -51,22 +54,67 @@ class Server:
         self.refused = 0
         """connections refused because there were too many"""
         self._by_ip: Counter[str] = Counter()
-        self._acceptor: Acceptor | None = None
+        self.logins = LoginCounts()
+        self.failed_handshakes = 0
+        """connections whose TLS handshake failed"""
+        self._acceptors: list[Acceptor] = []
+        self._handshakes: dict[TlsStream, str] = {}
+        """Connections in their TLS handshake, and their peers."""
         self._seldom = SeldomEach()
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
 
-    async def listen(self, address: Address, *, tls: ssl.SSLContext | None = None) -> Address:
-        """Bind and accept; return the address with the actual port. Raises `OSError`."""
-        self._acceptor = Acceptor(lambda: Connection(self), self.descriptors, tls=tls)
-        bound = await self._acceptor.listen(address)
-        self._sweep_idle()
+    async def listen(self, address: Address, door: Door | None = None) -> Address:
+        """Bind and accept; return the address with the actual port. Raises `OSError`.
+
+        A server may listen on several addresses, each with a `door` of its own.
+        """
+        acceptor = Acceptor(partial(self._accepted, door), self.descriptors)
+        bound = await acceptor.listen(address)
+        self._acceptors.append(acceptor)
+        if self._sweep is None:
+            self._sweep_idle()
         return bound
+
+    def _accepted(self, door: Door | None) -> asyncio.BaseProtocol:
+        connection = Connection(self, door)
+        if door is None or door.tls is None:
+            return connection
+        now_s = asyncio.get_running_loop().time()
+        patience_s = self.limits.ssl_handshake_timeout_ms / 1000
+        return TlsStream(connection, door.tls.context(now_s), watcher=self, patience_s=patience_s)
 
     @property
     def accept_pauses(self) -> int:
         """How often accepting paused because descriptors were short."""
-        return self._acceptor.pauses if self._acceptor is not None else 0
+        return sum(each.pauses for each in self._acceptors)
+
+    # --- TLS handshakes -----------------------------------------------------------------------
+
+    @property
+    def handshakes(self) -> int:
+        """How many connections are in their TLS handshake."""
+        return len(self._handshakes)
+
+    def began(self, stream: TlsStream) -> None:
+        """Count a connection from its first moment, or refuse it."""
+        name = stream.get_extra_info("peername")
+        peer = self._handshakes[stream] = name[0] if isinstance(name, tuple) else ""
+        self._by_ip[peer] += 1
+        if reason := self._is_one_too_many(peer):
+            self.refused += 1
+            if count := self.to_report(reason):
+                _log.warning("disconnecting %s: %s (%d connections)", peer, reason, count)
+            stream.abort()
+
+    def ended(self, stream: TlsStream, reason: str) -> None:
+        """The connection is open now (and counts as such), or its handshake has failed."""
+        peer = self._handshakes.pop(stream)
+        self._forget(peer)
+        if reason and not self.is_draining:
+            self.failed_handshakes += 1
+            if count := self.to_report(reason):
+                _log.warning("a TLS connection of %s failed: %s (%d connections)", peer, reason, count)
 
     # --- connections --------------------------------------------------------------------------
 
@@ -75,14 +123,17 @@ class Server:
         self.connections[connection] = None
         self._by_ip[connection.peer] += 1
         self._all_closed.clear()
-        if len(self.connections) > self.limits.max_connections:
-            self._refuse(connection, f"max.connections={self.limits.max_connections} exceeded")
-        elif self._by_ip[connection.peer] > self.limits.max_connections_per_ip:
-            self._refuse(connection, f"max.connections.per.ip={self.limits.max_connections_per_ip} exceeded")
+        if reason := self._is_one_too_many(connection.peer):
+            self.refused += 1
+            connection.refuse(reason)
 
-    def _refuse(self, connection: Connection, reason: str) -> None:
-        self.refused += 1
-        connection.refuse(reason)
+    def _is_one_too_many(self, peer: str) -> str:
+        """Return why the newest connection, of this peer, is refused; empty if it is not."""
+        if len(self.connections) + len(self._handshakes) > self.limits.max_connections:
+            return f"max.connections={self.limits.max_connections} exceeded"
+        if self._by_ip[peer] > self.limits.max_connections_per_ip:
+            return f"max.connections.per.ip={self.limits.max_connections_per_ip} exceeded"
+        return ""
 
     def to_report(self, reason: str) -> int:
         """Count a connection that is refused for this reason; return how many to log now, in a flood 0."""
@@ -93,11 +144,14 @@ class Server:
         if connection not in self.connections:
             return
         del self.connections[connection]
-        self._by_ip[connection.peer] -= 1
-        if not self._by_ip[connection.peer]:
-            del self._by_ip[connection.peer]
+        self._forget(connection.peer)
         if not self.connections:
             self._all_closed.set()
+
+    def _forget(self, peer: str) -> None:
+        self._by_ip[peer] -= 1
+        if not self._by_ip[peer]:
+            del self._by_ip[peer]
 
     def _sweep_idle(self) -> None:
         loop = asyncio.get_running_loop()
@@ -113,8 +167,10 @@ class Server:
         self.is_draining = True
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._acceptor is not None:
-            self._acceptor.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for stream in list(self._handshakes):
+            stream.abort()
 
     async def drain(self) -> None:
         """Stop accepting, answer requests in hand, close; disconnect the rest after `shutdown_grace_ms`."""

@@ -5,6 +5,7 @@
     socket.request.max.bytes, connections.max.idle.ms  Limits
     group.max.size, offsets.retention.minutes, …       GroupConfig
     auto.create.topics.enable, event.loop.pause.…      ServiceConfig
+    listeners, ssl.*, listener.name.*, …               security/config.py
     everything else                                    LogManagerConfig, with the topics' defaults
 
 A name that several classes have (`request.timeout.ms`) applies to all of them.
@@ -14,17 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
-from typing import Any, get_type_hints
+from typing import Any, Final
 
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
+from logstore.broker.security.config import OF_LISTENERS, Security, read_security, split_security
+from logstore.broker.typed_settings import values_for
+from logstore.config import SettingValue, check_mapping, formatted, kafka_name
 from logstore.errors import InvalidConfig
-from logstore.log.manager_config import LogManagerConfig
+from logstore.log.manager_config import LogManagerConfig, check_names
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
 
-_NOT_PROPERTIES = frozenset({"node.id", "host", "port", "controller"})
+_NOT_PROPERTIES = frozenset({"node.id", "host", "port", "endpoints", "controller"})
 """Set in another way."""
 
 _OF_TOPICS = frozenset({"min.insync.replicas"})
@@ -45,6 +48,24 @@ class ServiceConfig:
     """How often each log is read as a whole, to find damage; 0 turns it off. Not a Kafka setting."""
     log_scrub_io_max_bytes_per_second: int = 32 << 20
     """How fast a scrub reads. Not a Kafka setting."""
+    quota_window_num: int = 11
+    """Samples in which the rate of a client with a quota is measured."""
+    quota_window_size_seconds: int = 1
+    """Length of such a sample."""
+    controller_quota_window_num: int = 11
+    """Samples over which tokens for new and deleted partitions may be saved up."""
+    controller_quota_window_size_seconds: int = 1
+    """Length of such a sample."""
+    log_scrub_max_busy_percent: int = 5
+    """The part of the time in which a scrub may work: 1 to 100. Not a Kafka setting."""
+
+
+OTHER_NAMES: Final = frozenset(
+    kafka_name(each.name)
+    for config in (NodeConfig, ControllerConfig, Limits, GroupConfig, ServiceConfig)
+    for each in fields(config)
+) - _NOT_PROPERTIES | set(OF_LISTENERS)
+"""A broker's settings of replication, controller, groups, connections, service and listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +76,27 @@ class Settings:
     logs: LogManagerConfig
     limits: Limits
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Settings as they were given; all others have their defaults."""
+    """Settings as they were given, without those of security; all others have their defaults."""
     groups: GroupConfig = field(default_factory=GroupConfig)
     broker: ServiceConfig = field(default_factory=ServiceConfig)
+    security: Security | None = None
+    """Named listeners; None for a single plain one."""
 
 
-def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
+def read_settings(settings: Mapping[str, SettingValue], *, node_id: int, host: str, port: int) -> Settings:
     """Read a broker's properties on top of the defaults.
 
     Raises `InvalidConfig` for an unknown name or an invalid value.
     """
-    rest = dict(settings)
-    of_controller = _taken_by(ControllerConfig, settings, rest)
-    of_node = _taken_by(NodeConfig, settings, rest)
-    of_limits = _taken_by(Limits, settings, rest)
-    of_groups = _taken_by(GroupConfig, settings, rest)
-    of_broker = _taken_by(ServiceConfig, settings, rest)
+    check_mapping(settings)
+    own, rest = split_security({name: _as_text(name, value) for name, value in settings.items()})
+    given = dict(rest)
+    of_controller = _taken_by(ControllerConfig, given, rest)
+    of_node = _taken_by(NodeConfig, given, rest)
+    of_limits = _taken_by(Limits, given, rest)
+    of_groups = _taken_by(GroupConfig, given, rest)
+    of_broker = _taken_by(ServiceConfig, given, rest)
+    check_names(rest, OTHER_NAMES)
     return Settings(
         NodeConfig(
             **{"node_id": node_id, "host": host, "port": port, **of_node},
@@ -78,37 +104,23 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
         ),
         LogManagerConfig.from_kafka(rest),
         Limits(**of_limits),
-        dict(settings),
+        given,
         GroupConfig(**of_groups),
         ServiceConfig(**of_broker),
+        read_security(own),
     )
+
+
+def _as_text(name: str, value: object) -> str:
+    if not isinstance(value, SettingValue):
+        raise InvalidConfig(f"{name} is a {type(value).__name__}; it must be text or a number")
+    return value if isinstance(value, str) else formatted(value)
 
 
 def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, str]) -> dict[str, Any]:
     """Return the values of `config`'s own fields, and remove them from `rest`."""
-    hints = get_type_hints(config)
-    taken = {}
-    for each in fields(config):
-        name = each.name.replace("_", ".")
-        if name in settings and name not in _NOT_PROPERTIES | _OF_TOPICS:
-            taken[each.name] = _value(name, settings[name], hints[each.name])
-            rest.pop(name, None)
-    return taken
-
-
-def _value(name: str, text: str, kind: Any) -> object:
-    if kind is str:
-        return text
-    if kind is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise InvalidConfig(f"{name} is {text!r}; expected true or false")
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        try:
-            return kind(text)
-        except ValueError:
-            choices = ", ".join(str(member.value) for member in kind)
-            raise InvalidConfig(f"{name} is {text!r}; expected one of {choices}") from None
-    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal()):
-        raise InvalidConfig(f"{name} is {text!r}; expected a number")
-    return int(text)
+    own = {name: value for name, value in settings.items() if name not in _NOT_PROPERTIES | _OF_TOPICS}
+    found = values_for(config, own)
+    for name in found:
+        rest.pop(name, None)
+    return dict(found.values())

@@ -1,8 +1,8 @@
 """Questions to the metadata store that are not the engine's: `await session.ask(Get(…))`.
 
 The broker room reads and writes cluster id, blocks of producer ids and settings in a session of its own,
-which holds no ephemeral nodes and sets no watches. If it expires, the next question opens another. The engine
-has its own session (`runtime.py`).
+which holds no ephemeral nodes; watches are for `watchers`. If it expires, the next question opens another.
+The engine has its own session (`runtime.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from itertools import count
 from types import TracebackType
 
 from logstore.broker.runtime import StoreClient
-from logstore.replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Operation, Outcome, StoreError
 
@@ -35,6 +42,8 @@ class StoreSession:
         self._calls = count(1)
         self._answers: dict[int, asyncio.Future[Outcome]] = {}
         self._opened: asyncio.Future[int] | None = None
+        self.watchers: dict[str, Callable[[], None]] = {}
+        """By path: called when a watch of it fires, or the session ends and the watch is gone."""
 
     async def ask(self, operation: Operation) -> Outcome:
         """Return the operation's outcome; after CONNECTION_LOSS it may have been applied.
@@ -96,6 +105,10 @@ class StoreSession:
                     self._opened.set_result(session_id)
             case SessionExpired():
                 self._opened = None
+                for changed in self.watchers.values():
+                    changed()
+            case WatchFired(_, path) if path in self.watchers:
+                self.watchers[path]()
             case StoreReply(call_id, outcome):
                 answer = self._answers.get(call_id)
                 if answer is not None and not answer.done():

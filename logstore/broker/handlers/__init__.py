@@ -12,6 +12,7 @@ from typing import Final
 
 from logstore.broker.dispatch import Handler
 from logstore.broker.handlers import (
+    acls,
     configs,
     fetch,
     groups,
@@ -19,8 +20,10 @@ from logstore.broker.handlers import (
     nodes,
     offsets,
     produce,
+    quotas,
     sessions,
     topics,
+    users,
 )
 from logstore.broker.handlers.forwarding import at_the_controller
 
@@ -46,9 +49,9 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     21: offsets.delete_records,
     22: sessions.init_producer_id,
     23: offsets.offset_for_leader_epoch,
-    29: sessions.describe_acls,
-    30: sessions.create_acls,
-    31: sessions.delete_acls,
+    29: acls.describe,
+    30: acls.create,
+    31: acls.delete,
     32: configs.describe,
     33: configs.replace,
     35: metadata.describe_log_dirs,
@@ -60,6 +63,10 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     45: at_the_controller(topics.alter_reassignments),
     46: at_the_controller(topics.list_reassignments),
     47: groups.offset_delete,
+    48: quotas.describe,
+    49: quotas.alter,
+    50: users.describe,
+    51: users.alter,
     60: metadata.describe_cluster,
     68: groups.consumer_heartbeat,
 }

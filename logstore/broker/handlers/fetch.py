@@ -21,11 +21,10 @@ from logstore.broker.dispatch import Call, Services
 from logstore.broker.limits import LONGEST_WAIT_MS
 from logstore.broker.translation import by_topic, id_from_wire, id_to_wire
 from logstore.broker.wire import types as t
-from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.errors import ErrorCode
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.partition_log import PartitionLog
-from logstore.log.read import is_cold, read_bytes
+from logstore.log.read import is_cold, read_ahead
 from logstore.replication.messages import (
     FINAL_SESSION_EPOCH,
     FIRST_SESSION_EPOCH,
@@ -49,6 +48,10 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
         return t.FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     max_bytes = services.settings.limits.fetch_max_bytes
     request = request_of(body, call.version, names, forgotten, max_bytes=max_bytes)
+    door = call.connection.door
+    if request.replica_id >= 0 and door is not None and not door.is_for_brokers:
+        call.refuse(f"fetches of brokers are not served on listener {door.listener}")
+        return None
     ask = partial(
         services.ask,
         call,
@@ -226,15 +229,8 @@ def _cold_reads(request: FetchRequest, services: Services) -> list[Callable[[], 
         max_bytes = max(min(wanted.max_bytes, left), 0)
         left -= max_bytes
         if is_cold(replica.log, wanted.fetch_offset, max_bytes):
-            reads.append(partial(_read, replica.log, wanted.fetch_offset, max_bytes))
+            reads.append(partial(read_ahead, replica.log, wanted.fetch_offset, max_bytes))
     return reads
-
-
-def _read(log: PartitionLog, offset: int, max_bytes: int) -> None:
-    try:
-        read_bytes(log, offset, max_bytes)
-    except EngineError:
-        pass  # the engine's own read reports it
 
 
 def _warm(reads: list[Callable[[], None]]) -> None:

@@ -68,10 +68,10 @@ def find_coordinator(
     if call.version >= _FIND_MANY_KEYS:
         return t.FindCoordinatorResponse(
             coordinators=[
-                _find(services, body.key_type, key, no_transactions) for key in body.coordinator_keys
+                _find(call, services, body.key_type, key, no_transactions) for key in body.coordinator_keys
             ]
         )
-    found = _find(services, body.key_type, body.key, no_transactions)
+    found = _find(call, services, body.key_type, body.key, no_transactions)
     return t.FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message,
@@ -82,7 +82,7 @@ def find_coordinator(
 
 
 def _find(
-    services: Services, key_type: int, key: str, no_transactions: ErrorCode
+    call: Call, services: Services, key_type: int, key: str, no_transactions: ErrorCode
 ) -> t.FindCoordinatorResponseCoordinator:
     if key_type == _TRANSACTION:
         message = "transactions are not supported; produce without a transactional id"
@@ -94,11 +94,12 @@ def _find(
     if home is None and _FIRST not in metadata.partitions:
         services.want_offsets_topic()
     leader = metadata.brokers.get(metadata.leader_of(home)) if home is not None else None
-    if leader is None:
+    address = leader.on(call.listener) if leader is not None else None
+    if leader is None or address is None:
         message = f"{home or OFFSETS_TOPIC} has no known leader; try again"
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     return t.FindCoordinatorResponseCoordinator(
-        key=key, node_id=leader.broker_id, host=leader.host, port=leader.port
+        key=key, node_id=leader.broker_id, host=address[0], port=address[1]
     )
 
 

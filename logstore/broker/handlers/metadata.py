@@ -3,9 +3,9 @@
 Metadata without topics means all of them in version 0, and none later, where null means all. An unknown
 topic is UNKNOWN_TOPIC_OR_PARTITION (3), or is created if it may be; a bad name is INVALID_TOPIC_EXCEPTION
 (17); a partition without a leader is LEADER_NOT_AVAILABLE (5), with leader -1. A leader that is not among
-the live brokers counts as none. A topic id takes precedence over a name: Java's client leaves the name
-empty, not null. A broker that has just started delays its answer until the controller has sent it the
-cluster's metadata.
+the live brokers counts as none. Addresses are those of the listener that was asked. A topic id takes
+precedence over a name: Java's client leaves the name empty, not null. A broker that has just started delays
+its answer until the controller has sent it the cluster's metadata.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _BROKERS: Final = 1
 _DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
 _NAMES_MAY_BE_NULL: Final = 12
+_KNOWS_LISTENERS: Final = 6
 _PATIENCE_MS: Final = 5_000
 """The longest wait for the controller's first update: librdkafka stops at an empty list of brokers."""
 
@@ -49,6 +50,7 @@ def handle(call: Call, body: t.MetadataRequest, services: Services) -> t.Metadat
 def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse:
     may_create = body.allow_auto_topic_creation or call.version < _ALWAYS_CREATES_BELOW
     topics = _topics(call, body, services, may_create=may_create)
+    _leave_out_unreachable(call, services, topics)
     if body.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = TOPIC_OPERATIONS
@@ -56,9 +58,10 @@ def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.Meta
     return t.MetadataResponse(
         brokers=[
             t.MetadataResponseBroker(
-                node_id=each.broker_id, host=each.host, port=each.port, rack=each.rack or None
+                node_id=each.broker_id, host=found[0], port=found[1], rack=each.rack or None
             )
             for each in metadata.brokers.values()
+            if (found := each.on(call.listener)) is not None
         ],
         cluster_id=services.cluster_id,
         controller_id=_controller_id(services),
@@ -159,6 +162,20 @@ def _partition(services: Services, number: int, state: PartitionState) -> t.Meta
     )
 
 
+def _leave_out_unreachable(call: Call, services: Services, topics: Iterable[t.MetadataResponseTopic]) -> None:
+    """Show no leader that does not have the client's listener: LISTENER_NOT_FOUND (72), before 6 code 5."""
+    lacking = [
+        each.broker_id for each in services.metadata.brokers.values() if each.on(call.listener) is None
+    ]
+    error = ErrorCode.LISTENER_NOT_FOUND
+    if call.version < _KNOWS_LISTENERS:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    for topic in topics if lacking else ():
+        for partition in topic.partitions:
+            if partition.leader_id in lacking:
+                partition.error_code, partition.leader_id = error, NO_LEADER
+
+
 def _controller_id(services: Services) -> int:
     metadata = services.metadata
     return metadata.controller_id if metadata.is_alive(metadata.controller_id) else -1
@@ -180,9 +197,10 @@ def describe_cluster(
         controller_id=_controller_id(services),
         brokers=[
             t.DescribeClusterResponseDescribeClusterBroker(
-                broker_id=each.broker_id, host=each.host, port=each.port, rack=each.rack or None
+                broker_id=each.broker_id, host=found[0], port=found[1], rack=each.rack or None
             )
             for each in services.metadata.brokers.values()
+            if (found := each.on(call.listener)) is not None
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )

@@ -20,6 +20,7 @@ from typing import Final
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.handlers.forwarding import asks_engine
 from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.remote_receipts import answer_receipts
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
@@ -39,7 +40,13 @@ _PLACES: Final = {
 
 
 def list_offsets(call: Call, body: t.ListOffsetsRequest, services: Services) -> None:
-    """Answer a replica up to its log's end; a partition that is listed twice is INVALID_REQUEST (42)."""
+    """Answer a replica up to its log's end; a partition that is listed twice is INVALID_REQUEST (42).
+
+    Our own clients ask for receipts of records with it.
+    """
+    if any(partition.receipt_offset >= 0 for topic in body.topics for partition in topic.partitions):
+        services.begin(call, answer_receipts(body, services.receipts))
+        return
     refused: dict[TopicPartition, m.ListOffsetsResult] = {}
     listed = Counter(
         TopicPartition(topic.name, partition.partition_index)

@@ -1,7 +1,6 @@
-"""A client's session: ApiVersions, SASL, ACLs, producer ids.
+"""A client's session: ApiVersions, SASL, producer ids.
 
-ApiVersions is the first request of most connections. The broker has no SASL mechanism and no authorizer: SASL
-is refused, and requests about ACLs are answered SECURITY_DISABLED (54).
+ApiVersions is the first request of most connections. Logins are in `security/login.py`.
 
 InitProducerId gives a number to an idempotent producer, with epoch 0. A producer that asks for the next epoch
 of its id (KIP-360) gets a new id instead, which serves as well: its sequences start at 0 either way.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Final
+from typing import Final
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.wire import apis
@@ -22,10 +21,6 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?", re.ASCII)
 _KNOWS_SOFTWARE: Final = 3
-_NO_ACLS: Final[dict[str, Any]] = {
-    "error_code": ErrorCode.SECURITY_DISABLED,
-    "error_message": "this broker has no authorizer: every client has full access",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -38,34 +33,31 @@ def api_versions(call: Call, body: t.ApiVersionsRequest, services: Services) -> 
             return apis.api_versions(ErrorCode.INVALID_REQUEST)
         call.connection.software = " ".join(software)
         _log.info("%s is %s, client id %r", call.connection.peer, call.connection.software, call.client_id)
+    if call.connection.login is not None:
+        call.connection.login.versions_told()
     return apis.api_versions()
 
 
-def sasl_handshake(call: Call, body: t.SaslHandshakeRequest, services: Services) -> t.SaslHandshakeResponse:
-    return t.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+def sasl_handshake(
+    call: Call, body: t.SaslHandshakeRequest, services: Services
+) -> t.SaslHandshakeResponse | None:
+    """Begin a login. On a listener without SASL: ILLEGAL_SASL_STATE (34)."""
+    if call.connection.login is None:
+        return t.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    return call.connection.login.handshake(call, body.mechanism)
 
 
 def sasl_authenticate(
     call: Call, body: t.SaslAuthenticateRequest, services: Services
-) -> t.SaslAuthenticateResponse:
-    return t.SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="no SASL mechanism is enabled; connect without one",
-    )
-
-
-def describe_acls(call: Call, body: t.DescribeAclsRequest, services: Services) -> t.DescribeAclsResponse:
-    return t.DescribeAclsResponse(**_NO_ACLS)
-
-
-def create_acls(call: Call, body: t.CreateAclsRequest, services: Services) -> t.CreateAclsResponse:
-    refused = t.CreateAclsResponseAclCreationResult(**_NO_ACLS)
-    return t.CreateAclsResponse(results=[refused] * len(body.creations))
-
-
-def delete_acls(call: Call, body: t.DeleteAclsRequest, services: Services) -> t.DeleteAclsResponse:
-    refused = t.DeleteAclsResponseDeleteAclsFilterResult(**_NO_ACLS)
-    return t.DeleteAclsResponse(filter_results=[refused] * len(body.filters))
+) -> t.SaslAuthenticateResponse | None:
+    """Take a token of a login. On a listener without SASL: ILLEGAL_SASL_STATE (34)."""
+    if call.connection.login is None:
+        return t.SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="this listener has no SASL; connect without it",
+        )
+    services.begin(call, call.connection.login.authenticate(call, bytes(body.auth_bytes)))
+    return None
 
 
 def init_producer_id(

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from logstore.broker.clock import SteadyClock
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.runtime import StoreClient
+from logstore.config import SettingValue
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.memory import MemoryDisk
 from logstore.errors import InvalidConfig
@@ -52,7 +53,7 @@ def open_store(directory: str | None = None, *, disk: Disk | None = None) -> Sha
     return SharedStore(store, clock=SteadyClock())
 
 
-def with_defaults(settings: Mapping[str, str], name: str) -> Mapping[str, str]:
+def with_defaults(settings: Mapping[str, SettingValue], name: str) -> Mapping[str, SettingValue]:
     """Return the settings; with an embedded store, __consumer_offsets gets one replica by default."""
     is_alone = name.partition(":")[0] == EMBEDDED
     return {"offsets.topic.replication.factor": "1", **settings} if is_alone else settings

@@ -51,12 +51,12 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
     return 0
 
 
-def run(directory: str, listen: Address) -> int:
+def run(directory: str, listen: Address, *, log_file: str | None = None) -> int:
     """Serve, and return the exit code; an error at the start is one line on stderr."""
-    log_as_json()
     survive_broken_pipes()
     descriptor_limit(raise_it=True)
     try:
+        log_as_json(log_file)
         return asyncio.run(serve(directory, listen, disk=OsDisk()))
     except MetadataStoreFailed as error:
         print(f"error: {error}", file=sys.stderr)

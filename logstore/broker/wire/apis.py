@@ -10,6 +10,9 @@ from logstore.broker.wire import interbroker, types
 from logstore.broker.wire.declarations import Struct, parse_versions
 from logstore.broker.wire.versions import TABLE
 
+_AMONG_BROKERS: Final = {1: 16}
+"""Fetch 17 names the log dirs of KRaft's replicas, which ours do not tell each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Api:
@@ -25,8 +28,9 @@ class Api:
 
     @property
     def latest(self) -> int:
-        """The newest version served; brokers use it among themselves."""
-        return self.served[-1]
+        """The version that brokers use among themselves: the newest served, or an older one that others of
+        ours serve too, so that a cluster can be upgraded broker by broker."""
+        return _AMONG_BROKERS.get(self.key, self.served[-1])
 
     def has_flexible_response_header(self, version: int) -> bool:
         """Return whether responses have tags; those to ApiVersions never do, as clients do not know us

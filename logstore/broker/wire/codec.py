@@ -61,6 +61,7 @@ _FIXED: Final = {
     "int32": "i",
     "int64": "q",
     "uuid": "16s",
+    "float64": "d",
 }
 _LENGTHS: Final = {"string": "h", "bytes": "i", "records": "i"}
 _SLICES: Final = {

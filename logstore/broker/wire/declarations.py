@@ -1,6 +1,6 @@
 """Declarations of the protocol's messages: one class a struct, each field with the versions that have it.
 
-    class FetchRequest(Struct, key=1, versions="4-16", flexible="12+"):
+    class FetchRequest(Struct, key=1, versions="4-17", flexible="12+"):
         replica_id: int = wire("int32", versions="4-14", default=-1)
         topics: list[FetchRequestFetchTopic] = wire([FetchRequestFetchTopic])
         rack_id: str = wire("string", versions="11+", ignorable=True)

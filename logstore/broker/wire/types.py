@@ -9,6 +9,11 @@ from __future__ import annotations
 from logstore.broker.wire.declarations import Struct, wire
 
 
+class TopicDeletion(Struct):
+    name: str = wire("string")
+    waits_for: str = wire("string")
+
+
 class ProduceRequestPartitionProduceData(Struct):
     index: int = wire("int32")
     records: bytes | memoryview | None = wire("records", nullable="0+")
@@ -87,6 +92,7 @@ class FetchRequestFetchPartition(Struct):
     last_fetched_epoch: int = wire("int32", versions="12+", default=-1)
     log_start_offset: int = wire("int64", versions="5+", ignorable=True, default=-1)
     partition_max_bytes: int = wire("int32")
+    replica_directory_id: bytes = wire("uuid", versions="17+", tag=0, ignorable=True)
     is_synced: bool = wire("bool", versions="12+", tag=10000)
 
 
@@ -104,7 +110,7 @@ class FetchRequestForgottenTopic(Struct):
     topic_name: str = wire("string", versions="13+", tag=10000)
 
 
-class FetchRequest(Struct, key=1, versions="4-16", flexible="12+"):
+class FetchRequest(Struct, key=1, versions="4-17", flexible="12+"):
     cluster_id: str | None = wire(
         "string", versions="12+", nullable="0+", tag=0, ignorable=True, default=None
     )
@@ -178,7 +184,7 @@ class FetchResponseNodeEndpoint(Struct):
     rack: str | None = wire("string", nullable="0+", default=None)
 
 
-class FetchResponse(Struct, key=1, versions="4-16", flexible="12+"):
+class FetchResponse(Struct, key=1, versions="4-17", flexible="12+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16", versions="7+", ignorable=True)
     session_id: int = wire("int32", versions="7+")
@@ -190,6 +196,10 @@ class ListOffsetsRequestListOffsetsPartition(Struct):
     partition_index: int = wire("int32")
     current_leader_epoch: int = wire("int32", versions="4+", ignorable=True, default=-1)
     timestamp: int = wire("int64")
+    receipt_offset: int = wire("int64", versions="6+", tag=10000, ignorable=True, default=-1)
+    receipt_level: int = wire("int8", versions="6+", tag=10001, ignorable=True)
+    receipt_copies: int = wire("int32", versions="6+", tag=10002, ignorable=True)
+    receipt_wait_ms: int = wire("int32", versions="6+", tag=10003, ignorable=True)
 
 
 class ListOffsetsRequestListOffsetsTopic(Struct):
@@ -209,6 +219,11 @@ class ListOffsetsResponseListOffsetsPartitionResponse(Struct):
     timestamp: int = wire("int64", default=-1)
     offset: int = wire("int64", default=-1)
     leader_epoch: int = wire("int32", versions="4+", default=-1)
+    receipt_replicas: int = wire("int32", versions="6+", tag=10000)
+    receipt_written_on: int = wire("int32", versions="6+", tag=10001)
+    receipt_synced_on: int = wire("int32", versions="6+", tag=10002)
+    receipt_is_committed: bool = wire("bool", versions="6+", tag=10003)
+    receipt_message: str = wire("string", versions="6+", tag=10004)
 
 
 class ListOffsetsResponseListOffsetsTopicResponse(Struct):
@@ -1177,6 +1192,7 @@ class ListPartitionReassignmentsResponse(Struct, key=46, versions="0", flexible=
     topics: list[ListPartitionReassignmentsResponseOngoingTopicReassignment] = wire(
         [ListPartitionReassignmentsResponseOngoingTopicReassignment]
     )
+    deletions: list[TopicDeletion] = wire([TopicDeletion], tag=10000)
 
 
 class OffsetDeleteRequestPartition(Struct):
@@ -1207,6 +1223,148 @@ class OffsetDeleteResponse(Struct, key=47, versions="0"):
     error_code: int = wire("int16")
     throttle_time_ms: int = wire("int32")
     topics: list[OffsetDeleteResponseTopic] = wire([OffsetDeleteResponseTopic])
+
+
+class DescribeClientQuotasRequestComponentData(Struct):
+    entity_type: str = wire("string")
+    match_type: int = wire("int8")
+    match: str | None = wire("string", nullable="0+")
+
+
+class DescribeClientQuotasRequest(Struct, key=48, versions="0-1", flexible="1+"):
+    components: list[DescribeClientQuotasRequestComponentData] = wire(
+        [DescribeClientQuotasRequestComponentData]
+    )
+    strict: bool = wire("bool")
+
+
+class DescribeClientQuotasResponseEntityData(Struct):
+    entity_type: str = wire("string")
+    entity_name: str | None = wire("string", nullable="0+")
+
+
+class DescribeClientQuotasResponseValueData(Struct):
+    key: str = wire("string")
+    value: float = wire("float64")
+
+
+class DescribeClientQuotasResponseEntryData(Struct):
+    entity: list[DescribeClientQuotasResponseEntityData] = wire([DescribeClientQuotasResponseEntityData])
+    values: list[DescribeClientQuotasResponseValueData] = wire([DescribeClientQuotasResponseValueData])
+
+
+class DescribeClientQuotasResponse(Struct, key=48, versions="0-1", flexible="1+"):
+    throttle_time_ms: int = wire("int32")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    entries: list[DescribeClientQuotasResponseEntryData] | None = wire(
+        [DescribeClientQuotasResponseEntryData], nullable="0+"
+    )
+
+
+class AlterClientQuotasRequestEntityData(Struct):
+    entity_type: str = wire("string")
+    entity_name: str | None = wire("string", nullable="0+")
+
+
+class AlterClientQuotasRequestOpData(Struct):
+    key: str = wire("string")
+    value: float = wire("float64")
+    remove: bool = wire("bool")
+
+
+class AlterClientQuotasRequestEntryData(Struct):
+    entity: list[AlterClientQuotasRequestEntityData] = wire([AlterClientQuotasRequestEntityData])
+    ops: list[AlterClientQuotasRequestOpData] = wire([AlterClientQuotasRequestOpData])
+
+
+class AlterClientQuotasRequest(Struct, key=49, versions="0-1", flexible="1+"):
+    entries: list[AlterClientQuotasRequestEntryData] = wire([AlterClientQuotasRequestEntryData])
+    validate_only: bool = wire("bool")
+
+
+class AlterClientQuotasResponseEntityData(Struct):
+    entity_type: str = wire("string")
+    entity_name: str | None = wire("string", nullable="0+")
+
+
+class AlterClientQuotasResponseEntryData(Struct):
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    entity: list[AlterClientQuotasResponseEntityData] = wire([AlterClientQuotasResponseEntityData])
+
+
+class AlterClientQuotasResponse(Struct, key=49, versions="0-1", flexible="1+"):
+    throttle_time_ms: int = wire("int32")
+    entries: list[AlterClientQuotasResponseEntryData] = wire([AlterClientQuotasResponseEntryData])
+
+
+class DescribeUserScramCredentialsRequestUserName(Struct):
+    name: str = wire("string")
+
+
+class DescribeUserScramCredentialsRequest(Struct, key=50, versions="0", flexible="0+"):
+    users: list[DescribeUserScramCredentialsRequestUserName] | None = wire(
+        [DescribeUserScramCredentialsRequestUserName], nullable="0+"
+    )
+
+
+class DescribeUserScramCredentialsResponseCredentialInfo(Struct):
+    mechanism: int = wire("int8")
+    iterations: int = wire("int32")
+
+
+class DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult(Struct):
+    user: str = wire("string")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    credential_infos: list[DescribeUserScramCredentialsResponseCredentialInfo] = wire(
+        [DescribeUserScramCredentialsResponseCredentialInfo]
+    )
+
+
+class DescribeUserScramCredentialsResponse(Struct, key=50, versions="0", flexible="0+"):
+    throttle_time_ms: int = wire("int32")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    results: list[DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult] = wire(
+        [DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult]
+    )
+
+
+class AlterUserScramCredentialsRequestScramCredentialDeletion(Struct):
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+
+
+class AlterUserScramCredentialsRequestScramCredentialUpsertion(Struct):
+    name: str = wire("string")
+    mechanism: int = wire("int8")
+    iterations: int = wire("int32")
+    salt: bytes = wire("bytes")
+    salted_password: bytes = wire("bytes")
+
+
+class AlterUserScramCredentialsRequest(Struct, key=51, versions="0", flexible="0+"):
+    deletions: list[AlterUserScramCredentialsRequestScramCredentialDeletion] = wire(
+        [AlterUserScramCredentialsRequestScramCredentialDeletion]
+    )
+    upsertions: list[AlterUserScramCredentialsRequestScramCredentialUpsertion] = wire(
+        [AlterUserScramCredentialsRequestScramCredentialUpsertion]
+    )
+
+
+class AlterUserScramCredentialsResponseAlterUserScramCredentialsResult(Struct):
+    user: str = wire("string")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+
+
+class AlterUserScramCredentialsResponse(Struct, key=51, versions="0", flexible="0+"):
+    throttle_time_ms: int = wire("int32")
+    results: list[AlterUserScramCredentialsResponseAlterUserScramCredentialsResult] = wire(
+        [AlterUserScramCredentialsResponseAlterUserScramCredentialsResult]
+    )
 
 
 class AlterPartitionRequestBrokerState(Struct):

@@ -5,9 +5,9 @@ looks for a version that it never sends: librdkafka before 2.11 needs Produce 0 
 FindCoordinator 0 for lz4 and groups. Its probes for Fetch 4 and ListOffsets 1 are in the ranges anyway. A
 request in a version that is advertised and not served closes the connection.
 
-Not supported: transactions (24-28, 61, 65, 66), quotas and SCRAM users (48-51), and APIs that no classic
-client needs (69 and up). ConsumerGroupHeartbeat (68) is advertised to be refused: librdkafka looks for
-another coordinator for ever where it is missing. Messages between brokers are not advertised.
+Not supported: transactions (24-28, 61, 65, 66), and APIs that no classic client needs (69 and up).
+ConsumerGroupHeartbeat (68) is advertised to be refused: librdkafka looks for another coordinator for ever
+where it is missing. Messages between brokers are not advertised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Versions(NamedTuple):
 
 TABLE = (
     Versions(0, "Produce", "0-11", "3-11"),
-    Versions(1, "Fetch", "4-16", "4-16"),
+    Versions(1, "Fetch", "4-17", "4-17"),
     Versions(2, "ListOffsets", "1-8", "1-8"),
     Versions(3, "Metadata", "0-12", "0-12"),
     Versions(4, "LeaderAndIsr", "", "7"),
@@ -63,6 +63,10 @@ TABLE = (
     Versions(45, "AlterPartitionReassignments", "0", "0"),
     Versions(46, "ListPartitionReassignments", "0", "0"),
     Versions(47, "OffsetDelete", "0", "0"),
+    Versions(48, "DescribeClientQuotas", "0-1", "0-1"),
+    Versions(49, "AlterClientQuotas", "0-1", "0-1"),
+    Versions(50, "DescribeUserScramCredentials", "0", "0"),
+    Versions(51, "AlterUserScramCredentials", "0", "0"),
     Versions(56, "AlterPartition", "", "3"),
     Versions(60, "DescribeCluster", "0-1", "0-1"),
     Versions(68, "ConsumerGroupHeartbeat", "0-1", "0-1"),

@@ -1,0 +1,101 @@
+"""Topics of a broker for tasks: `broker.topic("orders").partition(0)`, read in the words of an `AsyncLog`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from typing import Any, TypeVar, overload
+
+from logstore.arguments import as_offset
+from logstore.async_reading import AsyncReading
+from logstore.broker.blocking import BlockingCalls
+from logstore.broker.client import Client
+from logstore.broker.producing import Appendable, Appended
+from logstore.broker.topics import Partition
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.record import Record
+from logstore.log.read import FetchIsolation, Isolation
+from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+T = TypeVar("T")
+
+
+class AsyncTopic:
+    """A topic, by name; `AsyncBroker.topic(name)` makes one and asks nobody."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"AsyncTopic({self.name!r})"
+
+    def partition(self, number: int) -> AsyncPartition:
+        """Return a partition; whether it exists is found out by its first use."""
+        return AsyncPartition(self._client, TopicPartition(self.name, as_offset(number, "a partition")))
+
+
+class AsyncPartition(AsyncReading):
+    """A partition of a topic for tasks. Its end is the high watermark."""
+
+    def __init__(self, client: Client, topic_partition: TopicPartition) -> None:
+        """Programs call `AsyncTopic.partition`, on the loop of the client."""
+        self._partition = Partition(_FromThreads(client), topic_partition)
+        super().__init__(self._partition)
+        self._client = client
+        self.topic_partition = topic_partition
+
+    def __repr__(self) -> str:
+        return f"Async{self._partition!r}"
+
+    @overload
+    async def append(self, records: bytes | None, **settings: Any) -> Appended: ...
+
+    @overload
+    async def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
+
+    async def append(self, records: Any, **settings: Any) -> Any:
+        """Append to this partition, with the settings and errors of `AsyncBroker.append`."""
+        topic, number = self.topic_partition
+        return await self._client.append(topic, records, partition=number, **settings)
+
+    async def log_start_offset(self) -> int:
+        """Return the first offset that is served."""
+        return await self._client.offset(self.topic_partition, EARLIEST_TIMESTAMP)
+
+    async def log_end_offset(self) -> int:
+        """Return the high watermark: the offset of the next committed record."""
+        return await self._client.offset(self.topic_partition, LATEST_TIMESTAMP)
+
+    async def follow(
+        self,
+        offset: int | None = None,
+        timeout: float | None = None,
+        *,
+        isolation: Isolation = FetchIsolation.LOG_END,
+    ) -> AsyncIterator[Record]:
+        """Yield the records from `offset` on, and wait for more at the end, as `Partition.follow`.
+
+        A task that waits holds no thread.
+        """
+        position = await self.log_start_offset() if offset is None else as_offset(offset)
+        while True:
+            async for record in self.read(position, isolation=isolation):
+                position = record.offset + 1
+                yield record
+            if not await self._partition._more_than(position, timeout, isolation):
+                return
+
+
+class _FromThreads(BlockingCalls):
+    """The calls of a client, for threads beside its event loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._inner, self._loop = client, asyncio.get_running_loop()
+
+    @property
+    def _client(self) -> Client:
+        return self._inner
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

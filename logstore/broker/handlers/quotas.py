@@ -1,0 +1,175 @@
+"""Quotas of clients: DescribeClientQuotas, AlterClientQuotas (KIP-546). Any broker answers, from the store.
+
+An unknown quota, a value that is none, and an entity that does not exist are INVALID_REQUEST (42) and change
+nothing; connection rates by IP address are among them. A change counts on this broker at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from logstore.broker.config_nodes import change_entity
+from logstore.broker.dispatch import Call, Services
+from logstore.broker.errors import RequestRefused
+from logstore.broker.security.audit import audit
+from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, path_of, text_of
+from logstore.broker.wire import types as t
+from logstore.disk.errors import EngineError, ErrorCode
+
+_EXACT, _DEFAULT, _ANY = range(3)
+_ORDER: Final = (USER, CLIENT)
+_Altered = t.AlterClientQuotasResponseEntryData
+
+_log = logging.getLogger(__name__)
+
+
+def describe(call: Call, body: t.DescribeClientQuotasRequest, services: Services) -> None:
+    """List quotas by the parts of their entities; `strict` leaves out entities with other parts."""
+    services.begin(call, _describe(body, services))
+
+
+async def _describe(
+    body: t.DescribeClientQuotasRequest, services: Services
+) -> t.DescribeClientQuotasResponse:
+    try:
+        wanted = _wanted(body.components)
+        await services.quotas.refresh()
+    except RequestRefused as error:
+        return t.DescribeClientQuotasResponse(
+            error_code=error.error, error_message=error.args[0], entries=None
+        )
+    except EngineError as error:
+        return t.DescribeClientQuotasResponse(error_code=error.code, error_message=str(error), entries=None)
+    return t.DescribeClientQuotasResponse(
+        entries=[
+            t.DescribeClientQuotasResponseEntryData(
+                entity=[
+                    t.DescribeClientQuotasResponseEntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ],
+                values=[
+                    t.DescribeClientQuotasResponseValueData(key=kind, value=value)
+                    for kind, value in found.items()
+                ],
+            )
+            for entity, found in services.limiter.quotas.values.items()
+            if _is_wanted(dict(entity), wanted, is_strict=body.strict)
+        ]
+    )
+
+
+def _wanted(
+    components: Sequence[t.DescribeClientQuotasRequestComponentData],
+) -> dict[str, t.DescribeClientQuotasRequestComponentData]:
+    found = {each.entity_type: each for each in components}
+    for each in components:
+        problem = ""
+        if each.entity_type not in _ORDER:
+            problem = f"{each.entity_type!r} is no type of an entity here; expected user or client-id"
+        elif each.match_type not in (_EXACT, _DEFAULT, _ANY):
+            problem = f"match type {each.match_type} is none of 0, 1 and 2"
+        elif (each.match_type == _EXACT) != (each.match is not None):
+            problem = "an exact match needs a name, and no other has one"
+        if problem:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, problem)
+    if len(found) < len(components):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a type of entity is named twice")
+    return found
+
+
+def _is_wanted(
+    entity: Mapping[str, str | None],
+    wanted: Mapping[str, t.DescribeClientQuotasRequestComponentData],
+    *,
+    is_strict: bool,
+) -> bool:
+    if not wanted.keys() <= entity.keys() or (is_strict and wanted.keys() != entity.keys()):
+        return False
+    return all(each.match_type == _ANY or entity[kind] == each.match for kind, each in wanted.items())
+
+
+def alter(call: Call, body: t.AlterClientQuotasRequest, services: Services) -> None:
+    """Set and remove quotas, all of one entity together."""
+    services.begin(call, _alter(call, body, services))
+
+
+async def _alter(
+    call: Call, body: t.AlterClientQuotasRequest, services: Services
+) -> t.AlterClientQuotasResponse:
+    entries, paths = [], []
+    for each in body.entries:
+        told = [
+            t.AlterClientQuotasResponseEntityData(entity_type=one.entity_type, entity_name=one.entity_name)
+            for one in each.entity
+        ]
+        try:
+            entity, changes = _entity(each.entity), _changes(each.ops)
+            await change_entity(
+                services.ask_store,
+                path_of(entity),
+                partial(_changed, changes),
+                validate_only=body.validate_only,
+            )
+        except RequestRefused as error:
+            entries.append(_Altered(entity=told, error_code=error.error, error_message=error.args[0]))
+        except EngineError as error:
+            _log.warning("quotas were not changed: %s", error)
+            entries.append(_Altered(entity=told, error_code=error.code, error_message=str(error)))
+        else:
+            entries.append(_Altered(entity=told))
+            if not body.validate_only:
+                paths.append(path_of(entity))
+                connection = call.connection
+                audit(
+                    "quota changed",
+                    by=connection.principal,
+                    host=connection.peer,
+                    entity=path_of(entity),
+                    changes=changes,
+                )
+    if paths:
+        try:
+            await services.quotas.refresh(*paths)
+        except EngineError as error:
+            _log.error("changed quotas are in the store, and not in force here: %s", error)
+    return t.AlterClientQuotasResponse(entries=entries)
+
+
+def _entity(parts: Sequence[Any]) -> Entity:
+    """Return the entity of these parts. Raises `RequestRefused`."""
+    found = {each.entity_type: each.entity_name for each in parts}
+    if not found or len(found) < len(parts) or not found.keys() <= set(_ORDER):
+        message = "an entity is a user, a client-id, or both; quotas of IP addresses are not supported"
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, message)
+    if "" in found.values():
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "the name of an entity is empty")
+    return tuple((kind, found[kind]) for kind in _ORDER if kind in found)
+
+
+def _changes(operations: Sequence[t.AlterClientQuotasRequestOpData]) -> dict[Kind, float | None]:
+    """Return new values by kind, None to remove one. Raises `RequestRefused`."""
+    found: dict[Kind, float | None] = {}
+    for each in operations:
+        if each.key not in set(Kind):
+            message = f"{each.key!r} is no quota; expected one of {', '.join(Kind)}"
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, message)
+        kind = Kind(each.key)
+        if kind in found:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{kind} is changed twice")
+        is_number = 0 <= each.value < math.inf and not (kind.is_whole and each.value % 1)
+        if not each.remove and not is_number:
+            wanted = "a whole number" if kind.is_whole else "a number"
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"{kind} is {each.value}; expected {wanted} from 0"
+            )
+        found[kind] = None if each.remove else each.value
+    return found
+
+
+def _changed(changes: Mapping[Kind, float | None], now: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in now.items() if name not in changes}
+    return kept | {kind: text_of(kind, value) for kind, value in changes.items() if value is not None}

@@ -1,0 +1,160 @@
+"""Rules in the metadata store, at Kafka's paths and in its form.
+
+    /kafka-acl/<Type>/<name>                       rules of a resource by its literal name
+    /kafka-acl-extended/prefixed/<Type>/<name>     rules of a prefix
+    /kafka-acl-changes/acl_changes_<n>             notifications: TOPIC:orders
+    /kafka-acl-extended-changes/acl_changes_<n>    the same for prefixes, as JSON
+
+A broker reads all rules when it starts, and again after each notification; its own changes count at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+from logstore.broker.identity import AskStore
+from logstore.broker.security.acls import Acl, Operation, Pattern, Permission, Resource
+from logstore.broker.store_reads import read
+from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from logstore.replication.metastore.operations import (
+    Children,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    Set,
+)
+
+LITERAL_PATH: Final = "/kafka-acl"
+PREFIXED_PATH: Final = "/kafka-acl-extended/prefixed"
+CHANGES: Final = ("/kafka-acl-changes", "/kafka-acl-extended-changes")
+_NOTICE: Final = "acl_changes_"
+_ROUNDS: Final = 20
+
+_log = logging.getLogger(__name__)
+
+
+def camel(member: Resource | Operation | Permission) -> str:
+    """Return a name as Kafka stores it: TransactionalId."""
+    return member.name.title().replace("_", "")
+
+
+_RESOURCES: Final = {camel(each): each for each in Resource}
+_OPERATIONS: Final = {camel(each): each for each in Operation}
+_PERMISSIONS: Final = {camel(each): each for each in Permission}
+
+
+def path_of(resource: Resource, pattern: Pattern, name: str) -> str:
+    root = LITERAL_PATH if pattern is Pattern.LITERAL else PREFIXED_PATH
+    return f"{root}/{camel(resource)}/{name}"
+
+
+def encode(acls: Iterable[Acl]) -> bytes:
+    """Encode the rules of one node."""
+    rules = [
+        {
+            "principal": each.principal,
+            "permissionType": camel(each.permission),
+            "host": each.host,
+            "operation": camel(each.operation),
+        }
+        for each in sorted(acls)
+    ]
+    return json.dumps({"version": 1, "acls": rules}, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parse(resource: Resource, pattern: Pattern, name: str, data: bytes) -> frozenset[Acl]:
+    """Parse the rules of one node. Raises `CorruptMetadata`: a rule that is skipped might be a Deny."""
+    try:
+        rules: Any = json.loads(data.decode())["acls"]
+        return frozenset(
+            Acl(
+                resource,
+                pattern,
+                name,
+                str(each["principal"]),
+                str(each["host"]),
+                _OPERATIONS[each["operation"]],
+                _PERMISSIONS[each["permissionType"]],
+            )
+            for each in rules
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptMetadata(
+            f"the rules of {camel(resource)} {name} in the metadata store are malformed"
+        ) from error
+
+
+async def read_all(ask: AskStore) -> set[Acl]:
+    """Return all rules. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
+    found: set[Acl] = set()
+    for root, pattern in ((LITERAL_PATH, Pattern.LITERAL), (PREFIXED_PATH, Pattern.PREFIXED)):
+        for kind in (await read(ask, Children(root), "ACLs")).children:
+            resource = _RESOURCES.get(kind)
+            if resource is None:
+                _log.warning("rules for the unknown resource type %s are not followed", kind)
+                continue
+            for name in (await read(ask, Children(f"{root}/{kind}"), "ACLs")).children:
+                node = await read(ask, Get(path_of(resource, pattern, name)), "ACLs")
+                if node.stat is not None and node.data:
+                    found |= parse(resource, pattern, name, node.data)
+    return found
+
+
+async def change(ask: AskStore, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
+    """Add and remove rules: all of one resource together. Raises as `read_all`."""
+    by_node: defaultdict[tuple[Resource, Pattern, str], list[Acl]] = defaultdict(list)
+    for acl in (*add, *remove):
+        by_node[acl.resource, acl.pattern, acl.name].append(acl)
+    gone = frozenset(remove)
+    for (resource, pattern, name), acls in by_node.items():
+        await _change(
+            ask,
+            resource,
+            pattern,
+            name,
+            lambda now, acls=frozenset(acls): (now | (acls - gone)) - gone,  # type: ignore[misc]
+        )
+
+
+async def _change(
+    ask: AskStore,
+    resource: Resource,
+    pattern: Pattern,
+    name: str,
+    changed: Callable[[frozenset[Acl]], frozenset[Acl]],
+) -> None:
+    path = path_of(resource, pattern, name)
+    for _ in range(_ROUNDS):
+        node = await read(ask, Get(path), "ACLs")
+        now = frozenset[Acl]() if node.stat is None else parse(resource, pattern, name, node.data)
+        wanted = changed(now)
+        if wanted == now:
+            return
+        write: Create | Set | Delete = Create(path, encode(wanted), make_parents=True)
+        if node.stat is not None:
+            write = Set(path, encode(wanted), node.stat.version)
+            if not wanted:
+                write = Delete(path, node.stat.version)
+        notice = _notice(resource, pattern, name)
+        if (await ask(Multi((write, notice)))).error is None:
+            return
+    raise MetadataStoreFailed("the rules were changed concurrently; try again")
+
+
+def _notice(resource: Resource, pattern: Pattern, name: str) -> Create:
+    data = f"{resource.name}:{name}".encode()
+    if pattern is Pattern.PREFIXED:
+        facts = {
+            "version": 1,
+            "resourceType": resource.name,
+            "name": name,
+            "patternType": pattern.name,
+        }
+        data = json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
+    path = CHANGES[pattern is Pattern.PREFIXED]
+    return Create(f"{path}/{_NOTICE}", data, sequential=True, make_parents=True)

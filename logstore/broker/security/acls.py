@@ -1,0 +1,218 @@
+"""Access control lists and the decision over a request, by the rules of Kafka's AclAuthorizer. Pure.
+
+matching rules   those of the very name, of the literal `*`, and of every prefix of the name
+1. super user: allowed
+2. no matching rule, whoever it names: `allow.everyone.if.no.acl.found`
+3. a Deny of the principal (or User:*), the host (or *) and the operation (or All): denied
+4. an Allow likewise: allowed; Describe is implied by Read, Write, Delete and Alter, DescribeConfigs by
+   AlterConfigs
+5. denied
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+
+class Resource(IntEnum):
+    """A type of resource, with Kafka's number."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class Operation(IntEnum):
+    """An operation, with Kafka's number."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+class Pattern(IntEnum):
+    """How a rule names resources; ANY and MATCH are for filters."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(IntEnum):
+    """The effect of a rule."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME: Final = "kafka-cluster"
+WILDCARD: Final = "*"
+EVERYONE: Final = "User:*"
+_IMPLIED_BY: Final = {
+    Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+_MOST_DECISIONS: Final = 10_000
+"""Decisions that are remembered."""
+
+
+class Acl(NamedTuple):
+    """One rule."""
+
+    resource: Resource
+    pattern: Pattern
+    name: str
+    principal: str
+    host: str
+    operation: Operation
+    permission: Permission
+
+    def concerns(self, principal: str, host: str) -> bool:
+        return self.principal in (principal, EVERYONE) and self.host in (host, WILDCARD)
+
+
+class AclFilter(NamedTuple):
+    """Which rules are meant; None stands for any."""
+
+    resource: Resource | None = None
+    pattern: Pattern = Pattern.ANY
+    name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation | None = None
+    permission: Permission | None = None
+
+    def matches(self, acl: Acl) -> bool:
+        pairs = (
+            (self.resource, acl.resource),
+            (self.principal, acl.principal),
+            (self.host, acl.host),
+            (self.operation, acl.operation),
+            (self.permission, acl.permission),
+        )
+        return all(wanted is None or wanted == found for wanted, found in pairs) and self._names(acl)
+
+    def _names(self, acl: Acl) -> bool:
+        if self.pattern in (Pattern.LITERAL, Pattern.PREFIXED) and acl.pattern is not self.pattern:
+            return False
+        if self.name is None or acl.name == self.name:
+            return True
+        if self.pattern is not Pattern.MATCH:
+            return False
+        if acl.pattern is Pattern.LITERAL:
+            return acl.name == WILDCARD
+        return self.name.startswith(acl.name)
+
+
+class Rules:
+    """A set of rules, indexed by the resources that they name."""
+
+    def __init__(
+        self, acls: Iterable[Acl] = (), *, super_users: Iterable[str] = (), allow_if_none: bool = False
+    ) -> None:
+        """`allow_if_none` is `allow.everyone.if.no.acl.found`."""
+        self.acls = frozenset(acls)
+        self.super_users, self.allow_if_none = frozenset(super_users), allow_if_none
+        literal: defaultdict[tuple[Resource, str], list[Acl]] = defaultdict(list)
+        prefixed: defaultdict[tuple[Resource, str], list[Acl]] = defaultdict(list)
+        for acl in sorted(self.acls):
+            (literal if acl.pattern is Pattern.LITERAL else prefixed)[acl.resource, acl.name].append(acl)
+        self._literal, self._prefixed = dict(literal), dict(prefixed)
+        self._lengths = {
+            resource: sorted({len(name) for kind, name in prefixed if kind is resource})
+            for resource in Resource
+        }
+        # The same few questions come with every request.
+        self.allows = lru_cache(_MOST_DECISIONS)(self._allows)
+
+    def replaced_by(self, acls: Iterable[Acl]) -> Rules:
+        """Return other rules with the same settings."""
+        return Rules(acls, super_users=self.super_users, allow_if_none=self.allow_if_none)
+
+    def is_super(self, principal: str) -> bool:
+        return principal in self.super_users
+
+    def _matching(self, resource: Resource, name: str) -> list[Acl]:
+        found = [*self._literal.get((resource, name), ())]
+        if name != WILDCARD:
+            found += self._literal.get((resource, WILDCARD), ())
+        lengths = self._lengths[resource]
+        for length in lengths[: bisect_right(lengths, len(name))]:
+            found += self._prefixed.get((resource, name[:length]), ())
+        return found
+
+    def _allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
+        """Return whether the principal may do this from this host (an address as `host_of` writes it)."""
+        if principal in self.super_users:
+            return True
+        matching = self._matching(resource, name)
+        if not matching:
+            return self.allow_if_none
+        mine = [acl for acl in matching if acl.concerns(principal, host)]
+        exactly = (operation, Operation.ALL)
+        if any(acl.permission is Permission.DENY and acl.operation in exactly for acl in mine):
+            return False
+        enough = (*exactly, *_IMPLIED_BY.get(operation, ()))
+        return any(acl.permission is Permission.ALLOW and acl.operation in enough for acl in mine)
+
+    def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
+        """Return whether the principal may do this with some resource of the type; nothing is implied."""
+        if principal in self.super_users:
+            return True
+        mine = [
+            acl
+            for acl in self.acls
+            if acl.resource is resource
+            and acl.concerns(principal, host)
+            and acl.operation in (operation, Operation.ALL)
+        ]
+        denied = [acl for acl in mine if acl.permission is Permission.DENY]
+        literals = {acl.name for acl in denied if acl.pattern is Pattern.LITERAL}
+        prefixes = tuple(acl.name for acl in denied if acl.pattern is Pattern.PREFIXED)
+        if WILDCARD in literals:
+            return False
+        if self.allow_if_none:
+            return True
+        return any(
+            acl.permission is Permission.ALLOW
+            and (
+                (acl.pattern is Pattern.LITERAL and acl.name == WILDCARD)
+                or not (
+                    acl.name.startswith(prefixes) or (acl.pattern is Pattern.LITERAL and acl.name in literals)
+                )
+            )
+            for acl in mine
+        )
+
+
+def host_of(peer: str) -> str:
+    """Return a peer's address as Java writes it, and rules with it: IPv6 without `::`."""
+    try:
+        address = ipaddress.ip_address(peer.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return ":".join(f"{int(part, 16):x}" for part in address.exploded.split(":"))

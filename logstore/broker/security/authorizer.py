@@ -1,0 +1,112 @@
+"""Decides over requests by the rules of the metadata store, and follows their changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Final
+
+from logstore.broker.security import acl_store
+from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Resource, Rules, host_of
+from logstore.broker.security.audit import audit
+from logstore.broker.security.permissions import PERMISSIONS, Question
+from logstore.broker.store_session import StoreSession
+from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import EngineError
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.metastore.operations import Children, Create
+
+if TYPE_CHECKING:
+    from logstore.broker.dispatch import Call
+
+_AGAIN_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Authorizer:
+    """One for all connections of a broker. Belongs to the event loop's thread."""
+
+    def __init__(self, rules: Rules, store: StoreSession, metadata: MetadataCache) -> None:
+        self.rules, self._store, self._metadata = rules, store, metadata
+        self._changed = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._hosts: dict[str, str] = {}
+
+    async def open(self) -> None:
+        """Read the rules and follow them. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
+        for path in acl_store.CHANGES:
+            await self._store.ask(Create(path, make_parents=True))
+            self._store.watchers[path] = self._changed.set
+        await self.refresh()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def refresh(self) -> None:
+        """Read all rules, and watch for changes from before that."""
+        for path in acl_store.CHANGES:
+            await self._store.ask(Children(path, watch=True))
+        self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
+
+    async def change(self, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
+        """Write rules; they count here from now on. Raises as `open`."""
+        await acl_store.change(self._store.ask, add, remove)
+        await self.refresh()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.refresh()
+            except EngineError as error:
+                _log.error("changed ACLs are not in force, the former ones stay: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+                self._changed.set()
+
+    def is_broker(self, call: Call) -> bool:
+        """Return whether a request comes from a broker, on the listener for brokers."""
+        principal, host = call.connection.principal, host_of(call.connection.peer)
+        door = call.connection.door
+        return (door is None or door.is_for_brokers) and self.rules.allows(
+            principal, host, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
+        )
+
+    def admits(self, call: Call, body: Struct) -> bool:
+        """Return whether the handler is to see the request, maybe without some entries; else answer it."""
+        principal = call.connection.principal
+        if self.rules.is_super(principal):
+            return True
+        host = host_of(call.connection.peer)
+        allows = self.rules.allows
+        if self.is_broker(call):
+            return True  # it forwards what another one has admitted
+
+        def may(operation: Operation, resource: Resource, name: str) -> bool:
+            is_allowed = allows(principal, host, operation, resource, name)
+            if not is_allowed:
+                audit(
+                    "denied",
+                    principal=principal,
+                    host=host,
+                    operation=operation.name,
+                    resource=f"{resource.name}:{name}",
+                    request=call.api.name,
+                )
+            return is_allowed
+
+        def may_any(operation: Operation, resource: Resource) -> bool:
+            return self.rules.allows_any(principal, host, operation, resource)
+
+        check = PERMISSIONS.get(call.api.key)
+        if check is None:
+            call.refuse(f"no permission is known for {call.api.name}")
+            return False
+        answer = check(Question(call, body, self._metadata, may, may_any))
+        if answer is not None:
+            call.answer(answer)
+        return answer is None

@@ -1,0 +1,175 @@
+"""How a client, or a broker as a client of others, connects: over TLS or not, with a login or not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from logstore.broker.errors import AuthenticationFailed
+from logstore.broker.security.config import Listener, Protocol, tls_config
+from logstore.broker.security.jaas import Jaas, parse_jaas
+from logstore.broker.security.sasl import MECHANISMS, PLAIN
+from logstore.broker.security.scram import LEAST_ITERATIONS
+from logstore.broker.security.secret import Secret
+from logstore.broker.security.tls import client_context, now
+from logstore.broker.security.tls_stream import TlsStream
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
+from logstore.errors import InvalidConfig
+from logstore.replication.metastore.layout import SECURITY_PROTOCOLS
+
+_PROTOCOL: Final = "security.protocol"
+_MECHANISM: Final = "sasl.mechanism"
+_JAAS: Final = "sasl.jaas.config"
+_ITERATIONS: Final = re.compile(r"(?:^|,)i=(\d{1,9})(?:,|$)", re.ASCII)
+_MOST_ITERATIONS: Final = 1_000_000
+"""A server could ask for hours of work."""
+
+Exchange = Callable[[Struct, int], Awaitable[Struct]]
+"""Sends a request in a version and returns the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLogin:
+    """A name and a password, and the SASL mechanism that proves them."""
+
+    mechanism: str
+    username: str
+    password: Secret = field(repr=False)
+
+    async def log_in(self, ask: Exchange) -> int:
+        """Log in on a connection; return the lifetime of the session in milliseconds, 0 for no end.
+
+        Raises `AuthenticationFailed`, and what `ask` raises.
+        """
+        answer = await ask(t.SaslHandshakeRequest(mechanism=self.mechanism), 1)
+        assert isinstance(answer, t.SaslHandshakeResponse), "the link checks the type"
+        if answer.error_code:
+            offered = ", ".join(answer.mechanisms) or "none: does this listener have SASL?"
+            raise AuthenticationFailed(f"mechanism {self.mechanism} is not enabled; enabled are {offered}")
+
+        async def send(token: bytes) -> tuple[bytes, int]:
+            answer = await ask(t.SaslAuthenticateRequest(auth_bytes=token), 1)
+            assert isinstance(answer, t.SaslAuthenticateResponse), "the link checks the type"
+            if answer.error_code:
+                raise AuthenticationFailed(
+                    f"login of {self.username!r} refused: {answer.error_message or answer.error_code}"
+                )
+            return bytes(answer.auth_bytes), answer.session_lifetime_ms
+
+        if self.mechanism == PLAIN:
+            _, lifetime_ms = await send(f"\0{self.username}\0{self.password.reveal()}".encode())
+            return lifetime_ms
+        return await self._by_scram(send)
+
+    async def _by_scram(self, send: Callable[[bytes], Awaitable[tuple[bytes, int]]]) -> int:
+        from scramp import ScramClient, ScramException
+
+        scram = ScramClient([self.mechanism], self.username, self.password.reveal())
+        try:
+            first, _ = await send(scram.get_client_first().encode())
+            found = _ITERATIONS.search(first.decode())
+            if found is None or not LEAST_ITERATIONS <= int(found[1]) <= _MOST_ITERATIONS:
+                raise AuthenticationFailed(
+                    f"the broker asks for an unsafe number of iterations; expected {LEAST_ITERATIONS} to "
+                    f"{_MOST_ITERATIONS}"
+                )
+            # Milliseconds of work, which other connections need not wait for.
+            await asyncio.get_running_loop().run_in_executor(None, scram.set_server_first, first.decode())
+            final, lifetime_ms = await send(scram.get_client_final().encode())
+            scram.set_server_final(final.decode())
+        except (ScramException, UnicodeDecodeError) as error:
+            raise AuthenticationFailed(f"the broker does not follow {self.mechanism}: {error}") from error
+        return lifetime_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """A client's side of security. Make one with `client_security`, and share it among clients."""
+
+    context: ssl.SSLContext | None = None
+    login: ClientLogin | None = None
+    listener: str = ""
+    """Of a broker among brokers: the name of the listener that it connects to."""
+
+    async def connect(self, inner: asyncio.BufferedProtocol, host: str, port: int) -> None:
+        """Open a connection and return once `inner` is connected. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        if self.context is None:
+            await loop.create_connection(lambda: inner, host, port)
+            return
+        waiter = _Waiter(loop.create_future())
+        stream = TlsStream(inner, self.context, host=host, watcher=waiter)
+        try:
+            await loop.create_connection(lambda: stream, host, port)
+            await waiter.shaken
+        except BaseException:
+            waiter.shaken.cancel()
+            stream.abort()
+            raise
+
+
+class _Waiter:
+    """Waits for a handshake."""
+
+    def __init__(self, shaken: asyncio.Future[None]) -> None:
+        self.shaken = shaken
+
+    def began(self, stream: TlsStream) -> None:
+        """The socket is connected."""
+
+    def ended(self, stream: TlsStream, reason: str) -> None:
+        if self.shaken.done():
+            return
+        if reason:
+            self.shaken.set_exception(ConnectionError(reason))
+        else:
+            self.shaken.set_result(None)
+
+
+NO_SECURITY: Final = ClientSecurity()
+
+
+def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """Return the security of a client from Kafka's client properties.
+
+    These are `security.protocol`, `ssl.…`, `sasl.mechanism` and `sasl.jaas.config`. Raises `InvalidConfig`
+    for anything else, and `ModuleNotFoundError` without the extra `security`.
+    """
+    named = properties.get(_PROTOCOL, "PLAINTEXT").upper()
+    if named not in SECURITY_PROTOCOLS:
+        raise InvalidConfig(f"{_PROTOCOL} is {named}; expected one of {', '.join(SECURITY_PROTOCOLS)}")
+    protocol = Protocol[named]
+    for name in properties:
+        if name not in (_PROTOCOL, _MECHANISM, _JAAS) and not name.startswith("ssl."):
+            raise InvalidConfig(f"{name} is not a setting of the security of a client")
+        has_effect = protocol.has_tls if name.startswith("ssl.") else protocol.has_sasl
+        if name != _PROTOCOL and not has_effect:
+            raise InvalidConfig(f"{name} has no effect with {_PROTOCOL}={named}; set that, or remove this")
+    context = client_context(tls_config(properties), now()) if protocol.has_tls else None
+    if not protocol.has_sasl:
+        return ClientSecurity(context)
+    mechanism = properties.get(_MECHANISM, "GSSAPI")
+    if mechanism not in MECHANISMS:
+        raise InvalidConfig(f"{_MECHANISM} is {mechanism}; supported are {', '.join(MECHANISMS)}")
+    return ClientSecurity(context, _login(mechanism, parse_jaas(_JAAS, properties.get(_JAAS, ""), mechanism)))
+
+
+def inter_broker_security(listener: Listener) -> ClientSecurity:
+    """Return how brokers connect to this listener of each other. Raises `InvalidConfig`."""
+    context = client_context(listener.tls, now()) if listener.protocol.has_tls else None
+    login = None
+    if listener.protocol.has_sasl:
+        mechanism = listener.sasl.sasl_mechanism_inter_broker_protocol
+        login = _login(mechanism, listener.jaas[mechanism])
+    return ClientSecurity(context, login, listener.name)
+
+
+def _login(mechanism: str, jaas: Jaas) -> ClientLogin:
+    if not jaas.username or not jaas.password:
+        raise InvalidConfig(f"{_JAAS} needs username and password")
+    return ClientLogin(mechanism, jaas.username, jaas.password)

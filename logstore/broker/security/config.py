@@ -1,0 +1,445 @@
+"""Security settings of brokers and clients, under Kafka's names. Pure.
+
+    listeners                        NAME://host:port,…
+    advertised.listeners             the addresses for others, under the same names
+    listener.security.protocol.map   NAME:PROTOCOL,…
+    inter.broker.listener.name       the listener of the brokers; or security.inter.broker.protocol
+    ssl.…, sasl.…                    for all listeners
+    listener.name.<name>.ssl.…       for one listener; its name in lower case
+    listener.name.<name>.<mechanism>.sasl.jaas.config
+
+A setting for something that is not built is refused: to ignore it could leave a broker open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from typing import Final
+
+from logstore.broker.limits import Address
+from logstore.broker.security.acls import Rules
+from logstore.broker.security.jaas import Jaas, parse_jaas
+from logstore.broker.security.sasl import MECHANISMS
+from logstore.broker.security.secret import Secret
+from logstore.broker.typed_settings import values_for
+from logstore.config import kafka_name, refuse_unknown
+from logstore.errors import InvalidConfig
+from logstore.replication.metastore.layout import SECURITY_PROTOCOLS
+
+PLAINTEXT: Final = "PLAINTEXT"
+LEAST_REAUTH_MS: Final = 1_200
+_JAAS: Final = "sasl.jaas.config"
+_REAUTH: Final = "connections.max.reauth.ms"
+_LISTENER: Final = re.compile(r"(?:(\w+)://)?([^:/]*|\[[^]]*\]):(\d{1,5})", re.ASCII)
+_PREFIX: Final = "listener.name."
+OF_LISTENERS: Final = (
+    "listeners",
+    "advertised.listeners",
+    "listener.security.protocol.map",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
+    "authorizer.class.name",
+    "super.users",
+    "allow.everyone.if.no.acl.found",
+)
+AUTHORIZERS: Final = (
+    "kafka.security.authorizer.AclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)
+IN_PROCESS: Final = "Program:in-process"
+"""The principal of the program that a broker runs in; it may do everything."""
+_STARTS: Final = ("ssl.", "sasl.", "connections.max.reauth.ms", _PREFIX)
+_MECHANISM: Final = re.compile(r"\A(?:plain|scram-sha-256|scram-sha-512|gssapi|oauthbearer)\.")
+
+NOT_BUILT: Final = {
+    "client.quota.callback.class": "quota callbacks are Java classes",
+    "control.plane.listener.name": "brokers use one listener among themselves",
+    "delegation.token.": "delegation tokens are not supported",
+    "password.encoder.": "passwords are not kept in the metadata store",
+    "principal.builder.class": "principals are those of Kafka's default builder",
+    "quota.consumer.default": "set a default quota with logstore quotas set",
+    "quota.producer.default": "set a default quota with logstore quotas set",
+    "sasl.client.callback.": "callback handlers are Java classes; use sasl.jaas.config",
+    "sasl.kerberos.": "GSSAPI is not supported; use SCRAM-SHA-512",
+    "sasl.login.": "login callbacks are not supported; use sasl.jaas.config",
+    "sasl.oauthbearer.": "OAUTHBEARER is not supported; use SCRAM-SHA-512",
+    "sasl.server.callback.": "callback handlers are Java classes; use PLAIN or SCRAM-SHA-512",
+    "security.providers": "security providers are Java classes",
+    "ssl.engine.factory.class": "engine factories are Java classes",
+    "ssl.keymanager.algorithm": "TLS is OpenSSL's and has no key managers",
+    "ssl.provider": "TLS is OpenSSL's and has no providers",
+    "ssl.secure.random.implementation": "TLS is OpenSSL's, with its own random numbers",
+    "ssl.trustmanager.algorithm": "TLS is OpenSSL's and has no trust managers",
+    "zookeeper.set.acl": "ACLs of ZooKeeper's nodes are not supported",
+    "zookeeper.ssl.": "TLS to ZooKeeper is not supported",
+}
+"""Settings of Kafka, by the start of their names, for what is not built here: refused with this reason."""
+
+
+class Protocol(IntEnum):
+    """A listener's security protocol, with Kafka's number."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (Protocol.SSL, Protocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (Protocol.SASL_PLAINTEXT, Protocol.SASL_SSL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS settings of a listener or a client. Stores are PEM or PKCS#12 files, or inline PEM."""
+
+    ssl_keystore_type: str = "PEM"
+    """Type of the key store: `PEM` or `PKCS12`. JKS is refused."""
+    ssl_keystore_location: str = ""
+    """File with the private key and the certificate chain."""
+    ssl_keystore_password: Secret = field(default_factory=Secret)
+    """Password of a PKCS#12 key store."""
+    ssl_key_password: Secret = field(default_factory=Secret)
+    """Password of an encrypted private key in PEM."""
+    ssl_keystore_key: Secret = field(default_factory=Secret)
+    """Private key as inline PEM, with `ssl.keystore.certificate.chain`."""
+    ssl_keystore_certificate_chain: str = ""
+    """Certificate chain as inline PEM, the own certificate first."""
+    ssl_truststore_type: str = "PEM"
+    """Type of the trust store: `PEM` or `PKCS12`. JKS is refused."""
+    ssl_truststore_location: str = ""
+    """File with the certificates of trusted authorities. Without any, the system's are trusted."""
+    ssl_truststore_password: Secret = field(default_factory=Secret)
+    """Password of a PKCS#12 trust store."""
+    ssl_truststore_certificates: str = ""
+    """Certificates of trusted authorities as inline PEM."""
+    ssl_enabled_protocols: str = "TLSv1.2,TLSv1.3"
+    """Versions of TLS that are accepted: `TLSv1.2`, `TLSv1.3` or both."""
+    ssl_cipher_suites: str = ""
+    """Cipher suites of TLS 1.2 under OpenSSL's names, separated by commas; empty for OpenSSL's choice."""
+    ssl_endpoint_identification_algorithm: str = "https"
+    """`https` compares a broker's certificate with its host name; empty does not."""
+    ssl_client_auth: str = "none"
+    """Whether a listener asks clients for a certificate: `none`, `requested` or `required`."""
+    ssl_principal_mapping_rules: str = "DEFAULT"
+    """Rules that turn a certificate's distinguished name into the name of the principal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslConfig:
+    """SASL settings of a listener. Names and passwords come in JAAS lines, one for each mechanism:
+    `listener.name.<name>.<mechanism>.sasl.jaas.config`."""
+
+    sasl_enabled_mechanisms: str = ""
+    """Mechanisms of a listener: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`."""
+    sasl_mechanism_inter_broker_protocol: str = ""
+    """Mechanism by which brokers log in to each other."""
+    sasl_server_max_receive_size: int = 512 << 10
+    """Largest request before the login is complete, in bytes."""
+    connections_max_reauth_ms: int = 0
+    """Time after which a connection must log in again; 0 for never. Also for one listener or mechanism."""
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        return tuple(filter(None, map(str.strip, self.sasl_enabled_mechanisms.split(","))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizerConfig:
+    """Settings of the authorizer."""
+
+    authorizer_class_name: str = ""
+    """`kafka.security.authorizer.AclAuthorizer` (or Kafka's newer name) turns ACLs on."""
+    super_users: str = ""
+    """Principals that may do everything, `User:name` separated by semicolons."""
+    allow_everyone_if_no_acl_found: bool = False
+    """Whether everyone may do everything with a resource that no ACL names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One listener of a broker. `advertised` is None if others are not told of it.
+
+    `jaas` and `reauth_ms` are by mechanism.
+    """
+
+    name: str
+    protocol: Protocol
+    bind: Address
+    advertised: Address | None = None
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    sasl: SaslConfig = field(default_factory=SaslConfig)
+    jaas: Mapping[str, Jaas] = field(default_factory=dict)
+    reauth_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anyone on the network may connect and do everything."""
+        return self.protocol is Protocol.PLAINTEXT and not is_loopback(self.bind.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The named listeners of a broker, and the one that brokers use among themselves."""
+
+    listeners: tuple[Listener, ...]
+    inter_broker: str
+    rules: Rules | None = None
+    """The settings of the authorizer, without its ACLs; None without one."""
+
+    @property
+    def of_brokers(self) -> Listener:
+        """The listener of the brokers."""
+        return next(each for each in self.listeners if each.name == self.inter_broker)
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def refuse_open(security: Security | None, listen: Address) -> None:
+    """Raise `InvalidConfig` if a listener lets anyone on the network do everything.
+
+    Without named listeners there is a plain one, on `listen`.
+    """
+    plain = Listener(PLAINTEXT, Protocol.PLAINTEXT, listen)
+    for each in security.listeners if security is not None else (plain,):
+        if each.is_open:
+            raise InvalidConfig(
+                f"listener {each.name} on {each.bind} gives everyone on the network full access: use SSL or "
+                "SASL_SSL, bind it to 127.0.0.1, or accept that with --insecure"
+            )
+
+
+def split_security(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the security settings and the others. Raises `InvalidConfig` for what is not built."""
+    own: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for name, value in given.items():
+        plain = name.removeprefix(_PREFIX).partition(".")[2] if name.startswith(_PREFIX) else name
+        plain = _MECHANISM.sub("", plain, count=1)
+        for start, reason in NOT_BUILT.items():
+            if plain.startswith(start):
+                raise InvalidConfig(f"{name}: {reason}")
+        is_own = name in OF_LISTENERS or name.startswith(_STARTS)
+        (own if is_own else rest)[name] = value
+    return own, rest
+
+
+def read_security(own: Mapping[str, str]) -> Security | None:
+    """Read the security settings of a broker; None if it has no named listeners.
+
+    Raises `InvalidConfig`.
+    """
+    if "listeners" not in own:
+        for name in own:
+            # These three without the listeners that they are about are in many old files.
+            if name not in OF_LISTENERS[2:5] or (name[-4:] == "name" and own[name] != PLAINTEXT):
+                raise InvalidConfig(f"{name} has no effect without listeners; set listeners, too")
+        return None
+    binds = parse_listeners("listeners", own["listeners"])
+    protocols = _protocols(own, binds)
+    inter_broker = _inter_broker(own, protocols)
+    told = parse_listeners("advertised.listeners", own.get("advertised.listeners", ""))
+    if unknown := sorted(told.keys() - binds.keys()):
+        raise InvalidConfig(f"advertised.listeners names {unknown[0]}, which is not in listeners")
+    told = told or binds
+    if inter_broker not in told:
+        raise InvalidConfig(f"advertised.listeners lacks {inter_broker}, the listener of the brokers")
+    for name, address in told.items():
+        if address.host in ("", "0.0.0.0", "::"):
+            raise InvalidConfig(
+                f"clients cannot connect to {name}://{address}; give an address in advertised.listeners"
+            )
+    _check_prefixes(own, binds)
+    listeners = []
+    for name, bind in binds.items():
+        settings = _of_listener(own, name)
+        plain = Listener(name, protocols[name], bind, told.get(name), tls_config(settings))
+        listeners.append(_with_sasl(plain, settings, is_for_brokers=name == inter_broker))
+    return Security(tuple(listeners), inter_broker, _authorizer(own))
+
+
+def _authorizer(own: Mapping[str, str]) -> Rules | None:
+    config = AuthorizerConfig(**dict(values_for(AuthorizerConfig, own).values()))
+    if not config.authorizer_class_name:
+        for name in ("super.users", "allow.everyone.if.no.acl.found"):
+            if name in own:
+                raise InvalidConfig(f"{name} has no effect without authorizer.class.name; set it, too")
+        return None
+    if config.authorizer_class_name not in AUTHORIZERS:
+        raise InvalidConfig(
+            f"authorizer.class.name is {config.authorizer_class_name}; supported are {', '.join(AUTHORIZERS)}"
+        )
+    supers = [each.strip() for each in config.super_users.split(";") if each.strip()]
+    if wrong := [each for each in supers if ":" not in each]:
+        raise InvalidConfig(f"super.users has {wrong[0]!r}; expected User:name, separated by semicolons")
+    return Rules(super_users=[*supers, IN_PROCESS], allow_if_none=config.allow_everyone_if_no_acl_found)
+
+
+def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_brokers: bool) -> Listener:
+    """Add what the settings of a listener say of SASL."""
+    found = values_for(SaslConfig, settings)
+    for name in settings:
+        if name.startswith("sasl.") and name not in found:
+            raise InvalidConfig(
+                f"{name} is not supported"
+                if name != _JAAS
+                else f"{name}: give it for a listener and mechanism, listener.name.<name>.plain.{_JAAS}"
+            )
+    sasl = SaslConfig(**dict(found.values()))
+    if not listener.protocol.has_sasl:
+        return listener
+    if not sasl.mechanisms:
+        raise InvalidConfig(
+            f"listener {listener.name} has SASL, so set sasl.enabled.mechanisms: {', '.join(MECHANISMS)}"
+        )
+    jaas, reauth_ms = {}, {}
+    for mechanism in sasl.mechanisms:
+        if mechanism not in MECHANISMS:
+            raise InvalidConfig(
+                f"sasl.enabled.mechanisms has {mechanism}; supported are {', '.join(MECHANISMS)}"
+            )
+        prefix = f"{mechanism.lower()}."
+        if text := settings.get(f"{prefix}{_JAAS}"):
+            name = f"{_PREFIX}{listener.name.lower()}.{prefix}{_JAAS}"
+            jaas[mechanism] = parse_jaas(name, text, mechanism)
+        own = {name.removeprefix(prefix): settings[name] for name in settings if name.startswith(prefix)}
+        limits = values_for(SaslConfig, {name: own[name] for name in own if name == _REAUTH})
+        reauth_ms[mechanism] = dict(limits.values()).get(
+            "connections_max_reauth_ms", sasl.connections_max_reauth_ms
+        )
+        if 0 < reauth_ms[mechanism] < LEAST_REAUTH_MS:
+            raise InvalidConfig(
+                f"{_REAUTH} is {reauth_ms[mechanism]}; expected 0 or at least {LEAST_REAUTH_MS}: a "
+                "connection may log in again once a second"
+            )
+    if "PLAIN" in sasl.mechanisms and "PLAIN" not in jaas:
+        raise InvalidConfig(
+            f"listener {listener.name} has PLAIN, so set {_PREFIX}{listener.name.lower()}.plain.{_JAAS} "
+            "with its users"
+        )
+    if is_for_brokers:
+        chosen = sasl.sasl_mechanism_inter_broker_protocol
+        if chosen not in sasl.mechanisms:
+            raise InvalidConfig(
+                f"sasl.mechanism.inter.broker.protocol is {chosen or 'not set'}; it must be one of the "
+                f"mechanisms of listener {listener.name}: {', '.join(sasl.mechanisms)}"
+            )
+        if chosen not in jaas or not jaas[chosen].username:
+            raise InvalidConfig(
+                f"{_PREFIX}{listener.name.lower()}.{chosen.lower()}.{_JAAS} needs the username and password "
+                "by which brokers log in to each other"
+            )
+    return replace(listener, sasl=sasl, jaas=jaas, reauth_ms=reauth_ms)
+
+
+def tls_config(settings: Mapping[str, str]) -> TlsConfig:
+    """Return the `ssl.…` settings. Raises `InvalidConfig` for unknown ones and wrong values."""
+    found = values_for(TlsConfig, settings)
+    for name in settings:
+        if name.startswith("ssl.") and name not in found and name not in SSL_WITHOUT_EFFECT:
+            refuse_unknown([name], {kafka_name(each.name) for each in fields(TlsConfig)}, {})
+    config = TlsConfig(**dict(found.values()))
+    for name, kind in (("key", config.ssl_keystore_type), ("trust", config.ssl_truststore_type)):
+        if kind.upper() not in ("PEM", "PKCS12"):
+            raise InvalidConfig(
+                f"ssl.{name}store.type is {kind}: use PEM or PKCS12; this converts a JKS file: keytool "
+                "-importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
+            )
+    if config.ssl_client_auth not in ("none", "requested", "required"):
+        raise InvalidConfig(
+            f"ssl.client.auth is {config.ssl_client_auth!r}; expected none, requested or required"
+        )
+    if config.ssl_endpoint_identification_algorithm.lower() not in ("", "https"):
+        raise InvalidConfig(
+            f"ssl.endpoint.identification.algorithm is {config.ssl_endpoint_identification_algorithm!r}; "
+            "expected https, or nothing to check no host name"
+        )
+    return config
+
+
+SSL_WITHOUT_EFFECT: Final = frozenset({"ssl.protocol", "ssl.allow.dn.changes", "ssl.allow.san.changes"})
+"""`ssl.enabled.protocols` decides instead of the first; stores of a running broker cannot be changed by a
+request, which the others are about."""
+
+
+def _of_listener(own: Mapping[str, str], listener: str) -> dict[str, str]:
+    """Return the settings of a listener without its prefix: its own, then those for all."""
+    prefix = f"{_PREFIX}{listener.lower()}."
+    of_all = {name: value for name, value in own.items() if not name.startswith(_PREFIX)}
+    of_one = {name.removeprefix(prefix): own[name] for name in own if name.startswith(prefix)}
+    return {**of_all, **of_one}
+
+
+def _check_prefixes(own: Mapping[str, str], listeners: Iterable[str]) -> None:
+    known = {each.lower() for each in listeners}
+    for name in own:
+        listener, dot, setting = name.removeprefix(_PREFIX).partition(".")
+        if not name.startswith(_PREFIX):
+            continue
+        if listener not in known or not dot:
+            raise InvalidConfig(f"{name}: there is no listener {listener!r} (its name in lower case)")
+        if not _MECHANISM.sub("", setting, count=1).startswith(_STARTS[:-1]):
+            raise InvalidConfig(f"{name}: {setting} cannot be set for one listener")
+
+
+def parse_listeners(setting: str, text: str) -> dict[str, Address]:
+    """Parse `NAME://host:port,…`. Without a name it is PLAINTEXT."""
+    found: dict[str, Address] = {}
+    for each in filter(None, map(str.strip, text.split(","))):
+        match = _LISTENER.fullmatch(each)
+        if match is None or int(match[3]) > 65535:
+            raise InvalidConfig(f"{setting} has {each!r}; expected NAME://host:port, such as SSL://:9093")
+        name = (match[1] or PLAINTEXT).upper()
+        if name in found:
+            raise InvalidConfig(f"{setting} names {name} twice")
+        address = Address(match[2].removeprefix("[").removesuffix("]"), int(match[3]))
+        found[name] = address._replace(host="0.0.0.0") if not address.host else address
+    if setting == "listeners":
+        ports = [each.port for each in found.values() if each.port]
+        if not found or len(set(ports)) != len(ports):
+            raise InvalidConfig(f"listeners is {text!r}; expected listeners with different ports")
+    return found
+
+
+def _protocols(own: Mapping[str, str], names: Iterable[str]) -> dict[str, Protocol]:
+    """Return the protocol of each listener: by the map, else its name is that of a protocol."""
+    text = own.get(
+        "listener.security.protocol.map", ",".join(f"{each}:{each}" for each in SECURITY_PROTOCOLS)
+    )
+    known = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, protocol = pair.partition(":")
+        if protocol.strip().upper() not in SECURITY_PROTOCOLS:
+            raise InvalidConfig(
+                f"listener.security.protocol.map has {pair!r}; expected NAME:PROTOCOL with one of "
+                f"{', '.join(SECURITY_PROTOCOLS)}"
+            )
+        known[name.strip().upper()] = Protocol[protocol.strip().upper()]
+    for name in names:
+        if name not in known:
+            raise InvalidConfig(f"listener.security.protocol.map has no protocol for listener {name}")
+    return {name: known[name] for name in names}
+
+
+def _inter_broker(own: Mapping[str, str], protocols: Mapping[str, Protocol]) -> str:
+    """Return the listener of the brokers: by its name, else the only one or the first of that protocol."""
+    named, protocol = own.get("inter.broker.listener.name"), own.get("security.inter.broker.protocol")
+    if named is not None and protocol is not None:
+        raise InvalidConfig("set inter.broker.listener.name or security.inter.broker.protocol, not both")
+    name = (named or protocol or "").upper()
+    if not name:
+        name = next(iter(protocols)) if len(protocols) == 1 else PLAINTEXT
+    if name not in protocols:
+        raise InvalidConfig(
+            f"the brokers' listener is {name}, which is not in listeners; set inter.broker.listener.name"
+        )
+    return name

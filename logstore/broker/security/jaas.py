@@ -1,0 +1,51 @@
+"""JAAS lines, in which Kafka's settings keep names and passwords. Pure.
+
+org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="…" user_ann="…";
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from logstore.broker.security.secret import Secret
+from logstore.errors import InvalidConfig
+
+_OPTION: Final = r"""\s+([^\s="]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))"""
+_LINE: Final = re.compile(
+    rf"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)((?:{_OPTION})*)\s*;?\s*"
+)
+_USER: Final = "user_"
+_MODULES: Final = {"PLAIN": "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule"}
+_MODULES_OF_SCRAM: Final = _MODULES["SCRAM-SHA-256"]
+
+
+class Jaas(NamedTuple):
+    """The content of a JAAS line: this side's user name and password, and the users of a server."""
+
+    username: str
+    password: Secret
+    users: Mapping[str, Secret]
+
+
+def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
+    """Parse a line for this mechanism. Raises `InvalidConfig`, without the line: it has passwords."""
+    match = _LINE.fullmatch(text)
+    if match is None:
+        raise InvalidConfig(f'{setting} is not of the form MODULE required username="…" password="…";')
+    module = _MODULES.get(mechanism, _MODULES_OF_SCRAM)
+    if match[1].rpartition(".")[2] != module:
+        raise InvalidConfig(f"{setting} names {match[1]}; {mechanism} needs {module}")
+    options: dict[str, str] = {}
+    for name, quoted, bare in re.findall(_OPTION, match[2]):
+        if name in options:
+            raise InvalidConfig(f"{setting} has {name} twice")
+        options[name] = re.sub(r"\\(.)", r"\1", quoted) or bare
+    users = {name[len(_USER) :]: Secret(value) for name, value in options.items() if name.startswith(_USER)}
+    unknown = [
+        name for name in options if name not in ("username", "password") and not name.startswith(_USER)
+    ]
+    if unknown:
+        raise InvalidConfig(f"{setting} has {unknown[0]}, which is not supported")
+    return Jaas(options.get("username", ""), Secret(options.get("password", "")), users)

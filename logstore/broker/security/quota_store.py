@@ -1,0 +1,129 @@
+"""Quotas in the metadata store, at Kafka's paths and in its form, and their changes.
+
+    /config/users/<u>, /config/clients/<c>, …   {"version":1,"config":{"producer_byte_rate":"1024"}}
+    /config/changes/config_change_<n>           {"version":2,"entity_path":"users/<u>"}
+
+A broker reads all quotas at its start, and then what the notifications name. Notifications are kept for
+fifteen minutes, so a broker that has not looked for ten reads all again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Final
+
+from logstore.broker.identity import AskStore
+from logstore.broker.security.limiter import Limiter
+from logstore.broker.security.quotas import Entity, Kind, Quotas, entity_of, parse, path_of
+from logstore.broker.store_reads import read
+from logstore.broker.store_session import StoreSession
+from logstore.disk.errors import EngineError
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Children, Create, Get
+
+_AGAIN_S: Final = 1.0
+_ALL_AGAIN_MS: Final = 600_000
+
+_log = logging.getLogger(__name__)
+
+
+async def read_all(ask: AskStore) -> Quotas:
+    """Return all quotas. Raises `MetadataStoreFailed`."""
+    users = await _below(ask, "users")
+    of_users = await asyncio.gather(*(_below(ask, f"{user}/clients") for user in users))
+    return await reread(ask, [*users, *chain(*of_users), *await _below(ask, "clients")], Quotas())
+
+
+async def _below(ask: AskStore, folder: str) -> list[str]:
+    """Return the paths of a folder's entities."""
+    found = await read(ask, Children(f"/config/{folder}"), "quotas")
+    return [f"{folder}/{each}" for each in found.children]
+
+
+async def reread(ask: AskStore, paths: Iterable[str], now: Quotas) -> Quotas:
+    """Return the quotas after those of these entities, by their paths, are read again. Raises as `read_all`.
+
+    Of an entity with malformed data the former quotas stay, and the log has an error.
+    """
+    entities = {path: entity for path in sorted(set(paths)) if (entity := entity_of(path)) is not None}
+    found = await asyncio.gather(*(read(ask, Get(f"/config/{path}"), "quotas") for path in entities))
+    values = dict(now.values)
+    for (path, entity), node in zip(entities.items(), found, strict=True):
+        try:
+            settings = layout.parse_topic_config(node.data) if node.stat is not None else {}
+            values[entity] = parse(settings)
+        except CorruptMetadata as error:
+            _log.error("the quotas of %s are not in force, the former ones stay: %s", path, error)
+    return Quotas(values)
+
+
+async def quotas_of(ask: AskStore, entity: Entity) -> dict[Kind, float]:
+    """Return the quotas of one entity. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
+    node = await read(ask, Get(f"/config/{path_of(entity)}"), "quotas")
+    return parse(layout.parse_topic_config(node.data)) if node.stat is not None else {}
+
+
+class Followed:
+    """Follows the quotas of a cluster, and gives them to a limiter."""
+
+    def __init__(self, store: StoreSession, now_ms: Callable[[], int], limiter: Limiter) -> None:
+        self._store, self._now_ms, self.limiter = store, now_ms, limiter
+        self._reading = asyncio.Lock()
+        self._seen = frozenset[str]()
+        self._looked_ms = 0
+        self._news = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Read the quotas and follow them. Raises `MetadataStoreFailed`."""
+        await self._store.ask(Create(layout.CONFIG_CHANGES_PATH, make_parents=True))
+        self._store.watchers[layout.CONFIG_CHANGES_PATH] = self._news.set
+        self._looked_ms = self._now_ms() - _ALL_AGAIN_MS
+        await self.refresh()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def refresh(self, *paths: str) -> None:
+        """Read what has changed, and these entities. Raises `MetadataStoreFailed`."""
+        async with self._reading:
+            self.limiter.replace(await self._refreshed(paths))
+
+    async def _refreshed(self, paths: Iterable[str]) -> Quotas:
+        ask, now_ms = self._store.ask, self._now_ms()
+        notices = Children(layout.CONFIG_CHANGES_PATH, watch=True)
+        listed = frozenset((await read(ask, notices, "quotas")).children)
+        if now_ms - self._looked_ms >= _ALL_AGAIN_MS:
+            quotas = await read_all(ask)
+        else:
+            news = (Get(f"{layout.CONFIG_CHANGES_PATH}/{each}") for each in listed - self._seen)
+            found = await asyncio.gather(*(read(ask, each, "quotas") for each in news))
+            named = [_entity_path(each.data) for each in found if each.stat is not None]
+            quotas = await reread(ask, [*paths, *named], self.limiter.quotas)
+        self._seen, self._looked_ms = listed, now_ms
+        return quotas
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.refresh()
+            except EngineError as error:
+                _log.error("changed quotas are not in force, the former ones stay: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+                self._news.set()
+
+
+def _entity_path(notice: bytes) -> str:
+    try:
+        return layout.parse_entity_change(notice)
+    except CorruptMetadata as error:
+        _log.warning("a notification of changed settings is malformed: %s", error)
+        return ""

@@ -1,0 +1,229 @@
+"""Quotas: whose they are, which one counts, and how much of it is used. Pure.
+
+    user and client id     /config/users/<user>/clients/<client>
+    user                   /config/users/<user>
+    client id              /config/clients/<client>
+
+An entity is one of these, each part by its name or as the default for all names. For each kind of quota on
+its own the most exact entity that has it counts (KIP-13, 55, 124, 257, 546, 599). Rates and throttle times
+are computed as Kafka's Rate, TokenBucket and QuotaUtils compute them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+
+USER: Final = "user"
+CLIENT: Final = "client-id"
+DEFAULT_NAME: Final = "<default>"
+_FOLDERS: Final = {USER: "users", CLIENT: "clients"}
+_TYPES: Final = {folder: kind for kind, folder in _FOLDERS.items()}
+LONGEST_THROTTLE_MS: Final = 2**31 - 1
+"""What an answer can tell."""
+
+
+class Kind(StrEnum):
+    """What a quota limits."""
+
+    PRODUCE = "producer_byte_rate"
+    FETCH = "consumer_byte_rate"
+    REQUEST = "request_percentage"
+    MUTATION = "controller_mutation_rate"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether values have no fraction."""
+        return self in (Kind.PRODUCE, Kind.FETCH)
+
+
+Entity = tuple[tuple[str, str | None], ...]
+"""Pairs of type and name, the user first; the name None is the default."""
+Settings = Mapping[Kind, float]
+
+
+class Key(NamedTuple):
+    """Who shares one budget; None for a part that does not matter."""
+
+    user: str | None
+    client: str | None
+
+
+def path_of(entity: Entity) -> str:
+    """Return an entity's path below `/config`: `users/bob/clients/<default>`."""
+    names = (DEFAULT_NAME if name is None else layout.sanitized(name) for _, name in entity)
+    return "/".join(f"{_FOLDERS[kind]}/{name}" for (kind, _), name in zip(entity, names, strict=True))
+
+
+def entity_of(path: str) -> Entity | None:
+    """Return the entity of a path below `/config`; None if quotas are not about it."""
+    parts = path.split("/")
+    kinds = tuple(_TYPES.get(each, "") for each in parts[::2])
+    if len(parts) % 2 or kinds not in ((USER,), (CLIENT,), (USER, CLIENT)):
+        return None
+    names = (None if each == DEFAULT_NAME else unquote(each) for each in parts[1::2])
+    return tuple(zip(kinds, names, strict=True))
+
+
+def parse(settings: Mapping[str, str]) -> dict[Kind, float]:
+    """Return the quotas among the settings of an entity. Raises `CorruptMetadata`."""
+    found = {}
+    for kind in Kind:
+        if (text := settings.get(kind)) is None:
+            continue
+        try:
+            found[kind] = float(text)
+        except ValueError:
+            raise CorruptMetadata(f"{kind} in the metadata store is {text!r}, which is no number") from None
+        if not 0 <= found[kind] < math.inf:
+            raise CorruptMetadata(f"{kind} in the metadata store is {text!r}, which is no rate")
+    return found
+
+
+def text_of(kind: Kind, value: float) -> str:
+    """Return a value as Kafka stores it."""
+    return str(int(value)) if kind.is_whole else repr(float(value))
+
+
+class Quotas:
+    """All quotas of a cluster, by entity."""
+
+    def __init__(self, values: Mapping[Entity, Settings] | None = None) -> None:
+        self.values = {entity: found for entity, found in (values or {}).items() if found}
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def bound(self, kind: Kind, user: str, client: str) -> tuple[float, Key] | None:
+        """Return the quota that counts for a client, and who shares it; None if there is none."""
+        for entity, key in _candidates(user, client):
+            if (value := self.values.get(entity, {}).get(kind)) is not None:
+                return value, key
+        return None
+
+
+def _candidates(user: str, client: str) -> Iterator[tuple[Entity, Key]]:
+    """Yield what may count, the most exact entity first."""
+    both, of_user, of_client = Key(user, client), Key(user, None), Key(None, client)
+    yield ((USER, user), (CLIENT, client)), both
+    yield ((USER, user), (CLIENT, None)), both
+    yield ((USER, user),), of_user
+    yield ((USER, None), (CLIENT, client)), both
+    yield ((USER, None), (CLIENT, None)), both
+    yield ((USER, None),), of_user
+    yield ((CLIENT, client),), of_client
+    yield ((CLIENT, None),), of_client
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+class Windows(NamedTuple):
+    """How a rate is measured: over a number of samples of `size_ms` each."""
+
+    samples: int = 11
+    size_ms: int = 1_000
+
+    @property
+    def total_ms(self) -> int:
+        return self.samples * self.size_ms
+
+
+class _Sample:
+    __slots__ = ("amount", "last_ms", "start_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.reset(now_ms)
+
+    def reset(self, now_ms: int) -> None:
+        self.start_ms = self.last_ms = now_ms
+        self.amount = 0.0
+
+
+class Rate:
+    """What was used in the last samples (Kafka's SampledStat and Rate)."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._samples: list[_Sample] = []
+        self._at = 0
+
+    def record(self, amount: float, now_ms: int) -> None:
+        """Add an amount; a negative one takes an earlier one back."""
+        samples = self._samples
+        if not samples:
+            samples.append(_Sample(now_ms))
+        if now_ms - samples[self._at].start_ms >= self._windows.size_ms:
+            self._at = (self._at + 1) % (self._windows.samples + 1)
+            if self._at == len(samples):
+                samples.append(_Sample(now_ms))
+            else:
+                samples[self._at].reset(now_ms)
+        samples[self._at].amount += amount
+        samples[self._at].last_ms = now_ms
+
+    def per_second(self, now_ms: int) -> float:
+        """Return the rate."""
+        for each in self._samples:
+            if now_ms - each.last_ms >= self._windows.total_ms:
+                each.reset(now_ms)
+        return sum(each.amount for each in self._samples) / (self._window_ms(now_ms) / 1000)
+
+    def _window_ms(self, now_ms: int) -> int:
+        count, size_ms = self._windows
+        elapsed = now_ms - min((each.start_ms for each in self._samples), default=now_ms)
+        missing = count - 1 - elapsed // size_ms
+        return max(1, elapsed + max(0, missing) * size_ms)
+
+    def throttle_ms(self, bound: float, now_ms: int) -> int:
+        """Return how long a client must pause to fall back to `bound`; 0 if it is not above."""
+        rate = self.per_second(now_ms)
+        if rate <= bound:
+            return 0
+        return _rounded((rate - bound) / bound * self._window_ms(now_ms) if bound else math.inf)
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Return whether forgetting it changes nothing."""
+        return self.per_second(now_ms) == 0
+
+
+class TokenBucket:
+    """What may be used at once, refilled all the time (KIP-599). It starts full, and may fall below zero."""
+
+    def __init__(self, windows: Windows, bound: float, now_ms: int) -> None:
+        self._windows, self._now_ms = windows, now_ms
+        self._tokens = self._burst(bound)
+
+    def _burst(self, bound: float) -> float:
+        return bound * self._windows.total_ms / 1000
+
+    def tokens(self, bound: float, now_ms: int) -> float:
+        """Return how many there are now."""
+        refilled = self._tokens + (now_ms - self._now_ms) / 1000 * bound
+        self._tokens, self._now_ms = min(self._burst(bound), refilled), now_ms
+        return self._tokens
+
+    def take(self, amount: float, bound: float, now_ms: int) -> None:
+        """Take tokens, also more than there are."""
+        self._tokens = self.tokens(bound, now_ms) - amount
+
+    def throttle_ms(self, bound: float, now_ms: int) -> int:
+        """Return the time until there are none missing."""
+        tokens = self.tokens(bound, now_ms)
+        if tokens >= 0:
+            return 0
+        return _rounded(-tokens / bound * 1000 if bound else math.inf)
+
+    def is_full(self, bound: float, now_ms: int) -> bool:
+        """Return whether forgetting it changes nothing."""
+        return self.tokens(bound, now_ms) >= self._burst(bound)
+
+
+def _rounded(milliseconds: float) -> int:
+    return math.floor(min(milliseconds, LONGEST_THROTTLE_MS) + 0.5)

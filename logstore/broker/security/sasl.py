@@ -1,0 +1,97 @@
+"""SASL mechanisms on the server's side: PLAIN and SCRAM.
+
+An exchange takes the client's tokens one by one and returns answers; the last one comes with the user's name.
+The error that a client receives is the same for a wrong password and for an unknown user.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final, NamedTuple
+
+from logstore.broker.security import scram
+from logstore.broker.security.scram import Credential, LoginFailed
+from logstore.broker.security.secret import Secret
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *scram.HASHES)
+"""The mechanisms that exist here."""
+_LONGEST_NAME: Final = 1 << 10
+
+FindCredential = Callable[[str, str], Awaitable[Credential | None]]
+"""Returns a user's credential for a mechanism."""
+
+
+class Step(NamedTuple):
+    """An answer to the client; `user` once the login is complete."""
+
+    answer: bytes
+    user: str | None = None
+
+
+class Exchange(ABC):
+    """One login under way."""
+
+    @abstractmethod
+    async def step(self, token: bytes) -> Step:
+        """Take the client's next token. Raises `LoginFailed`, and `EngineError` if the store fails."""
+
+
+class Plain(Exchange):
+    """`[authzid] NUL name NUL password`, in one message."""
+
+    def __init__(self, users: Mapping[str, Secret]) -> None:
+        self._users = users
+
+    async def step(self, token: bytes) -> Step:
+        try:
+            authzid, name, password = token.decode().split("\0")
+        except ValueError:  # too few, too many, or no UTF-8
+            raise LoginFailed("the PLAIN message is malformed") from None
+        if not name or not password or authzid not in ("", name):
+            raise LoginFailed("the PLAIN message lacks a name or a password, or is for another user")
+        expected = self._users.get(name)
+        # The same work for an unknown user.
+        is_right = scram.same(password, expected.reveal() if expected is not None else "\0")
+        if expected is None or not is_right:
+            raise LoginFailed(f"wrong password of {name!r}, or no such user")
+        return Step(b"", name)
+
+
+class Scram(Exchange):
+    """Four messages, after which both sides know that the other one knows the password."""
+
+    def __init__(self, mechanism: str, find: FindCredential, secret: bytes, random: Random) -> None:
+        """`secret` makes the salts of unknown users."""
+        self._mechanism, self._find, self._secret, self._random = mechanism, find, secret, random
+        self._first: scram.ClientFirst | None = None
+        self._nonce = ""
+        self._credential = Credential(b"", b"", b"", 0)
+        self._is_known = False
+
+    async def step(self, token: bytes) -> Step:
+        if self._first is None:
+            return await self._begin(scram.parse_first(token))
+        answer = scram.server_final(self._mechanism, self._first, self._nonce, self._credential, token)
+        if not self._is_known:
+            raise LoginFailed(f"no such user: {self._first.name!r}")
+        return Step(answer.encode(), self._first.name)
+
+    async def _begin(self, first: scram.ClientFirst) -> Step:
+        if first.has_token or len(first.name) > _LONGEST_NAME:
+            raise LoginFailed(
+                "delegation tokens are not supported" if first.has_token else "the name is too long"
+            )
+        # Made for known users, too: the time must not tell them apart.
+        unknown = scram.made_up(self._mechanism, first.name, self._secret)
+        found = await self._find(first.name, self._mechanism)
+        if found is not None and found.iterations < scram.LEAST_ITERATIONS:
+            raise LoginFailed(
+                f"the credential of {first.name!r} has too few iterations; set the password again"
+            )
+        self._is_known = found is not None
+        self._credential = found or unknown
+        self._first, self._nonce = first, first.nonce + scram.base36(self._random.getrandbits(130))
+        return Step(scram.server_first(self._nonce, self._credential).encode())

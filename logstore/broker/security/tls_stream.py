@@ -1,0 +1,256 @@
+"""TLS between a socket's transport and a protocol, over `ssl.MemoryBIO`.
+
+    socket ─▶ transport ─bytes─▶ TlsStream ─plain bytes─▶ protocol (buffered)
+    socket ◀─ transport ◀─────── TlsStream ◀───write──── protocol, to which it is the transport
+
+asyncio's own TLS tells nobody of a failed handshake, and takes 256 KiB for each connection. Here the protocol
+gets `connection_made` once the handshake is over, and a `Watcher` follows handshakes. A peer
+whose first byte is not TLS's is disconnected without an alert: a Kafka client without TLS reads an alert as
+the size of a huge response, and runs out of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from typing import Any, Final, Protocol, cast
+
+from logstore.disk.files import Buffer
+
+HANDSHAKE_S: Final = 10.0
+"""The longest handshake."""
+_HANDSHAKE: Final = 0x16
+"""The type of the first record of a TLS connection."""
+_PIECE: Final = 1 << 18
+"""So much is encrypted at once while the socket takes it."""
+
+
+class Watcher(Protocol):
+    """Follows the handshakes of streams."""
+
+    def began(self, stream: TlsStream) -> None:
+        """Called when the socket is connected; it may abort the stream."""
+
+    def ended(self, stream: TlsStream, reason: str) -> None:
+        """Called once, when the handshake is over; `reason` says why it failed, empty if it did not."""
+
+
+class TlsStream(asyncio.Protocol, asyncio.Transport):
+    """The protocol of a socket, and the transport of `inner`. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        inner: asyncio.BufferedProtocol,
+        context: ssl.SSLContext,
+        *,
+        host: str | None = None,
+        watcher: Watcher,
+        patience_s: float = HANDSHAKE_S,
+    ) -> None:
+        """`host` is the server's name for a client; None on the server's side."""
+        super().__init__()
+        self._inner, self._watcher, self._patience_s = inner, watcher, patience_s
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=host is None, server_hostname=host
+        )
+        self._is_server, self._has_news = host is None, False
+        self._raw: asyncio.Transport
+        self._is_connected = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_open = self._has_ended = self._is_reading_paused = self._is_closing = False
+        self._is_clogged = self._is_told_to_pause = False
+        self._pending: deque[memoryview] = deque()
+        self._pending_bytes = 0
+
+    # --- the socket's protocol ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw, self._is_connected = cast(asyncio.Transport, transport), True
+        loop = asyncio.get_running_loop()
+        late = f"no TLS handshake in {self._patience_s:g} s"
+        self._timer = loop.call_later(self._patience_s, self._fail, late)
+        self._watcher.began(self)
+        if not self._is_server:
+            self._shake_hands()
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_ended or self._is_closing:
+            return
+        if self._is_server and not self._has_news and data[0] != _HANDSHAKE:
+            self._fail("its first bytes are not TLS; does it use security.protocol=SSL?")
+            return
+        self._has_news = True
+        self._incoming.write(data)
+        if not self._is_open:
+            self._shake_hands()
+        if self._is_open:
+            self._read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pending.clear()
+        self._tell_end(exc, f"the connection ended in the TLS handshake{f': {exc}' if exc else ''}")
+
+    def _tell_end(self, error: Exception | None, reason: str) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self._is_open:
+            self._is_open = False
+            self._inner.connection_lost(error)
+        else:
+            self._watcher.ended(self, reason)
+
+    def pause_writing(self) -> None:
+        self._is_clogged = True
+        self._tell_inner()
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        self._send_pending()
+
+    # --- handshake and decryption -------------------------------------------------------------
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            self._send()  # the alert, which tells the peer why
+            self._fail(_reason(error))
+            return
+        self._send()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_open = True
+        self._watcher.ended(self, "")
+        self._inner.connection_made(self)
+
+    def _fail(self, reason: str) -> None:
+        # An alert that the socket has taken is sent still; a peer that takes none must not hold us.
+        if self._raw.get_write_buffer_size():
+            self._raw.abort()
+        else:
+            self._raw.close()
+        self._tell_end(ssl.SSLError(reason), reason)
+
+    def _read(self) -> None:
+        """Hand over what is decrypted, as far as the protocol wants it."""
+        while self._is_open and not self._is_reading_paused and not self._raw.is_closing():
+            buffer = cast(memoryview, self._inner.get_buffer(-1))
+            try:
+                count = cast(int, self._tls.read(len(buffer), cast(Any, buffer)))
+            except ssl.SSLWantReadError:
+                break
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                count = 0
+            except ssl.SSLError as error:
+                self._fail(_reason(error))
+                return
+            if not count:
+                self.close()  # the peer has said that it ends
+                return
+            self._inner.buffer_updated(count)
+        self._send()  # answers to key updates
+
+    def _send(self) -> None:
+        if self._outgoing.pending and not self._raw.is_closing():
+            self._raw.write(self._outgoing.read())
+
+    # --- the protocol's transport -------------------------------------------------------------
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "ssl_object":
+            return self._tls
+        if name == "sslcontext":
+            return self._tls.context
+        return self._raw.get_extra_info(name, default)
+
+    def write(self, data: Buffer) -> None:
+        if self._is_closing or self._raw.is_closing() or not len(data):
+            return
+        piece = memoryview(data).cast("B")
+        self._pending.append(piece)
+        self._pending_bytes += len(piece)
+        self._send_pending()
+
+    def _send_pending(self) -> None:
+        while self._pending and not self._is_clogged and not self._raw.is_closing():
+            piece = self._pending.popleft()
+            if len(piece) > _PIECE:
+                self._pending.appendleft(piece[_PIECE:])
+                piece = piece[:_PIECE]
+            self._pending_bytes -= len(piece)
+            try:
+                self._tls.write(piece)
+            except ssl.SSLError as error:
+                self._fail(_reason(error))
+                return
+            self._send()
+        self._tell_inner()
+        if self._is_closing and not self._pending:
+            self._end()
+
+    def _tell_inner(self) -> None:
+        """Pause or resume the protocol's writing."""
+        is_full = self._is_clogged or bool(self._pending)
+        if self._is_open and is_full != self._is_told_to_pause:
+            self._is_told_to_pause = is_full
+            (self._inner.pause_writing if is_full else self._inner.resume_writing)()
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size() + self._pending_bytes
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._raw.is_closing()
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._pending:
+                self._end()
+
+    def _end(self) -> None:
+        """Tell the peer that the stream ends here, and close."""
+        if self._raw.is_closing():
+            return
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:
+            pass  # it wants the peer's farewell, for which nobody waits
+        self._send()
+        self._raw.close()
+
+    def abort(self) -> None:
+        self._is_closing = True
+        self._pending.clear()
+        if self._is_connected:
+            self._raw.abort()
+
+    def pause_reading(self) -> None:
+        self._is_reading_paused = True
+        self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_reading_paused = False
+        if not self._raw.is_closing():
+            self._raw.resume_reading()
+            # Decrypted bytes may wait here, for which the socket has no event any more.
+            asyncio.get_running_loop().call_soon(self._read)
+
+    def is_reading(self) -> bool:
+        return not self._is_reading_paused
+
+
+def _reason(error: Exception) -> str:
+    """Return what failed, in OpenSSL's words without their source line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS handshake failed: {error.verify_message or error}"
+    reason = getattr(error, "reason", None)
+    return f"TLS failed: {(reason or str(error)).lower().replace('_', ' ')}"

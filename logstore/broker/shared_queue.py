@@ -1,0 +1,400 @@
+"""A queue that several processes share through a broker: the calls of `Queue`, over the broker's topics.
+
+    jobs.mail                  the messages
+    jobs.mail.__events         what happened to them (`logstore/queue/state.py`)
+    jobs.__dead-letters        the messages that were given up
+
+The queue has no owner. Each process builds its own state from the events. All processes read the events in
+the same order, so their states agree. A delivery begins with an event: the process whose event comes first
+has the message, and the others look for another one.
+
+    get   read the events → choose → append TAKEN → read up to it: is the message ours?
+    ack   append FINISHED → read up to it: was the lease still ours?
+
+It costs three or four requests a message. Differences from `Queue`: leases outlive the process that took
+them; the state is read from the first event at each connection; nothing is deleted; keys are not compared;
+durability is the topics' (`acks=all`); the clocks of the processes must agree, as they do on one host.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from logstore.broker.blocking import BlockingCalls, BlockingClient
+from logstore.broker.errors import RequestRefused
+from logstore.broker.limits import parse_address
+from logstore.disk.errors import ErrorCode, InvalidTopic
+from logstore.disk.files import wall_clock_ms
+from logstore.disk.topic_partition import check_topic_name
+from logstore.errors import InvalidConfig
+from logstore.format.record import Record
+from logstore.log.partition_log import Clock
+from logstore.queue.config import QueueConfig
+from logstore.queue.errors import LeaseEnded, QueueClosed
+from logstore.queue.lane import check_lease
+from logstore.queue.messages import (
+    DeadLetter,
+    Message,
+    dead_letter_of,
+    dead_record,
+    message_of,
+    not_before_ms,
+    record_of,
+)
+from logstore.queue.queue import (
+    DEFAULT_TOPIC,
+    QueueStats,
+    as_bytes,
+    as_milliseconds,
+    as_pair,
+    as_topics,
+)
+from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
+
+_EVENTS: Final = ".__events"
+_DEAD: Final = "__dead-letters"
+_KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+_LONGEST_WAIT_S: Final = 0.5
+"""How long a waiting `get` does not look at topics other than the one whose broker it asks."""
+
+
+class SharedQueue:
+    """A queue on a broker, for one thread of a process; connect one in each thread.
+
+    Durations are seconds. Calls raise also what `Client.append` and `Client.read` raise.
+    """
+
+    def __init__(
+        self,
+        calls: BlockingCalls,
+        name: str,
+        config: QueueConfig | None = None,
+        *,
+        clock: Clock = wall_clock_ms,
+    ) -> None:
+        """Use the queue `name` through `calls`: a `Broker` of this process or a `BlockingClient`.
+
+        Topics are created by the first message. Raises `InvalidConfig` for `deduplication_window` and
+        `durability="synced"`: set `durability.level=synced` on the broker.
+        """
+        self.config = config or QueueConfig()
+        if self.config.deduplication_window or self.config.durability != "written":
+            raise InvalidConfig(
+                "a shared queue does not compare keys, and is as durable as its topics: leave out "
+                "deduplication_window, and set durability.level=synced on the broker"
+            )
+        check_topic_name(name)
+        self._calls, self._name, self._clock = calls, name, clock
+        self._lanes: dict[str, _SharedLane] = {}
+        self._turn = 0
+        self._is_closed = False
+        self._owned: BlockingClient | None = None
+        self._dead = f"{name}.{_DEAD}"
+        _create(calls, self._dead)
+
+    @classmethod
+    def connect(cls, address: str, name: str, config: QueueConfig | None = None) -> Self:
+        """Use the queue `name` on the broker at `address`, host:port. Raises `ValueError`, and as above."""
+        client = BlockingClient([parse_address(address)])
+        try:
+            queue = cls(client, name, config)
+        except BaseException:
+            client.close()
+            raise
+        queue._owned = client
+        return queue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection that `connect` made. What is leased stays so until the leases end."""
+        self._is_closed = True
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
+
+    # --- putting --------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        topic: str = DEFAULT_TOPIC,
+        delay: float = 0,
+    ) -> int:
+        """Store a message and return its offset in `topic`; see `Queue.put`."""
+        now_ms = self._clock()
+        due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
+        key = None if key is None else as_bytes(key, "a key")
+        record = record_of(as_bytes(value, "a value"), key, headers, now_ms, due_ms)
+        return self._lane(topic).put([record])[0]
+
+    def put_many(
+        self,
+        values: Iterable[bytes | tuple[bytes | None, bytes]],
+        *,
+        topic: str = DEFAULT_TOPIC,
+        delay: float = 0,
+    ) -> list[int]:
+        """Store values, or (key, value) pairs; returns the offset of each. See `Queue.put_many`."""
+        now_ms = self._clock()
+        due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
+        pairs = [as_pair(value) for value in values]
+        records = [record_of(value, key, (), now_ms, due_ms) for key, value in pairs]
+        return self._lane(topic).put(records) if records else []
+
+    def _lane(self, topic: str) -> _SharedLane:
+        self._check_open()
+        lane = self._lanes.get(topic)
+        if lane is None:
+            if "." in topic:
+                raise InvalidTopic(
+                    f"topic name {topic!r}: topics of a shared queue have no '.' in their names"
+                )
+            check_topic_name(f"{self._name}.{topic}{_EVENTS}")
+            lane = self._lanes[topic] = _SharedLane(self._calls, f"{self._name}.{topic}", topic)
+            lane.create()
+        return lane
+
+    # --- getting --------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topics: str | Collection[str] | None = None,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+    ) -> Message | None:
+        """Lease the next message, of `topics` or of any; see `Queue.get`."""
+        self._check_open()
+        wanted = as_topics(topics)
+        lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
+        deadline_ms = None if timeout is None else self._clock() + as_milliseconds(timeout, "timeout")
+        while True:
+            lanes = self._ordered(wanted)
+            for lane in lanes:
+                message = self._take(lane, lease_ms)
+                if message is not None:
+                    return message
+            now_ms = self._clock()
+            if deadline_ms is not None and now_ms >= deadline_ms:
+                return None
+            self._turn += 1
+            ends = [lane.state.wake_ms() for lane in lanes]
+            until_ms = [each for each in (deadline_ms, *ends) if each is not None]
+            wait_s = min([_LONGEST_WAIT_S, *((each - now_ms) / 1000 for each in until_ms)])
+            if lanes:
+                lanes[self._turn % len(lanes)].wait(max(wait_s, 0.001))
+            else:  # no topic yet
+                self._calls.read(self._dead, 0, self._end_of_dead_letters(), wait=max(wait_s, 0.001))
+
+    def _end_of_dead_letters(self) -> int:
+        return self._calls.topic(self._dead).partition(0).log_end_offset
+
+    def get_many(
+        self,
+        most: int,
+        topics: str | Collection[str] | None = None,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+    ) -> list[Message]:
+        """Lease up to `most` messages; see `Queue.get_many`."""
+        if most < 1:
+            raise ValueError(f"most is {most}; it must be at least 1")
+        found: list[Message] = []
+        while len(found) < most:
+            message = self.get(topics, timeout=0 if found else timeout, lease=lease)
+            if message is None:
+                break
+            found.append(message)
+        return found
+
+    def _ordered(self, wanted: Collection[str] | None) -> list[_SharedLane]:
+        """Return the lanes to look at, by falling priority, after learning of new topics."""
+        prefix = f"{self._name}."
+        for name in self._calls.topics():
+            topic = name.removeprefix(prefix).removesuffix(_EVENTS)
+            is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
+            if is_ours and topic not in self._lanes:
+                self._lanes[topic] = _SharedLane(self._calls, f"{prefix}{topic}", topic)
+        lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
+        return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
+
+    def _take(self, lane: _SharedLane, lease_ms: int) -> Message | None:
+        lane.catch_up()
+        now_ms = self._clock()
+        while (first := lane.state.leases.first()) is not None and first[0] <= now_ms:
+            self._return(lane, first[1], lane.state.unfinished[first[1]], 0, "its lease ended")
+        return lane.take(now_ms, lease_ms)
+
+    # --- the end of a lease -------------------------------------------------------------------------
+
+    def ack(self, message: Message) -> None:
+        """Finish a leased message. Raises `LeaseEnded`, `AlreadyFinished`, `TypeError`; see `Queue.ack`."""
+        lane = self._lane_of(message)
+        if not lane.happen(Event(EventKind.FINISHED, (message.offset,), 0, message.deliveries)):
+            self._refuse(lane, message)
+
+    def ack_many(self, messages: Iterable[Message]) -> None:
+        """Finish several messages. Raises as `ack`; messages before a refused one are finished."""
+        for message in messages:
+            self.ack(message)
+
+    def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
+        """Return a leased message, or give it up; see `Queue.nack`."""
+        lane = self._lane_of(message)
+        due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
+        return self._return(lane, message.offset, message.deliveries, due_ms, reason)
+
+    def extend(self, message: Message, lease: float | None = None) -> None:
+        """Let the lease end `lease` from now; see `Queue.extend`."""
+        lane = self._lane_of(message)
+        lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
+        until_ms = self._clock() + lease_ms
+        if not lane.happen(Event(EventKind.EXTENDED, (message.offset,), until_ms, message.deliveries)):
+            self._refuse(lane, message)
+
+    def _lane_of(self, message: Message) -> _SharedLane:
+        self._check_open()
+        if type(message) is not Message:
+            raise TypeError(f"{type(message).__name__} is not a message; pass what get() returned")
+        lane = self._lane(message.topic)
+        lane.catch_up()
+        check_lease(lane.state, message, max(lane.end, lane.state.next_offset))
+        return lane
+
+    def _refuse(self, lane: _SharedLane, message: Message) -> None:
+        check_lease(lane.state, message, max(lane.end, lane.state.next_offset))
+        raise LeaseEnded(f"message {message.offset} of topic {message.topic} was taken by another process")
+
+    def _return(self, lane: _SharedLane, offset: int, deliveries: int, due_ms: int, reason: str) -> bool:
+        if deliveries < self.config.max_deliveries:
+            lane.happen(Event(EventKind.RETURNED, (offset,), due_ms, deliveries))
+            return True
+        # The dead letter first: if two processes give a message up at once, it is there twice.
+        letter = dead_record(message_of(lane.record(offset), lane.topic, deliveries), reason, self._clock())
+        self._calls.append(self._dead, [letter], partition=0)
+        lane.happen(Event(EventKind.FINISHED, (offset,), 0, deliveries))
+        return False
+
+    # --- figures --------------------------------------------------------------------------------------
+
+    def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
+        """Return the first unfinished messages of `topic`; leases none."""
+        lane = self._lane(topic)
+        lane.catch_up()
+        state = lane.state
+        offsets = [*state.unfinished, *range(state.next_offset, lane.log_end())][:count]
+        return [message_of(lane.record(each), topic, state.unfinished.get(each, 0)) for each in offsets]
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Yield the messages that were given up, oldest first."""
+        self._check_open()
+        return map(dead_letter_of, self._calls.scan(self._dead))
+
+    def stats(self) -> QueueStats:
+        """Return the figures of every topic; `stored_bytes` is 0, for only the broker knows."""
+        self._check_open()
+        lanes = self._ordered(None)
+        for lane in lanes:
+            lane.catch_up()
+        return QueueStats({lane.topic: lane.stats() for lane in lanes}, self._end_of_dead_letters())
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise QueueClosed(f"the queue {self._name} was closed; connect again")
+
+
+class _SharedLane:
+    """One topic: the state that its events make, as far as they were read."""
+
+    def __init__(self, calls: BlockingCalls, messages: str, topic: str) -> None:
+        self._calls, self._messages, self._events = calls, messages, f"{messages}{_EVENTS}"
+        self.topic = topic
+        self.state = QueueState()
+        self._position = 0
+        self._ahead: deque[Record] = deque()
+        self.end = 0
+        """The end of the messages that were read."""
+
+    def create(self) -> None:
+        """Create the two topics unless they are there; the one that others look for comes last."""
+        _create(self._calls, self._messages)
+        _create(self._calls, self._events)
+
+    def put(self, records: Sequence[Record]) -> list[int]:
+        return [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
+
+    def catch_up(self, through: int = -1) -> bool:
+        """Read the events to their end, past `through`; return whether that one changed the state."""
+        is_applied = False
+        while True:
+            wait_s = 0.0 if self._position > through else 1.0
+            records = self._calls.read(self._events, 0, self._position, wait=wait_s)
+            for record in records:
+                changed = self.state.apply(decode_event(record.value))
+                self._position = record.offset + 1
+                if record.offset == through:
+                    is_applied = bool(changed)
+            if not records and self._position > through:
+                return is_applied
+
+    def happen(self, event: Event) -> bool:
+        """Append `event` and read up to it; returns whether it changed anything."""
+        return self.catch_up(self._calls.append(self._events, event.encode(), partition=0).offset)
+
+    def take(self, now_ms: int, lease_ms: int) -> Message | None:
+        state = self.state
+        while True:
+            self._read_ahead()
+            offset = state.candidate(self.end, now_ms)
+            if offset is None:
+                return None
+            record, deliveries = self.record(offset), state.unfinished.get(offset, 0) + 1
+            if (due_ms := not_before_ms(record.headers)) > now_ms:
+                state.give_back(offset, deliveries - 1, due_ms)
+            elif self.happen(Event(EventKind.TAKEN, (offset,), now_ms + lease_ms, deliveries)):
+                return message_of(record, self.topic, deliveries)
+
+    def _read_ahead(self) -> None:
+        while self._ahead and self._ahead[0].offset < self.state.next_offset:
+            self._ahead.popleft()
+        if not self._ahead:
+            self._ahead.extend(self._calls.read(self._messages, 0, self.state.next_offset, wait=0))
+        if self._ahead:
+            self.end = self._ahead[-1].offset + 1
+
+    def wait(self, seconds: float) -> None:
+        """Return when there is a message behind those that were read, at the latest after `seconds`."""
+        self._calls.read(self._messages, 0, max(self.end, self.state.next_offset), wait=seconds, max_bytes=1)
+
+    def record(self, offset: int) -> Record:
+        if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:
+            return self._ahead[offset - self._ahead[0].offset]
+        return self._calls.topic(self._messages).partition(0)[offset]
+
+    def log_end(self) -> int:
+        return self._calls.topic(self._messages).partition(0).log_end_offset
+
+    def stats(self) -> LaneStats:
+        return self.state.stats(self.log_end(), 0)
+
+
+def _create(calls: BlockingCalls, topic: str) -> None:
+    try:
+        calls.create_topic(topic, 1, settings=_KEPT)
+    except RequestRefused as refusal:
+        if refusal.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise

@@ -1,0 +1,46 @@
+"""Values of settings by the fields of config classes: `socket.request.max.bytes` fills
+`socket_request_max_bytes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any, get_type_hints
+
+from logstore.broker.security.secret import Secret
+from logstore.errors import InvalidConfig
+
+
+def values_for(config: type[Any], settings: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Return, by the name of a setting that `config` has, its field and its value.
+
+    Raises `InvalidConfig` for a value of another type than the field's.
+    """
+    hints = get_type_hints(config)
+    found = {}
+    for each in fields(config):
+        name = each.name.replace("_", ".")
+        if name in settings:
+            found[name] = each.name, _value(name, settings[name], hints[each.name])
+    return found
+
+
+def _value(name: str, text: str, kind: Any) -> object:
+    if kind is str:
+        return text
+    if kind is Secret:
+        return Secret(text)
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise InvalidConfig(f"{name} is {text!r}; expected true or false")
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        try:
+            return kind(text)
+        except ValueError:
+            choices = ", ".join(str(member.value) for member in kind)
+            raise InvalidConfig(f"{name} is {text!r}; expected one of {choices}") from None
+    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal()):
+        raise InvalidConfig(f"{name} is {text!r}; expected a number")
+    return int(text)
