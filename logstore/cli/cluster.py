@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json, named_values
-from logstore.cli.serve import Settings
+from logstore.cli.serve import LogFile, Settings
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -29,17 +29,23 @@ def start_cluster(
         str,
         typer.Option("--metadata", metavar="URL", help="An existing store: zookeeper://host:port/chroot."),
     ] = "",
+    is_supervised: Annotated[
+        bool, typer.Option("--supervise/--no-supervise", help="Restart processes that die.")
+    ] = True,
     timeout: Patience = 60.0,
     as_json: Json = False,
 ) -> int:
     """Start brokers and their metadata store on free loopback ports; return when all are ready.
 
-    A cluster that is started again in the same directory keeps its ports and its data.
+    One more process restarts those that die, until `logstore cluster stop`; DIR/supervisor.log says so. A
+    cluster that is started again in the same directory keeps its ports and its data.
     """
     from logstore.cli.local_cluster import start
 
     given = named_values("--set", settings, may_repeat=True)
-    cluster = start(directory, nodes, given, patience_s=timeout, metadata=metadata)
+    cluster = start(
+        directory, nodes, given, patience_s=timeout, metadata=metadata, is_supervised=is_supervised
+    )
     if as_json:
         print_json(_facts(cluster))
     else:
@@ -54,13 +60,14 @@ def show_cluster(directory: Directory, as_json: Json = False) -> int:
     from logstore.cli.local_cluster import existing, is_running
 
     cluster = existing(directory)
-    running = {member.name: is_running(directory, member) for member in cluster.members}
+    running = {each.name: is_running(directory, each) for each in cluster.processes}
     if as_json:
         print_json({**_facts(cluster), "running": running})
     else:
-        for member in cluster.members:
-            state = f"running, process {member.pid}" if running[member.name] else "not running"
-            print(f"{member.name:10} 127.0.0.1:{member.port:<6} {state}")
+        for each in cluster.processes:
+            state = f"running, process {each.pid}" if running[each.name] else "not running"
+            address = f"127.0.0.1:{each.port}" if each.port else ""
+            print(f"{each.name:10} {address:15} {state}")
     return 0 if all(running.values()) else 1
 
 
@@ -77,10 +84,20 @@ def stop_cluster(directory: Directory, timeout: Patience = 60.0, as_json: Json =
     return 1 if killed else 0
 
 
+@app.command("supervise", hidden=True)
+def supervise_cluster(directory: Directory, log_file: LogFile = None) -> int:
+    """Restart the cluster's processes that die, until SIGTERM. `start` runs it."""
+    from logstore.broker.json_lines import log_as_json
+    from logstore.cli.supervising import supervise
+
+    log_as_json(log_file)
+    return supervise(directory)
+
+
 def _facts(cluster: LocalCluster) -> dict[str, object]:
     return {
         "bootstrap": cluster.bootstrap,
         "metadata": cluster.metadata,
         "http": [f"127.0.0.1:{node.http_port}" for node in cluster.nodes],
-        "pids": {member.name: member.pid for member in cluster.members},
+        "pids": {each.name: each.pid for each in cluster.processes},
     }

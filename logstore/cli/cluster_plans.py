@@ -45,6 +45,14 @@ def is_unavailable(cluster: Cluster, each: TopicPartition) -> bool:
     return state is None or state.leader not in cluster.brokers
 
 
+def is_led_as_preferred(cluster: Cluster, each: TopicPartition) -> bool:
+    """Whether the first replica of the list leads and is alive: there is nothing to elect."""
+    topic = cluster.topics.get(each.topic)
+    if topic is None or is_unavailable(cluster, each):
+        return False
+    return cluster.states[each].leader == topic.assignment.partitions[each.partition][0]
+
+
 # --- reassignment ---------------------------------------------------------------------------------
 
 Plan = dict[TopicPartition, tuple[int, ...]]

@@ -8,13 +8,14 @@ Each command reads everything anew. Decisions are in `cluster_plans.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
+from logstore.replication.controller.deletion import Deletion, replicas_in
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
@@ -89,8 +90,8 @@ class Cluster:
     topics: Mapping[str, Topic]
     states: Mapping[TopicPartition, LeaderAndIsr]
     controller: int | None
-    doomed: frozenset[str] = frozenset()
-    """Topics that are being deleted."""
+    doomed: Mapping[str, str] = field(default_factory=dict)
+    """Topics that are being deleted, and what each waits for; empty if that is unknown."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -119,8 +120,10 @@ def session(metadata: str) -> Iterator[Session]:
         yield opened
 
 
-def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Cluster:
+def read_cluster(session: Session, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
     """Read brokers, topics and states; with `topics`, only those: each partition takes a round trip.
+
+    With `settings`, the topics' own settings, too.
 
     Each node is consistent in itself; together they are not a snapshot.
     """
@@ -143,7 +146,7 @@ def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Clust
         except InvalidTopic as error:
             unreadable[layout.topic_path(name)] = str(error)
             continue
-        topic = _read_topic(session, name, unreadable)
+        topic = _read_topic(session, name, unreadable, settings=settings)
         if topic is None:
             continue
         known[name] = topic
@@ -155,25 +158,36 @@ def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Clust
                     states[each] = layout.parse_state(state.data)
     controller = session.read(Get(layout.CONTROLLER_PATH))
     holder = layout.parse_controller(controller.data) if controller.stat is not None else None
-    doomed = frozenset(session.read(Children(layout.DELETE_TOPICS_PATH)).children)
+    requested = session.read(Children(layout.DELETE_TOPICS_PATH)).children
+    doomed = {name: _awaited(name, known.get(name), brokers) for name in sorted(requested)}
     return Cluster(brokers, known, states, holder, doomed, unreadable)
 
 
-def _read_topic(session: Session, name: str, unreadable: dict[str, str]) -> Topic | None:
+def _awaited(name: str, topic: Topic | None, brokers: Collection[int]) -> str:
+    """Return what the deletion of a topic waits for, as far as the store tells: not who has confirmed."""
+    if topic is None:
+        return ""
+    node = topic.assignment
+    if moving := sorted(node.adding_replicas.keys() | node.removing_replicas.keys()):
+        return f"the reassignment of partitions {moving}"
+    deletion = Deletion(node.topic_id, replicas_in(name, node))
+    deletion.start(lambda replica: "" if replica.broker_id in brokers else "not alive")
+    return deletion.awaited
+
+
+def _read_topic(session: Session, name: str, unreadable: dict[str, str], *, settings: bool) -> Topic | None:
     path, config_path = layout.topic_path(name), layout.topic_config_path(name)
-    node, settings = session.read(Get(path)), session.read(Get(config_path))
+    node = session.read(Get(path))
     if node.stat is None:
         return None
     config: Mapping[str, str] = {}
-    with _reported(unreadable, config_path):
-        config = layout.parse_topic_config(settings.data) if settings.stat is not None else {}
+    config_version = -1
+    if settings and (found := session.read(Get(config_path))).stat is not None:
+        config_version = found.stat.version
+        with _reported(unreadable, config_path):
+            config = layout.parse_topic_config(found.data)
     with _reported(unreadable, path):
-        return Topic(
-            layout.parse_topic(node.data),
-            config,
-            node.stat.version,
-            settings.stat.version if settings.stat is not None else -1,
-        )
+        return Topic(layout.parse_topic(node.data), config, node.stat.version, config_version)
     return None
 
 

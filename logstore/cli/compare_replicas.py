@@ -5,15 +5,16 @@
 
 Replicas are compared batch by batch, from the highest log start to the highest checkpointed high
 watermark, as far as each one reaches. Below any replica's high watermark all must be equal, byte for byte.
-Above it they may differ. A replica that ends earlier lags; this is not damage. The command only reads,
-also while brokers write. Compacted logs may differ, since each replica compacts by itself: leave them out
-with `--topics`.
+Above it they may differ. A replica that ends earlier lags; this is not damage. Replicas compact
+independently: where the cleaner's checkpoint of one says that it was compacted, records are compared, and it
+may lack what compaction removes. The command only reads, also while brokers write.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
 
 class Replica(NamedTuple):
-    """A partition's directory, where its log starts and ends, and its high watermark."""
+    """A partition's directory, where its log starts and ends, its high watermark, what was compacted."""
 
     directory: str
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
+    cleaned_to: int
 
 
 class Difference(NamedTuple):
@@ -128,6 +130,7 @@ def _partitions(disk: Disk, directories: list[Path], topics: str | None) -> dict
 
 def _look(disk: Disk, directory: str) -> Replica:
     from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.cli.inspection import cleaned_end
     from logstore.log.reader import LogReader, checkpointed_offset
 
     reader = LogReader(directory, disk=disk)
@@ -135,12 +138,13 @@ def _look(disk: Disk, directory: str) -> Replica:
         pass
     start = max(reader.log_start_offset, checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT), 0)
     high_watermark = checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT)
-    return Replica(directory, start, max(reader.log_end_offset, start), high_watermark)
+    end, cleaned_to = max(reader.log_end_offset, start), cleaned_end(disk, directory)
+    return Replica(directory, start, end, high_watermark, cleaned_to)
 
 
 def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Difference | None:
     """Compare each replica with the longest one."""
-    from logstore.log.comparison import differences
+    from logstore.log.comparison import Cleaned, differences
 
     reference = max(replicas, key=lambda replica: replica.log_end_offset)
     committed = max(replica.high_watermark for replica in replicas)
@@ -151,18 +155,24 @@ def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Di
         end = min(replica.log_end_offset, reference.log_end_offset, committed)
         if end <= start:
             continue
-        batches = (_batches(disk, each, start, end) for each in (reference, replica))
-        found = next(differences(*batches), None)
+        ours, theirs = (_Batches(disk, each.directory, start) for each in (reference, replica))
+        cleaned = Cleaned(reference.cleaned_to, replica.cleaned_to)
+        found = next(differences(ours, theirs, cleaned, until=end), None)
         if found is not None:
             offset, what = found.first_offset, found.text
             return Difference(partition, reference.directory, replica.directory, offset, what)
     return None
 
 
-def _batches(disk: Disk, replica: Replica, start: int, end: int) -> Iterator[Batch]:
-    from logstore.log.reader import LogReader
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """The batches of a replica from `start` on, read anew by each iteration."""
 
-    for batch in LogReader(replica.directory, start_offset=start, disk=disk).batches():
-        if batch.base_offset >= end:
-            return
-        yield batch
+    disk: Disk
+    directory: str
+    start: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        from logstore.log.reader import LogReader
+
+        return LogReader(self.directory, start_offset=self.start, disk=self.disk).batches()

@@ -51,7 +51,7 @@ _KAFKA: Final = frozenset({Version.KAFKA_3_9, Version.KAFKA_4})
 
 
 class Effect(StrEnum):
-    """What a version does about a fact; see the module."""
+    """The reaction of a version to a fact; the module lists them."""
 
     REFUSES = "refuses"
     CUTS = "cuts"
@@ -61,7 +61,7 @@ class Effect(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What a version does about `path`."""
+    """The effect of `path` on a version."""
 
     effect: Effect
     path: str
@@ -291,6 +291,7 @@ def _file_names(place: _Place, version: Version) -> Iterator[Finding]:
 
 
 def _our_files(place: _Place, version: Version) -> Iterator[Finding]:
+    from logstore.log.cursor_file import CURSORS_FILE
     from logstore.log.losses import LOST_DIRECTORY, Quarantine
 
     seals = sum(name.endswith(".seal") for name in place.files)
@@ -298,6 +299,9 @@ def _our_files(place: _Place, version: Version) -> Iterator[Finding]:
         if seals:
             text = f"{seals} seals are ignored and kept; they are stale once the broker compacts or deletes"
             yield Finding(Effect.NOTE, place.path, text)
+        if CURSORS_FILE in place.files:
+            text = "cursors are ignored and kept; a broker's retention does not look at them"
+            yield Finding(Effect.NOTE, f"{place.path}/{CURSORS_FILE}", text)
         if LOST_DIRECTORY in place.directories:
             text = "quarantine is ignored and kept, until the topic is deleted"
             yield Finding(Effect.NOTE, f"{place.path}/{LOST_DIRECTORY}", text)

@@ -4,13 +4,16 @@
     diff A B --json       one object for each difference, then the totals
 
 Both are directories of one partition, of Kafka or of logstore, that no process writes to. Damage does not end
-the comparison: sound batches behind it are compared, and offsets that only the other copy has say so. Exit
-code 0 if both hold the same records in the same batches and epochs, 1 if not, 2 if one of them holds no log.
+the comparison: sound batches behind it are compared, and offsets that only the other copy has say so. What
+compaction removed from one copy is no difference: the cleaner's checkpoint beside a copy says that it was
+compacted, or `--compacted` does. Exit code 0 if both hold the same records in the same batches and epochs, 1
+if not, 2 if one of them holds no log.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -43,10 +46,15 @@ def diff(
         Encoding,
         typer.Option(help="Of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
     ] = Encoding.UTF8,
+    compacted: Annotated[
+        bool,
+        typer.Option("--compacted", help="The topic is compacted, even if no cleaner's checkpoint is there."),
+    ] = False,
 ) -> int:
     """Compare two copies of a partition record by record; exit 1 if they differ."""
+    from logstore.cli.inspection import cleaned_end
     from logstore.disk.files import OsDisk
-    from logstore.log.comparison import differences
+    from logstore.log.comparison import Cleaned, differences
     from logstore.log.sound_batches import SoundBatches
 
     disk = OsDisk()
@@ -55,7 +63,8 @@ def diff(
         require_log(disk, path)
     count = 0
     with closing(SoundBatches(disk, paths[0])) as a, closing(SoundBatches(disk, paths[1])) as b:
-        starts = [_start(disk, each) for each in (a, b)]
+        cleaned = Cleaned(*(cleaned_end(disk, path, is_compacted=compacted) for path in paths))
+        starts = [_start(disk, each, end) for each, end in zip((a, b), cleaned, strict=True)]
         for name, each, start in zip("AB", (a, b), starts, strict=True):
             if not as_json:
                 print(f"{name}  {each.directory}: offsets {start} to {each.end_offset - 1}")
@@ -64,7 +73,7 @@ def diff(
             count += 1
             _tell_start(starts, as_json=as_json)
         start = max(starts)
-        for found in differences(_from(a, start), _from(b, start)):
+        for found in differences(_From(a, start), _From(b, start), cleaned):
             count += 1
             told = found._replace(text=_with_damage(found, a, b))
             if as_json:
@@ -80,15 +89,25 @@ def diff(
     return 1 if count else 0
 
 
-def _start(disk: Disk, sound: SoundBatches) -> int:
+def _start(disk: Disk, sound: SoundBatches, cleaned: int) -> int:
+    """Return where a copy begins: at its first batch, or below it if compaction may have removed others."""
     from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT
+    from logstore.cli.inspection import segment_offsets
     from logstore.log.reader import checkpointed_offset
 
-    return max(sound.start_offset, checkpointed_offset(disk, sound.directory, LOG_START_OFFSET_CHECKPOINT))
+    first = segment_offsets(disk, sound.directory)[0] if cleaned else sound.start_offset
+    return max(first, checkpointed_offset(disk, sound.directory, LOG_START_OFFSET_CHECKPOINT))
 
 
-def _from(sound: SoundBatches, start: int) -> Iterator[Batch]:
-    return (batch for batch in sound if batch.last_offset >= start)
+@dataclass(frozen=True, slots=True)
+class _From:
+    """The sound batches from offset `start` on, read anew by each iteration."""
+
+    sound: SoundBatches
+    start: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (batch for batch in self.sound if batch.last_offset >= self.start)
 
 
 def _tell_damage(name: str, sound: SoundBatches) -> None:

@@ -19,6 +19,7 @@ from logstore.errors import CorruptBatch
 from logstore.format.batch import Batch, TimestampType, walk
 from logstore.format.record import Record
 from logstore.format.state_records import decode_control
+from logstore.log.cursor_file import parse_cursors
 from logstore.log.producer_state import ProducerEntry, decode_snapshot
 from logstore.segment.seal import Seal, decode_seal
 from logstore.segment.transaction_index import TransactionIndex
@@ -68,7 +69,7 @@ def _texts(key: object) -> list[str]:
 
 
 class Shown(NamedTuple):
-    """What is shown of a log, and how."""
+    """The records of a log to show, and how to show them."""
 
     records: bool
     decoders: Decoders
@@ -171,6 +172,12 @@ def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
                 yield {"epoch": epoch, "start_offset": start_offset}
         case Kind.PARTITION_METADATA:
             yield {"topic_id": parse_partition_metadata(data)}
+        case Kind.CURSORS:
+            found = parse_cursors(data)
+            for name, offset in found.offsets.items():
+                yield {"cursor": name, "offset": offset}
+            for number in found.unreadable:
+                yield {"unreadable_line": number}
         case Kind.META_PROPERTIES:
             yield dict(parse_properties(data, path=META_PROPERTIES))
         case Kind.CLEAN_SHUTDOWN:

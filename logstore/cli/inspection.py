@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -24,6 +25,8 @@ from logstore.checkpoint.entry_files import (
 from logstore.checkpoint.identity import META_PROPERTIES, PARTITION_METADATA
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
+from logstore.log.cursor_file import CURSORS_FILE
+from logstore.log.reader import checkpointed_offset
 from logstore.segment.damage import find_batch
 from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
 from logstore.segment.scan import CHUNK_BYTES, Fault, scan
@@ -45,6 +48,7 @@ class Kind(StrEnum):
     OFFSET_CHECKPOINT = "offset-checkpoint"
     EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
     PARTITION_METADATA = "partition.metadata"
+    CURSORS = "cursors"
     META_PROPERTIES = "meta.properties"
     CLEAN_SHUTDOWN = "clean-shutdown"
     METADATA_SNAPSHOT = "checkpoint"
@@ -64,6 +68,7 @@ _NAMED: Final = {
     "cleaner-offset-checkpoint": Kind.OFFSET_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT: Kind.EPOCH_CHECKPOINT,
     PARTITION_METADATA: Kind.PARTITION_METADATA,
+    CURSORS_FILE: Kind.CURSORS,
     META_PROPERTIES: Kind.META_PROPERTIES,
     CLEAN_SHUTDOWN_FILE: Kind.CLEAN_SHUTDOWN,
     "bootstrap.checkpoint": Kind.METADATA_SNAPSHOT,
@@ -183,6 +188,17 @@ def segment_offsets(disk: Disk, directory: str) -> list[int]:
     """Return the base offsets of the live segments, ascending."""
     roles = (role_of(entry.name) for entry in disk.scan(directory) if not entry.is_directory)
     return sorted(role.base_offset for role in roles if role and role.kind is Kind.LOG and not role.state)
+
+
+def cleaned_end(disk: Disk, directory: str, *, is_compacted: bool = False) -> int:
+    """Return the offset below which a copy of a partition may have been compacted; 0 if it never was.
+
+    The cleaner's checkpoint tells, unless the caller knows that the topic `is_compacted`. It may lag behind
+    the files if the owner was killed, but the last segment is never compacted.
+    """
+    if is_compacted or checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT) > 0:
+        return max(segment_offsets(disk, directory), default=0)
+    return 0
 
 
 def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, int]]:

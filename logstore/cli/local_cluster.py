@@ -3,8 +3,10 @@
     DIR/cluster.json             ports and process ids of the store and of each broker
     DIR/metadata/                the store's journal and snapshot
     DIR/node-<n>/                a broker's log dir
-    DIR/node-<n>.out, .err       a broker's output: the line when it was ready, and errors
+    DIR/node-<n>.log             a broker's log, rotated
+    DIR/node-<n>.out, .err       its output: the line when it was ready; why it could not start
     DIR/node-<n>.state-changes   its decisions
+    DIR/supervisor.log           what the supervisor has restarted (`supervising.py`)
 
 The processes outlive the command. Ports are chosen at the first start and kept.
 """
@@ -25,6 +27,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 FILE = "cluster.json"
 _STORE = "metadata"
+SUPERVISOR = "supervisor"
 _POLL_S = 0.02
 
 
@@ -46,12 +49,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """The content of `cluster.json`. `store` is None if the metadata store is an external one."""
+    """The content of `cluster.json`. `store` is None if the metadata store is an external one.
+
+    `supervisor` is None if nobody restarts what has died.
+    """
 
     metadata: str
     store: Member | None
     nodes: tuple[Member, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
+    supervisor: Member | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -59,8 +66,13 @@ class LocalCluster:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All processes, in the order in which they start."""
+        """The store and the brokers, in the order in which they start."""
         return self.nodes if self.store is None else (self.store, *self.nodes)
+
+    @property
+    def processes(self) -> tuple[Member, ...]:
+        """All of them, the supervisor too."""
+        return self.members if self.supervisor is None else (*self.members, self.supervisor)
 
     def with_member(self, member: Member) -> LocalCluster:
         """Return a copy with `member` in place of the one with its name."""
@@ -75,7 +87,8 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
         found = json.loads((directory / FILE).read_text())
         nodes = tuple(Member(**each) for each in found["nodes"])
         store = Member(**found["store"]) if found["store"] is not None else None
-        return LocalCluster(found["metadata"], store, nodes, found["settings"])
+        supervisor = Member(**found["supervisor"]) if found.get("supervisor") is not None else None
+        return LocalCluster(found["metadata"], store, nodes, found["settings"], supervisor)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -83,14 +96,21 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
 
 
 def start(
-    directory: Path, count: int, settings: Mapping[str, str], *, patience_s: float, metadata: str = ""
+    directory: Path,
+    count: int,
+    settings: Mapping[str, str],
+    *,
+    patience_s: float,
+    metadata: str = "",
+    is_supervised: bool = False,
 ) -> LocalCluster:
     """Start a cluster with the store at `metadata`, or with its own, and wait until it is ready.
 
-    Raises `ClusterFailed`; then no process is left running.
+    With `is_supervised` one more process restarts members that die, until `stop`. Raises `ClusterFailed`;
+    then no process is left running.
     """
     cluster = read_cluster_file(directory)
-    if cluster is not None and any(is_running(directory, member) for member in cluster.members):
+    if cluster is not None and any(is_running(directory, each) for each in cluster.processes):
         raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
     if cluster is not None and len(cluster.nodes) != count:
         raise ClusterFailed(
@@ -102,7 +122,11 @@ def start(
     try:
         if cluster.store is not None:
             launch(directory, [cluster.store.name], patience_s=patience_s)
-        return launch(directory, [node.name for node in cluster.nodes], patience_s=patience_s)
+        cluster = launch(directory, [node.name for node in cluster.nodes], patience_s=patience_s)
+        supervisor = _supervise(directory) if is_supervised else None
+        cluster = replace(cluster, supervisor=supervisor)
+        _write(directory, cluster)
+        return cluster
     except BaseException:
         stop(directory, patience_s=0)
         raise
@@ -110,11 +134,17 @@ def start(
 
 def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> LocalCluster:
     """Start these members of a cluster and wait until they are ready. Raises `ClusterFailed`."""
+    cluster = relaunch(directory, names)
+    _wait_for(directory, [each for each in cluster.members if each.name in names], patience_s)
+    return cluster
+
+
+def relaunch(directory: Path, names: Sequence[str]) -> LocalCluster:
+    """Start these members of a cluster. Raises `ClusterFailed` if there is no cluster, and `OSError`."""
     cluster = existing(directory)
     for member in [each for each in cluster.members if each.name in names]:
         cluster = cluster.with_member(_launched(directory, cluster, member))
         _write(directory, cluster)
-    _wait_for(directory, [each for each in cluster.members if each.name in names], patience_s)
     return cluster
 
 
@@ -126,11 +156,14 @@ def send_signal(directory: Path, name: str, number: signal.Signals) -> None:
 
 
 def stop(directory: Path, *, patience_s: float) -> list[str]:
-    """Stop the brokers in order, then the store; return the members that had to be killed.
+    """Stop the supervisor, the brokers in order, then the store; return those that had to be killed.
 
     Raises `ClusterFailed` if there is no cluster.
     """
-    cluster = existing(directory)
+    supervisor = existing(directory).supervisor
+    if supervisor is not None:
+        _end(directory, [supervisor], patience_s)
+    cluster = replace(existing(directory), supervisor=None)  # it may have restarted one until now
     killed = _end(directory, cluster.nodes, patience_s)
     if cluster.store is not None:
         killed += _end(directory, [cluster.store], patience_s)
@@ -215,9 +248,21 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         command += ["--metadata", cluster.metadata, "--state-change-log", f"{home}.state-changes"]
         for name, value in {**_defaults(len(cluster.nodes)), **cluster.settings}.items():
             command += ["--set", f"{name}={value}"]
+    return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home))
+
+
+def _supervise(directory: Path) -> Member:
+    member = Member(SUPERVISOR, 0)
+    home = _home(directory, member)
+    command = [sys.executable, "-m", "logstore.cli.main", "cluster", "supervise", str(directory.resolve())]
+    return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home))
+
+
+def _spawned(command: list[str], home: Path) -> int:
+    """Start a process whose output goes to files beside `home`; return its id."""
     new, more = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, os.O_WRONLY | os.O_CREAT | os.O_APPEND
     # Not `subprocess`, which waits for its children: these outlive the command.
-    pid = os.posix_spawn(
+    return os.posix_spawn(
         sys.executable,
         command,
         os.environ,
@@ -228,7 +273,6 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         ],
         setsid=True,
     )
-    return replace(member, pid=pid)
 
 
 def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> None:
@@ -237,12 +281,12 @@ def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> 
     def are_ready() -> bool:
         for member in members:
             if not is_running(directory, member):
-                raise ClusterFailed(f"{member.name} ended: {_last_error_line(directory, member)}")
+                raise ClusterFailed(f"{member.name} ended: {last_line(directory, member)}")
         return all(_is_ready(directory, member) for member in members)
 
     if not _until(are_ready, patience_s):
         late = [member.name for member in members if not _is_ready(directory, member)]
-        raise ClusterFailed(f"{', '.join(late)} not ready in {patience_s:g} s; see {directory}/*.err")
+        raise ClusterFailed(f"{', '.join(late)} not ready in {patience_s:g} s; see {directory}/*.log")
 
 
 def _is_ready(directory: Path, member: Member) -> bool:
@@ -252,9 +296,13 @@ def _is_ready(directory: Path, member: Member) -> bool:
         return False
 
 
-def _last_error_line(directory: Path, member: Member) -> str:
-    lines = Path(f"{_home(directory, member)}.err").read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "no output"
+def last_line(directory: Path, member: Member) -> str:
+    for suffix in ("err", "log"):
+        path = Path(f"{_home(directory, member)}.{suffix}")
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        if lines:
+            return lines[-1]
+    return "no output"
 
 
 def _end(directory: Path, members: Sequence[Member], patience_s: float) -> list[str]:

@@ -20,34 +20,51 @@ if not __debug__:
     sys.exit("logstore: refuses to run under python -O, which removes checks that protect data; omit -O")
 
 try:
-    import typer
-except ModuleNotFoundError:
-    sys.exit(
-        "logstore: the command line needs packages that are not installed: pip install 'pylogstore[cli]'"
+    try:
+        import typer
+    except ModuleNotFoundError:
+        sys.exit(
+            "logstore: the command line needs packages that are not installed: pip install 'pylogstore[cli]'"
+        )
+    from logstore.cli import (
+        acls,
+        administration,
+        adopt,
+        append,
+        cat,
+        certs,
+        cluster,
+        compare_replicas,
+        compat,
+        cursors,
+        demo,
+        diff,
+        dump,
+        durability,
+        elect,
+        groups,
+        handed_on,
+        health,
+        lost,
+        merge_state_changes,
+        queue,
+        quotas,
+        reassign,
+        recover,
+        salvage,
+        scrub,
+        security,
+        serve,
+        snapshot,
+        story,
+        timeline,
+        topics,
+        users,
+        verify,
     )
+except KeyboardInterrupt:
+    sys.exit(130)  # as later: no trace
 
-from logstore.cli import (
-    adopt,
-    append,
-    cat,
-    cluster,
-    compare_replicas,
-    compat,
-    demo,
-    diff,
-    dump,
-    elect,
-    handed_on,
-    lost,
-    merge_state_changes,
-    reassign,
-    recover,
-    salvage,
-    serve,
-    snapshot,
-    topics,
-    verify,
-)
 from logstore.cli.terminal import print_error
 from logstore.version import VERSION
 
@@ -68,6 +85,7 @@ for verb in (
     dump.dump,
     verify.verify,
     recover.recover,
+    scrub.scrub,
     salvage.salvage,
     snapshot.snapshot,
     snapshot.restore,
@@ -75,18 +93,35 @@ for verb in (
     append.append,
     cat.cat,
     lost.lost,
+    durability.durability,
+    cursors.cursors,
+    health.health,
+    health.why,
     elect.elect_preferred,
+    administration.offsets,
+    administration.delete_records,
     diff.diff,
     compat.compat,
+    story.story,
+    timeline.timeline,
     compare_replicas.compare_replicas,
     merge_state_changes.merge_state_changes,
     serve.serve,
     serve.metadata_store,
+    certs.certs,
 ):
     app.command()(verb)
 app.command(context_settings=handed_on.ANYTHING)(handed_on.pipeline)
 app.command(context_settings=handed_on.ANYTHING)(handed_on.simulate)
+app.add_typer(queue.app, name="queue")
 app.add_typer(topics.app, name="topics")
+app.add_typer(groups.app, name="groups")
+app.add_typer(administration.brokers, name="brokers")
+app.add_typer(administration.configs, name="configs")
+app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
+app.add_typer(quotas.app, name="quotas")
+app.add_typer(security.app, name="security")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(cluster.app, name="cluster")
 

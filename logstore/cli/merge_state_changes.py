@@ -55,7 +55,7 @@ def merge_state_changes(
     files = _files(logs, logs_regex, directory)
     wanted = Wanted(
         frozenset() if topic is None else frozenset((topic,)),
-        _partitions(partitions, topic),
+        partitions_wanted(partitions, topic),
         _time("--start-time", start_time, ""),
         _time("--end-time", end_time, "~"),
     )
@@ -90,7 +90,8 @@ def _files(logs: list[Path] | None, regex: str | None, directory: Path) -> list[
     return files
 
 
-def _partitions(text: str | None, topic: str | None) -> frozenset[int]:
+def partitions_wanted(text: str | None, topic: str | None) -> frozenset[int]:
+    """Return the numbers of `--partitions`; empty for all. Raises `typer.BadParameter`."""
     if text is None:
         return frozenset()
     if topic is None:

@@ -1,8 +1,4 @@
-"""Shared parts of the operators' verbs: options, settings, writes to the metadata store, waiting.
-
-A write whose reply is lost is not repeated: the command reports that and names the command that shows the
-outcome.
-"""
+"""Shared parts of the operators' verbs: options, settings, security, waiting."""
 
 from __future__ import annotations
 
@@ -13,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.terminal import print_error
-
 if TYPE_CHECKING:
+    from logstore.broker.security.client import ClientSecurity
     from logstore.disk.files import Disk
-    from logstore.replication.metastore.operations import Outcome
 
 Metadata = Annotated[
     str,
@@ -32,6 +26,10 @@ PartitionDir = Annotated[
 LogDirs = Annotated[
     list[Path],
     typer.Argument(metavar="DIR...", help="Log dirs or partitions.", exists=True, file_okay=False),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", metavar="FILE", help="Properties of Kafka's clients: TLS."),
 ]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")
@@ -60,20 +58,18 @@ def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = Fal
     return settings
 
 
-def is_written(outcome: Outcome, what: str, how_to_look: str) -> bool:
-    """Whether the store accepted a write; prints an error if not."""
-    from logstore.replication.metastore.operations import StoreError
+def security_of(command_config: Path | None) -> ClientSecurity | None:
+    """Return the security that a file of client properties asks for. Raises `InvalidConfig`."""
+    from logstore.broker.security.client import client_security
+    from logstore.checkpoint.identity import parse_properties
 
-    match outcome.error:
-        case None:
-            return True
-        case StoreError.CONNECTION_LOSS:
-            print_error(f"{what}: the reply was lost, so the outcome is unknown; check it with {how_to_look}")
-        case StoreError.BAD_VERSION | StoreError.NODE_EXISTS | StoreError.NO_NODE:
-            print_error(f"{what}: another program changed it meanwhile; nothing was written, try again")
-        case error:
-            print_error(f"{what}: the metadata store refused it: {error.value}")
-    return False
+    if command_config is None:
+        return None
+    try:
+        found = parse_properties(command_config.read_bytes(), path=str(command_config))
+    except OSError as error:
+        raise typer.BadParameter(f"--command-config: {error}") from error
+    return client_security(found)
 
 
 def wait_until(seconds: float, holds: Callable[[], bool]) -> bool:

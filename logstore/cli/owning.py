@@ -38,15 +38,21 @@ def load_unclean(
     """Load the log as its owner would after an unclean stop. Raises as `recovery.load`."""
     import time
 
-    from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.checkpoint.entry_files import (
+        CLEANER_OFFSET_CHECKPOINT,
+        HIGH_WATERMARK_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+    )
     from logstore.config import LogConfig
     from logstore.log.reader import checkpointed_offset
     from logstore.log.recovery import load
 
+    # The topic's settings are not in the directory; the checkpoint of its cleaner is.
+    is_compacted = checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT) > 0
     return load(
         disk,
         directory,
-        LogConfig(),
+        LogConfig(cleanup_policy="compact" if is_compacted else "delete"),
         is_clean=False,
         recovery_point=recovery_point,
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),

@@ -1,27 +1,31 @@
 """`logstore reassign …`: move replicas between brokers: propose, execute, verify, cancel.
 
 generate   topics + brokers ─▶ the current assignment (keep it: it rolls back) and a proposed one
-execute    a plan ─▶ the node /admin/reassign_partitions, which the controller carries out
+execute    a plan ─▶ the controller carries it out: asked by brokers, or by a node of the metadata store
 verify     a plan ─▶ the result for each partition; exit code 1 while any is not as planned
 cancel     partitions under way go back to their previous replicas, in their order
+list       the partitions under way, and those that are requested and have not begun
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.operating import Json, Metadata, Wait, is_written, wait_until
+from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
+from logstore.cli.operator import Bootstrap, Metadata, Operator, operator
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_plans import Plan, Standing
-    from logstore.cli.cluster_state import Cluster, Session
+    from logstore.cli.cluster_state import Cluster
     from logstore.disk.topic_partition import TopicPartition
 
 app = typer.Typer(help="Move replicas between brokers.", no_args_is_help=True)
+
+_FAILED_LOOKS: Final = 40
 
 PlanFile = Annotated[
     Path,
@@ -42,9 +46,11 @@ TopicsFile = Annotated[
 
 @app.command()
 def generate(
-    metadata: Metadata,
     topics_file: TopicsFile,
     brokers: Annotated[str, typer.Option("--broker-list", metavar="1,2,3", help="Target brokers.")],
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -52,7 +58,6 @@ def generate(
     import random
 
     from logstore.cli.cluster_plans import current_plan, encode_plan, parse_topics_to_move, proposal
-    from logstore.cli.cluster_state import read_cluster, session
 
     names = parse_topics_to_move(topics_file.read_text())
     try:
@@ -61,8 +66,8 @@ def generate(
         raise typer.BadParameter(
             f"--broker-list: {brokers!r} is not a list of broker ids like 1,2,3"
         ) from error
-    with session(metadata) as opened:
-        cluster = read_cluster(opened, names)
+    with operator(metadata, bootstrap, command_config) as to:
+        cluster = to.read(names)
     draw = random.SystemRandom()
     start, shift = draw.randrange(len(ids)), draw.randrange(len(ids))
     plan = proposal(cluster, names, ids, with_racks=not disable_rack_aware, start=start, shift=shift)
@@ -76,8 +81,10 @@ def generate(
 
 @app.command()
 def execute(
-    metadata: Metadata,
     plan_file: PlanFile,
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     additional: Annotated[
         bool,
         typer.Option("--additional", help="Add to a reassignment that is under way; the later plan wins."),
@@ -87,11 +94,10 @@ def execute(
 ) -> int:
     """Ask the controller to carry a plan out."""
     from logstore.cli.cluster_plans import BadPlan, encode_plan, parse_plan
-    from logstore.cli.cluster_state import read_cluster, session
 
     plan = parse_plan(plan_file.read_text())
-    with session(metadata) as opened:
-        cluster = read_cluster(opened, {each.topic for each in plan})
+    with operator(metadata, bootstrap, command_config) as to:
+        cluster = to.read({each.topic for each in plan})
         current = dict(cluster.partitions())
         for each in plan:
             if each not in current:
@@ -106,11 +112,8 @@ def execute(
         rollback = encode_plan({each: current[each] for each in known})
         shown = f'{{"rollback": {rollback}}}' if as_json else _kept(rollback)
         print(shown, flush=True)
-        if not _is_requested(
-            opened, known, "the reassignment", "logstore reassign verify", may_join=additional
-        ):
-            return 1
-        return _wait_for(opened, known, wait) if wait else int(len(known) < len(plan))
+        to.move(known, may_join=additional)
+        return _wait_for(to, known, wait) if wait else int(len(known) < len(plan))
 
 
 def _kept(rollback: str) -> str:
@@ -118,14 +121,20 @@ def _kept(rollback: str) -> str:
 
 
 @app.command()
-def verify(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0, as_json: Json = False) -> int:
+def verify(
+    plan_file: PlanFile,
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    wait: Wait = 0.0,
+    as_json: Json = False,
+) -> int:
     """Show the result of a plan for each partition."""
     from logstore.cli.cluster_plans import Standing, parse_plan
-    from logstore.cli.cluster_state import session
 
     plan = parse_plan(plan_file.read_text())
-    with session(metadata) as opened:
-        cluster, standings = _look(opened, plan, wait)
+    with operator(metadata, bootstrap, command_config) as to:
+        cluster, standings = _look(to, plan, wait)
     current = dict(cluster.partitions())
     for each, standing in sorted(standings.items()):
         wanted, found = list(plan[each]), list(current.get(each, ()))
@@ -139,80 +148,85 @@ def verify(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0, as_json: J
 
 
 @app.command()
-def cancel(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0) -> int:
+def cancel(
+    plan_file: PlanFile,
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    wait: Wait = 0.0,
+) -> int:
     """Move the partitions of a plan that are under way back to their previous replicas."""
     from logstore.cli.cluster_plans import parse_plan, previous_replicas
-    from logstore.cli.cluster_state import read_cluster, session
 
     plan = parse_plan(plan_file.read_text())
-    with session(metadata) as opened:
-        cluster = read_cluster(opened, {each.topic for each in plan})
+    with operator(metadata, bootstrap, command_config) as to:
+        cluster = to.read({each.topic for each in plan})
         before = {each: previous_replicas(cluster, each) for each in plan}
         back = {each: replicas for each, replicas in before.items() if replicas is not None}
         if not back:
             print_error("none of these partitions is being reassigned")
             return 1
-        if not _is_requested(opened, back, "the cancellation", "logstore topics describe"):
-            return 1
-        return _wait_for(opened, back, wait) if wait else 0
+        to.move_back(back)
+        return _wait_for(to, back, wait) if wait else 0
 
 
-def _is_requested(
-    opened: Session, wanted: Plan, what: str, how_to_look: str, *, may_join: bool = True
-) -> bool:
-    """Write the node that the controller carries out, or add to it; return whether that succeeded."""
-    from logstore.replication.metastore import layout
-    from logstore.replication.metastore.operations import Create, Get, Set
-
-    path = layout.REASSIGNMENT_PATH
-    node = opened.read(Get(path))
-    if node.stat is None:
-        write: Create | Set = Create(path, layout.encode_reassignment(wanted), make_parents=True)
-    elif may_join:
-        merged = {**layout.parse_reassignment(node.data), **wanted}
-        write = Set(path, layout.encode_reassignment(merged), node.stat.version)
-    else:
-        print_error("a reassignment is under way: try again when it is over, or add to it with --additional")
-        return False
-    return is_written(opened.call(write), what, how_to_look)
-
-
-def _listed(opened: Session) -> frozenset[TopicPartition]:
-    from logstore.replication.metastore import layout
-    from logstore.replication.metastore.errors import CorruptMetadata
-    from logstore.replication.metastore.operations import Get
-
-    node = opened.read(Get(layout.REASSIGNMENT_PATH))
-    if node.stat is None:
-        return frozenset()
-    try:
-        return frozenset(layout.parse_reassignment(node.data))
-    except CorruptMetadata:
-        return frozenset()  # the controller treats such a node as empty, too
+@app.command("list")
+def list_reassignments(
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """List the reassignments that are requested or under way."""
+    with operator(metadata, bootstrap, command_config) as to:
+        requested = to.moving()
+        cluster = to.read()
+    found = 0
+    for each, replicas in cluster.partitions():
+        known = cluster.topics[each.topic].assignment
+        adding = known.adding_replicas.get(each.partition, ())
+        removing = known.removing_replicas.get(each.partition, ())
+        if not adding and not removing and each not in requested:
+            continue
+        found += 1
+        lists = {"replicas": list(replicas), "adding": list(adding), "removing": list(removing)}
+        if as_json:
+            print_json({"topic": each.topic, "partition": each.partition, **lists})
+        else:
+            ids = (f"{name} {','.join(map(str, of)) or '-'}" for name, of in lists.items())
+            print(f"{each}  {'  '.join(ids)}{'' if adding or removing else '  not begun'}")
+    if not found and not as_json:
+        print("no reassignment is under way")
+    return 0
 
 
-def _look(opened: Session, plan: Plan, seconds: float) -> tuple[Cluster, dict[TopicPartition, Standing]]:
-    """Read the cluster until nothing of the plan is in progress, or `seconds` have passed."""
+def _look(to: Operator, plan: Plan, seconds: float) -> tuple[Cluster, dict[TopicPartition, Standing]]:
+    """Read the cluster until nothing of the plan is in progress, or `seconds` have passed.
+
+    A broker may not know yet what the controller has completed: a plan has failed if it looks so each time.
+    """
     from logstore.cli.cluster_plans import Standing, standing
-    from logstore.cli.cluster_state import read_cluster
 
     looks: list[tuple[Cluster, dict[TopicPartition, Standing]]] = []
 
     def is_settled() -> bool:
-        listed = _listed(opened)
-        cluster = read_cluster(opened, {each.topic for each in plan})
+        listed = to.moving()
+        cluster = to.read({each.topic for each in plan})
         standings = {each: standing(cluster, each, wanted, listed) for each, wanted in plan.items()}
-        looks[:] = [(cluster, standings)]
-        return Standing.IN_PROGRESS not in standings.values()
+        looks.append((cluster, standings))
+        if Standing.IN_PROGRESS in standings.values():
+            looks[:] = looks[-1:]
+            return False
+        return Standing.FAILED not in standings.values() or len(looks) >= _FAILED_LOOKS
 
     wait_until(seconds, is_settled)
-    return looks[0]
+    return looks[-1]
 
 
-def _wait_for(opened: Session, plan: Plan, seconds: float) -> int:
+def _wait_for(to: Operator, plan: Plan, seconds: float) -> int:
     from logstore.cli.cluster_plans import Standing
 
-    _, standings = _look(opened, plan, seconds)
+    _, standings = _look(to, plan, seconds)
     if Standing.IN_PROGRESS in standings.values():
         print_error(f"still in progress after {seconds:g} s; logstore reassign verify shows it")
     return _exit_code(standings)

@@ -159,14 +159,9 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
 
 def _rebuilt(loaded: LoadedLog) -> list[str]:
     """The rebuilt indexes, including those that were rebuilt only when their entries were counted."""
-    from logstore.segment.indexes import OffsetIndex, TimeIndex
-    from logstore.segment.segment import file_name
-
     rebuilt = dict.fromkeys(loaded.report.rebuilt)
-    for base_offset, segment in loaded.segments.items():
-        if segment.indexes.were_rebuilt:
-            names = (file_name(base_offset, index.suffix) for index in (OffsetIndex, TimeIndex))
-            rebuilt.update(dict.fromkeys(names))
+    for segment in loaded.segments.values():
+        rebuilt.update(dict.fromkeys(damage.file for damage in segment.indexes.rebuilt))
     return list(rebuilt)
 
 

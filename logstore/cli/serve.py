@@ -21,6 +21,12 @@ Settings = Annotated[
 ]
 
 
+LogFile = Annotated[
+    str | None,
+    typer.Option("--log-file", metavar="FILE", help="Log here, rotated at 16 MiB, and not to stderr."),
+]
+
+
 def serve(
     node_id: Annotated[
         int | None, typer.Option("--node-id", help="This broker's unique number, 0 or more.")
@@ -60,11 +66,18 @@ def serve(
             "--state-change-log", metavar="FILE", help="Log every decision about a partition, one line each."
         ),
     ] = None,
+    log_file: LogFile = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Give everyone on the network full access, without TLS or a login."),
+    ] = False,
 ) -> int:
     """Run one broker with Kafka's protocol. It prints a line of JSON when it is ready.
 
     SIGTERM shuts it down in order: its leaderships move to other brokers first.
     """
+    from dataclasses import replace
+
     from logstore.broker.process import run
 
     options = _options(
@@ -76,11 +89,12 @@ def serve(
             "advertise": advertise,
             "http": http,
             "state.change.log": state_change_log,
+            "log.file": log_file,
         },
-        _read_properties(config) if config is not None else {},
+        read_properties(config) if config is not None else {},
         named_values("--set", settings, may_repeat=True),
     )
-    return run(options)
+    return run(replace(options, insecure=insecure))
 
 
 def metadata_store(
@@ -88,6 +102,7 @@ def metadata_store(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Listener for brokers; port 0: any.")
     ] = "127.0.0.1:2181",
+    log_file: LogFile = None,
 ) -> int:
     """Run a metadata store for the brokers of one host, which reach it as zookeeper://HOST:PORT.
 
@@ -95,7 +110,7 @@ def metadata_store(
     """
     from logstore.broker.metadata.process import run
 
-    return run(str(directory), _address(listen, "--listen"))
+    return run(str(directory), _address(listen, "--listen"), log_file=log_file)
 
 
 def _options(
@@ -106,6 +121,10 @@ def _options(
     from logstore.broker.properties import split_properties
 
     listening, rest = split_properties({**properties, **settings})
+    if "listeners" in rest and (named["listen"] or named["advertise"]):
+        raise typer.BadParameter(
+            "--listen and --advertise are for a single plain listener; set listeners only"
+        )
     given = {**listening, **{name: value for name, value in named.items() if value is not None}}
     for name, option in (("node.id", "--node-id"), ("listen", "--listen"), ("log.dirs", "--log-dirs")):
         if name not in given:
@@ -121,6 +140,7 @@ def _options(
         advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
         http=_address(given["http"], "--http") if "http" in given else None,
         state_change_log=given.get("state.change.log"),
+        log_file=given.get("log.file"),
         settings=rest,
     )
 
@@ -134,7 +154,8 @@ def _address(text: str, option: str) -> Address:
         raise typer.BadParameter(f"{option}: {error}") from error
 
 
-def _read_properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path) -> dict[str, str]:
+    """Return the settings of a properties file. Raises `CorruptCheckpoint` for a malformed one."""
     from logstore.checkpoint.identity import parse_properties
 
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from enum import StrEnum
 
 
@@ -24,6 +26,26 @@ def print_json(fact: object) -> None:
     import json
 
     sys.stdout.write(json.dumps(fact, separators=(", ", ": ")) + "\n")
+
+
+def byte_progress(stack: ExitStack, total: int) -> Callable[[int], None]:
+    """Show a progress bar on stderr until `stack` closes, if that is a terminal.
+
+    Returns a function that takes the number of bytes done since its last call.
+    """
+    if not sys.stderr.isatty():
+        return lambda _: None
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = stack.enter_context(
+        Progress(
+            BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True,
+        )
+    )  # fmt: skip
+    task = bar.add_task("", total=total)
+    return lambda size: bar.advance(task, size)
 
 
 def as_text(data: bytes | None, encoding: Encoding) -> str | None:

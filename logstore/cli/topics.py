@@ -1,19 +1,20 @@
 """`logstore topics …`: list, describe, create, delete and alter the topics of a cluster.
 
-The verbs read and write the metadata store, as Kafka's tools did. The active controller, on whichever node,
-carries a change out. A command returns once the change is written to the metadata store; with `--wait`, once
-the cluster has carried it out.
+The verbs ask brokers, or read and write the metadata store, as Kafka's first tools did. The active
+controller, on whichever node, carries a change out. A command returns once the change is accepted; with
+`--wait`, once the cluster has carried it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, Metadata, Wait, is_written, named_values, wait_until
+from logstore.cli.operating import CommandConfig, Json, Wait, named_values, wait_until
+from logstore.cli.operator import Bootstrap, Metadata, operator
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -25,29 +26,41 @@ app = typer.Typer(help="The topics of a cluster.", no_args_is_help=True)
 Configs = Annotated[
     list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A topic setting; repeatable.")
 ]
-_LOOK = "logstore topics describe"
+
+
+class Placement(StrEnum):
+    """The formulas that place the replicas of a new topic."""
+
+    KAFKA = "kafka"
+    ROUND_ROBIN = "round-robin"
 
 
 @app.command("list")
-def list_topics(metadata: Metadata, as_json: Json = False) -> int:
-    """List the topics and show which are being deleted."""
-    from logstore.cli.cluster_state import read_cluster, session
-
-    with session(metadata) as opened:
-        cluster = read_cluster(opened)
-    for name in sorted(cluster.topics):
-        is_doomed = name in cluster.doomed
-        if as_json:
-            print_json({"topic": name, "is_being_deleted": is_doomed})
+def list_topics(
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """List the topics, and what the deletion of those being deleted waits for."""
+    with operator(metadata, bootstrap, command_config) as to:
+        cluster = to.read()
+    for name in sorted(cluster.topics.keys() | cluster.doomed.keys()):
+        if name in cluster.doomed:
+            _show_doomed(cluster, name, as_json=as_json)
+        elif as_json:
+            print_json({"topic": name, "is_being_deleted": False})
         else:
-            print(f"{name} (being deleted)" if is_doomed else name)
+            print(name)
     return _report_unreadable(cluster)
 
 
 @app.command()
 def describe(
-    metadata: Metadata,
     names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]", help="Default: all.")] = None,
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     under_replicated: Annotated[
         bool,
         typer.Option("--under-replicated", help="Only partitions with an ISR smaller than the replicas."),
@@ -59,17 +72,18 @@ def describe(
 ) -> int:
     """Show leader, replicas, ISR and settings of each partition."""
     from logstore.cli.cluster_plans import check_topics, is_unavailable, is_under_replicated
-    from logstore.cli.cluster_state import read_cluster, session
 
-    with session(metadata) as opened:
-        cluster = read_cluster(opened, names or None)
-    check_topics(cluster, names or ())
-    for name in sorted(set(names or cluster.topics)):
-        if not as_json and not (under_replicated or unavailable):
-            topic = cluster.topics[name]
+    with_topics = not (as_json or under_replicated or unavailable)
+    with operator(metadata, bootstrap, command_config) as to:
+        cluster = to.read(names or None, settings=with_topics)
+    check_topics(cluster, [name for name in names or () if name not in cluster.doomed])
+    for name in sorted(set(names or cluster.topics.keys() | cluster.doomed.keys())):
+        is_whole = not (under_replicated or unavailable)
+        if is_whole and name in cluster.doomed:
+            _show_doomed(cluster, name, as_json=as_json)
+        if is_whole and not as_json and (topic := cluster.topics.get(name)) is not None:
             settings = ",".join(f"{key}={value}" for key, value in sorted(topic.config.items()))
-            doomed = "  being deleted" if name in cluster.doomed else ""
-            print(f"{name}  id {topic.assignment.topic_id or '-'}  {settings}{doomed}".rstrip())
+            print(f"{name}  id {topic.assignment.topic_id or '-'}  {settings}".rstrip())
         for each, _ in cluster.partitions():
             if each.topic != name or (under_replicated and not is_under_replicated(cluster, each)):
                 continue
@@ -77,6 +91,14 @@ def describe(
                 continue
             _describe(cluster, each, as_json=as_json)
     return _report_unreadable(cluster)
+
+
+def _show_doomed(cluster: Cluster, name: str, *, as_json: bool) -> None:
+    awaited = cluster.doomed[name]
+    if as_json:
+        print_json({"topic": name, "is_being_deleted": True, "waits_for": awaited})
+    else:
+        print(f"{name} (being deleted, waits for {awaited or 'the controller'})")
 
 
 def _describe(cluster: Cluster, each: TopicPartition, *, as_json: bool) -> None:
@@ -108,95 +130,86 @@ def _describe(cluster: Cluster, each: TopicPartition, *, as_json: bool) -> None:
 
 @app.command()
 def create(
-    metadata: Metadata,
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     partitions: Annotated[int, typer.Option("--partitions", min=1)] = 1,
     replication_factor: Annotated[int, typer.Option("--replication-factor", min=1)] = 1,
     assignment: Annotated[
         str | None,
         typer.Option("--replica-assignment", metavar="1:2,2:3", help="The brokers of each partition."),
     ] = None,
+    placement: Annotated[
+        Placement | None,
+        typer.Option(
+            "--placement",
+            help="kafka (the default): random start, followers spread, over racks if all brokers have one. "
+            "round-robin: replica j of partition i on broker (i + j) mod n of the live ones, by id.",
+        ),
+    ] = None,
     config: Configs = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
     """Create a topic. Everything is checked before anything is written."""
-    import random
+    from logstore.replication.controller.assignment import check_new_partitions, round_robin
 
-    from logstore.cli.cluster_state import read_cluster, session
-    from logstore.config import LogConfig
-    from logstore.disk.ids import new_id
-    from logstore.replication.controller import assignment as placement
-    from logstore.replication.controller.topics import by_metric_name, check_new_topic
-    from logstore.replication.messages import NewTopic
-    from logstore.replication.metastore import layout
-    from logstore.replication.metastore.operations import Children, Create, Multi
-
+    if placement is not None and assignment is not None:
+        raise typer.BadParameter("give --placement or --replica-assignment, not both")
     settings = named_values("--config", config)
-    LogConfig.from_kafka(settings)
-    draw = random.SystemRandom()
-    with session(metadata) as opened:
-        cluster = read_cluster(opened, ())
-        existing = opened.read(Children(layout.TOPICS_PATH)).children
-        check_new_topic(NewTopic(name, configs=settings), by_metric_name(existing))
-        if assignment is not None:
-            lists = _lists(assignment)
-            if unknown := sorted({broker for each in lists for broker in each} - cluster.brokers.keys()):
-                raise typer.BadParameter(f"--replica-assignment: brokers {unknown} are not alive")
-            placement.check_manual(lists, cluster.brokers)
-        else:
-            start, shift = (draw.randrange(max(1, len(cluster.brokers))) for _ in range(2))
-            lists = placement.placed(cluster.racks, partitions, replication_factor, start=start, shift=shift)
-        node = layout.TopicAssignment(new_id(draw), dict(enumerate(lists)))
-        nodes = {
-            layout.topic_config_path(name): layout.encode_topic_config(settings),
-            layout.topic_path(name): layout.encode_topic(node),
-        }
-        creation = Multi(tuple(Create(path, data, make_parents=True) for path, data in nodes.items()))
-        if not is_written(opened.call(creation), f"topic {name}", _LOOK):
-            return 1
+    lists = _lists(assignment) if assignment is not None else None
+    with operator(metadata, bootstrap, command_config) as to:
+        if placement is Placement.ROUND_ROBIN:
+            check_new_partitions(partitions)
+            lists = round_robin(list(to.read(()).brokers), partitions, replication_factor)
+        topic_id = to.create(name, settings, partitions, replication_factor, lists)
 
         def is_led() -> bool:
-            now = read_cluster(opened, (name,))
-            return all(
+            now = to.read((name,))
+            return name in now.topics and all(
                 (state := now.states.get(each)) is not None and state.leader in now.brokers
                 for each, _ in now.partitions()
             )
 
-        return _done(as_json, {"topic": name, "topic_id": node.topic_id}, wait, is_led, "without a leader")
+        facts = {"topic": name, "topic_id": topic_id}
+        return _done(as_json, facts, wait, is_led, lambda: "without a leader")
 
 
 @app.command()
 def delete(
-    metadata: Metadata,
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
     """Request the deletion of a topic; its logs are deleted once every replica's broker is up."""
-    from logstore.cli.cluster_plans import check_topics
-    from logstore.cli.cluster_state import read_cluster, session
-    from logstore.replication.metastore import layout
-    from logstore.replication.metastore.operations import Create, StoreError
+    from logstore.replication.controller.deletion import DELETION_DISABLED
 
-    with session(metadata) as opened:
-        check_topics(read_cluster(opened, (name,)), (name,))
-        outcome = opened.call(Create(layout.delete_topic_path(name), make_parents=True))
-        is_requested = outcome.error is StoreError.NODE_EXISTS
-        if not is_requested and not is_written(outcome, f"the deletion of {name}", "logstore topics list"):
-            return 1
+    with operator(metadata, bootstrap, command_config) as to:
+        to.delete(name)
 
         def is_gone() -> bool:
-            now = read_cluster(opened, (name,))
+            now = to.read((name,))
             return name not in now.topics and name not in now.doomed
 
-        return _done(as_json, {"topic": name}, wait, is_gone, "not deleted yet; is one of its brokers down?")
+        def what_else() -> str:
+            now = to.read((name,))
+            if name in now.topics and name not in now.doomed:
+                return f"not deleted: the controller has dropped the request. {DELETION_DISABLED}"
+            return f"not deleted yet: it waits for {now.doomed.get(name) or 'the controller'}"
+
+        return _done(as_json, {"topic": name}, wait, is_gone, what_else)
 
 
 @app.command()
 def alter(
-    metadata: Metadata,
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", min=1, help="The new number; it can only grow.")
     ] = None,
@@ -207,47 +220,15 @@ def alter(
     as_json: Json = False,
 ) -> int:
     """Add partitions to a topic, or change its settings, while it is in use."""
-    from logstore.cli.cluster_plans import BadPlan, check_topics
-    from logstore.cli.cluster_state import read_cluster, session
-    from logstore.config import LogConfig
     from logstore.disk.errors import ErrorCode
-    from logstore.replication.controller.assignment import added_partitions
-    from logstore.replication.metastore import layout
-    from logstore.replication.metastore.operations import Create, Multi, Set
 
     changed, dropped = named_values("--config", config), set(delete_config or ())
     if partitions is None and not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --partitions, --config or --delete-config")
-    with session(metadata) as opened:
-        cluster = read_cluster(opened, (name,))
-        check_topics(cluster, (name,))
-        if name in cluster.doomed:
-            raise BadPlan(f"{name} is being deleted")
-        topic = cluster.topics[name]
-        writes: list[Create | Set] = []
-        if partitions is not None:
-            if topic.assignment.adding_replicas or topic.assignment.removing_replicas:
-                raise BadPlan(f"{name} is being reassigned; add partitions when that is over")
-            existing = topic.assignment.partitions
-            added = added_partitions(existing, cluster.racks, partitions)
-            # The rest of the node stays, above all the brokers that have a replica yet to delete.
-            grown = replace(topic.assignment, partitions={**existing, **added})
-            writes.append(Set(layout.topic_path(name), layout.encode_topic(grown), topic.version))
-            print_error("new records with a key may go to other partitions than earlier ones")
-        if changed or dropped:
-            if unknown := sorted(dropped - topic.config.keys()):
-                raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
-            settings = {key: value for key, value in topic.config.items() if key not in dropped} | changed
-            LogConfig.from_kafka(settings)
-            data, path = layout.encode_topic_config(settings), layout.topic_config_path(name)
-            is_new = topic.config_version < 0
-            writes.append(
-                Create(path, data, make_parents=True) if is_new else Set(path, data, topic.config_version)
-            )
-            notice = layout.encode_config_change(name)
-            writes.append(Create(layout.CONFIG_CHANGE_PREFIX, notice, sequential=True, make_parents=True))
-        if not is_written(opened.call(Multi(tuple(writes))), f"the change of {name}", _LOOK):
-            return 1
+    with operator(metadata, bootstrap, command_config) as to:
+        to.alter(name, partitions, changed, dropped)
+    if partitions is not None:
+        print_error("new records with a key may go to other partitions than earlier ones")
     if as_json:
         print_json({"topic": name, "error": ErrorCode.NONE.name})
     return 0
@@ -263,14 +244,14 @@ def _lists(text: str) -> list[tuple[int, ...]]:
 
 
 def _done(
-    as_json: bool, facts: dict[str, object], wait: float, holds: Callable[[], bool], otherwise: str
+    as_json: bool, facts: dict[str, str], wait: float, holds: Callable[[], bool], otherwise: Callable[[], str]
 ) -> int:
     """Print the facts; with `wait`, first wait until `holds`, and return 1 if it does not in time."""
     has_happened = wait_until(wait, holds) if wait else None
     if as_json:
         print_json({**facts, "is_done": has_happened})
     if has_happened is False:
-        print_error(f"{facts['topic']}: after {wait:g} s {otherwise}")
+        print_error(f"{facts['topic']}: after {wait:g} s {otherwise()}")
     return int(has_happened is False)
 
 

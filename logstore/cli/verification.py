@@ -5,14 +5,14 @@ A finding is damage if neither a crash nor a running writer can cause it; every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
 from logstore.cli.inspection import (
     FileRole,
     Kind,
@@ -22,11 +22,12 @@ from logstore.cli.inspection import (
     read_whole,
     segment_offsets,
 )
-from logstore.config import MAX_LONG
-from logstore.disk.errors import EngineError
+from logstore.disk.errors import CorruptCheckpoint, EngineError
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch
 from logstore.segment.damage import Verdict, judge
+from logstore.segment.epochs import EpochEntry, is_of_its_epoch
+from logstore.segment.index_faults import Columns, OffsetFaults, TimeFaults
 from logstore.segment.scan import Fault
 from logstore.segment.segment import file_name
 
@@ -41,15 +42,6 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.position}: {self.text}"
-
-
-class Columns(NamedTuple):
-    """The batches of a segment, one row a batch; index entries are checked against them."""
-
-    positions: npt.NDArray[np.int64]
-    bases: npt.NDArray[np.int64]
-    lasts: npt.NDArray[np.int64]
-    times: npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -76,12 +68,18 @@ class SegmentReport:
 
 
 def verify_log(
-    file: LogFile, name: str, *, previous: SegmentReport | None = None, is_last: bool = True
+    file: LogFile,
+    name: str,
+    *,
+    previous: SegmentReport | None = None,
+    is_last: bool = True,
+    history: Sequence[EpochEntry] = (),
 ) -> SegmentReport:
     """Check every batch of a segment: checksum, records, order of offsets and epochs, and the tail.
 
-    Its offsets have to lie above those of `previous`, the segment before it. A tail that a writer or a crash
-    may leave is a note in the last segment and damage in any other.
+    Its offsets have to lie above those of `previous`, the segment before it, and its epochs have to be those
+    of `history`, if that is known. A tail that a writer or a crash may leave is a note in the last segment
+    and damage in any other.
     """
     report = SegmentReport(file.base_offset, size=file.size)
     report.last_epoch = previous.last_epoch if previous else -1
@@ -91,6 +89,8 @@ def verify_log(
         if fault is None:
             batch = Batch(data)
             problem = _unreadable(batch)
+            if problem is None and not is_of_its_epoch(batch.base_offset, batch.leader_epoch, history):
+                problem = Fault.HISTORY.value
             report.rows.append((position, batch.base_offset, batch.last_offset, batch.max_timestamp_ms))
             report.record_count += batch.record_count
             report.last_epoch = max(report.last_epoch, batch.leader_epoch)
@@ -113,6 +113,13 @@ def _unreadable(batch: Batch) -> str | None:
     except EngineError as error:
         return str(error)
     return None
+
+
+def read_history(disk: Disk, directory: str) -> list[EpochEntry]:
+    """Return the epoch history of a log; empty if the file is missing or cannot be parsed."""
+    with suppress(CorruptCheckpoint):
+        return [EpochEntry(*entry) for entry in read_leader_epoch_checkpoint(disk, directory)]
+    return []
 
 
 _TAILS = {
@@ -141,51 +148,31 @@ def judge_tail(file: LogFile, name: str, *, is_last: bool) -> Problem | None:
 # --- indexes ----------------------------------------------------------------------------------
 
 
-def verify_index(kind: Kind, data: bytes, base_offset: int, batches: Columns) -> Iterator[tuple[int, str]]:
-    """Yield position and text of each entry of an index that contradicts its log."""
+def verify_index(
+    name: str, kind: Kind, data: bytes, base_offset: int, batches: Columns, *, is_last: bool
+) -> Iterator[Problem]:
+    """Yield each entry of an index that contradicts its log.
+
+    A crash may keep the index of the last segment and lose the end of its log: an entry behind the last
+    batch is a note there.
+    """
     entries = index_entries(data, kind, base_offset)
     table = np.array(entries, np.int64).reshape(-1, 2)
-    faults = (_offset_faults if kind is Kind.OFFSET_INDEX else _time_faults)(table, batches)
+    judging = (OffsetFaults if kind is Kind.OFFSET_INDEX else TimeFaults)(table)
+    if len(batches.lasts):
+        judging.add(batches)
+    end_offset = int(batches.lasts[-1]) + 1 if len(batches.lasts) else base_offset
+    offset_column = 0 if kind is Kind.OFFSET_INDEX else 1
     wrong: dict[int, str] = {}
-    for text, found in faults.items():
+    for text, found in judging.result().items():
         for slot in np.flatnonzero(found).tolist():
             wrong.setdefault(slot, text)
     for slot, text in sorted(wrong.items()):
-        yield slot * ENTRY_SIZES[kind], f"entry {entries[slot]} {text}"
-
-
-def _offset_faults(table: npt.NDArray[np.int64], batches: Columns) -> Mapping[str, npt.NDArray[np.bool_]]:
-    """Find (offset, position) entries that do not ascend, or do not name a batch at or before the offset.
-
-    The offset may be the last one of a later batch: a follower of Kafka adds one entry for several batches
-    that it appended at once.
-    """
-    offsets, positions = table.T
-    bases = _looked_up(batches.bases, np.searchsorted(batches.positions, positions))
-    return {
-        "does not ascend": (np.diff(table, axis=0, prepend=-1) <= 0).any(axis=1),
-        "points to a byte at which no batch starts": ~np.isin(positions, batches.positions),
-        "points to a batch with a later base offset": bases > offsets,
-        "has an offset that is not the last one of a batch": ~np.isin(offsets, batches.lasts),
-    }
-
-
-def _time_faults(table: npt.NDArray[np.int64], batches: Columns) -> Mapping[str, npt.NDArray[np.bool_]]:
-    """Find (timestamp, offset) entries that do not ascend, or are not the latest time up to their offset."""
-    times, offsets = table.T
-    slots = np.searchsorted(batches.lasts, offsets)
-    latest = _looked_up(np.maximum.accumulate(batches.times), slots)
-    return {
-        "does not ascend": (np.diff(times, prepend=-1) <= 0) | (np.diff(offsets, prepend=-1) < 0),
-        "is past the segment's last offset": slots == len(batches.lasts),
-        "is not the latest time up to its offset": (latest != times)
-        | (_looked_up(batches.times, slots) != times),
-    }
-
-
-def _looked_up(column: npt.NDArray[np.int64], slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-    """Return the values at `slots`; the largest number past the end."""
-    return np.append(column, MAX_LONG)[slots]
+        text = f"entry {entries[slot]} {text}"
+        is_behind = is_last and entries[slot][offset_column] >= end_offset
+        if is_behind:
+            text += "; the log ends before it, and opening it makes the index anew"
+        yield Problem(name, slot * ENTRY_SIZES[kind], text, is_damage=not is_behind)
 
 
 # --- a whole partition ------------------------------------------------------------------------
@@ -209,6 +196,7 @@ def verify_files(disk: Disk, directory: str, files: Sequence[tuple[str, FileRole
     """
     asked = {(role.kind, role.base_offset) for _, role in files if not role.state}
     newest = max(segment_offsets(disk, directory), default=-1)
+    history = read_history(disk, directory)
     previous: SegmentReport | None = None
     kinds = (Kind.LOG, *ENTRY_SIZES)
     for base_offset in sorted({base_offset for kind, base_offset in asked if kind in kinds}):
@@ -218,14 +206,16 @@ def verify_files(disk: Disk, directory: str, files: Sequence[tuple[str, FileRole
             if (kind, base_offset) in asked
             and (data := read_whole(disk, directory, file_name(base_offset, f".{kind}"))) is not None
         ]
-        segment = _verify_segment(disk, directory, base_offset, previous, is_last=base_offset >= newest)
+        segment = _verify_segment(
+            disk, directory, base_offset, previous, is_last=base_offset >= newest, history=history
+        )
         if segment is None:
             continue
         previous = segment
         if (Kind.LOG, base_offset) in asked:
             yield _log_report(segment)
         for kind, data in indexes:
-            yield _index_report(kind, data, segment)
+            yield _index_report(kind, data, segment, is_last=base_offset >= newest)
 
 
 ENTRY_SIZES = {Kind.OFFSET_INDEX: 8, Kind.TIME_INDEX: 12}
@@ -233,14 +223,22 @@ ENTRY_SIZES = {Kind.OFFSET_INDEX: 8, Kind.TIME_INDEX: 12}
 
 
 def _verify_segment(
-    disk: Disk, directory: str, base_offset: int, previous: SegmentReport | None, *, is_last: bool
+    disk: Disk,
+    directory: str,
+    base_offset: int,
+    previous: SegmentReport | None,
+    *,
+    is_last: bool,
+    history: Sequence[EpochEntry],
 ) -> SegmentReport | None:
     name = file_name(base_offset, ".log")
     file = open_for_reading(disk, directory, name)
     if file is None:
         return None
     with closing(file):
-        return verify_log(LogFile(file, base_offset), name, previous=previous, is_last=is_last)
+        return verify_log(
+            LogFile(file, base_offset), name, previous=previous, is_last=is_last, history=history
+        )
 
 
 def _log_report(segment: SegmentReport) -> FileReport:
@@ -255,9 +253,8 @@ def _log_report(segment: SegmentReport) -> FileReport:
     return FileReport(name, Kind.LOG, segment.size, numbers, segment.problems)
 
 
-def _index_report(kind: Kind, data: bytes, segment: SegmentReport) -> FileReport:
+def _index_report(kind: Kind, data: bytes, segment: SegmentReport, *, is_last: bool) -> FileReport:
     name = file_name(segment.base_offset, f".{kind}")
     count = len(index_entries(data, kind, segment.base_offset))
-    wrong = verify_index(kind, data, segment.base_offset, segment.columns)
-    problems = [Problem(name, position, text, is_damage=True) for position, text in wrong]
+    problems = list(verify_index(name, kind, data, segment.base_offset, segment.columns, is_last=is_last))
     return FileReport(name, kind, len(data), {"entries": count}, problems)

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json, LogDirs
-from logstore.cli.terminal import print_json
+from logstore.cli.terminal import byte_progress, print_json
 
 if TYPE_CHECKING:
-    from logstore.cli.whole_trees import Progress
     from logstore.disk.files import Disk
 
 
@@ -47,7 +46,7 @@ def verify(
     damage = notes = 0
     total = sum(bytes_to_judge(disk, path) for path in paths)
     with ExitStack() as stack:
-        progress = _progress(stack, total)
+        progress = byte_progress(stack, total)
         for path in paths:
             for finding in verify_tree(disk, path, progress):
                 damage, notes = damage + finding.is_damage, notes + (not finding.is_damage)
@@ -58,23 +57,6 @@ def verify(
     if not as_json:
         print(f"{total} bytes of batches: {damage} damaged, {notes} notes")
     return 1 if damage else 0
-
-
-def _progress(stack: ExitStack, total: int) -> Progress:
-    """A progress bar if stderr is a terminal; otherwise nothing."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    bar = stack.enter_context(
-        Progress(
-            BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-            console=Console(stderr=True), transient=True,
-        )
-    )  # fmt: skip
-    task = bar.add_task("", total=total)
-    return lambda size: bar.advance(task, size)
 
 
 def _reseal(disk: Disk, directory: str) -> None:

@@ -26,9 +26,9 @@ import numpy as np
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, changed_files, read_clean_shutdown
 from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    read_leader_epoch_checkpoint,
 )
 from logstore.cli.facts import facts_of
 from logstore.cli.inspection import (
@@ -41,9 +41,9 @@ from logstore.cli.inspection import (
     role_of,
     segment_offsets,
 )
-from logstore.cli.verification import ENTRY_SIZES, Columns, judge_tail, verify_index, verify_log
+from logstore.cli.verification import ENTRY_SIZES, judge_tail, read_history, verify_index, verify_log
 from logstore.config import MAX_LONG
-from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.disk.errors import EngineError
 from logstore.disk.files import DirectoryEntry, Disk, File
 from logstore.disk.running import RUNNING_FILE
 from logstore.errors import CorruptSeal
@@ -52,9 +52,11 @@ from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
 from logstore.log.reader import checkpointed_offset
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
 from logstore.segment.epochs import EpochEntry
+from logstore.segment.index_faults import Columns
 from logstore.segment.scan import Fault, Scanned, check_history, scan
 from logstore.segment.seal import (
     BLOCK_BYTES,
+    SEAL_SUFFIX,
     Seal,
     broken_blocks,
     make_seal,
@@ -158,8 +160,11 @@ def _small_file(disk: Disk, directory: str, name: str, role: FileRole) -> Iterat
     if data is None:  # deleted by its owner since it was listed
         return
     try:
-        for _ in facts_of(data, role):
-            pass
+        for fact in facts_of(data, role):
+            if line := fact.get("unreadable_line"):
+                # A power cut may have taken commits that nobody synced.
+                text = f"line {line} cannot be read; opening the log removes it"
+                yield Finding(f"{directory}/{name}", 0, text, False)
     except EngineError as error:
         yield Finding(f"{directory}/{name}", 0, str(error), True)
     if role.kind is Kind.TRANSACTION_INDEX and len(data) % ENTRY_BYTES:
@@ -208,11 +213,7 @@ class _Partition:
         return Finding(f"{self._directory}/{name}", position, text, True)
 
     def findings(self) -> Iterator[Finding]:
-        try:
-            entries = read_leader_epoch_checkpoint(self._disk, self._directory)
-            self._history = [EpochEntry(*entry) for entry in entries]
-        except CorruptCheckpoint:
-            pass  # reported as a small file
+        self._history = read_history(self._disk, self._directory)  # a bad one is reported as a small file
         sizes = {entry.name: entry.size for entry in self._disk.scan(self._directory)}
         bases = segment_offsets(self._disk, self._directory)
         seals: dict[int, Seal] = {}
@@ -222,8 +223,13 @@ class _Partition:
                 yield from self._read_seal(name, role.base_offset, bases, seals)
         log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
         listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
-        yield from self._rewritten(listed, seals)
-        for each in judge_chain(listed, seals, log_start).damages:
+        cleaned = checkpointed_offset(self._disk, self._directory, CLEANER_OFFSET_CHECKPOINT)
+        yield from self._rewritten(listed, seals, is_compacted=cleaned > 0)
+
+        def is_merged(gone: int, following: int) -> bool:
+            return cleaned >= following or (cleaned > 0 and file_name(gone, SEAL_SUFFIX) in sizes)
+
+        for each in judge_chain(listed, seals, log_start, is_merged).damages:
             yield self._damage(each.file, each.position, f"{each.kind}: {each.text}")
         for number, base_offset in enumerate(bases):
             is_last = number + 1 == len(bases)
@@ -233,18 +239,27 @@ class _Partition:
             text = f"the log ends at {self._next_offset}, below its recovery point {recovery_point}"
             yield self._damage(file_name(bases[-1], ".log"), listed[-1].size, text)
 
-    def _rewritten(self, listed: Sequence[Listed], seals: dict[int, Seal]) -> Iterator[Finding]:
+    def _rewritten(
+        self, listed: Sequence[Listed], seals: dict[int, Seal], *, is_compacted: bool
+    ) -> Iterator[Finding]:
         """Leave out the seals of segments that another program has rewritten, sound and in order."""
         for (base_offset, size), following in pairwise([*listed, Listed(MAX_LONG, 0)]):
             seal = seals.get(base_offset)
-            if seal is None or size == seal.size or (size > seal.size and following.base_offset == MAX_LONG):
+            if seal is None or (size > seal.size and following.base_offset == MAX_LONG):
+                continue
+            if size == seal.size and not is_compacted:
                 continue
             name = file_name(base_offset, ".log")
             file = open_for_reading(self._disk, self._directory, name)
             if file is None:
                 continue
+            times = read_whole(self._disk, self._directory, file_name(base_offset, f".{Kind.TIME_INDEX}"))
             with closing(file):
-                if was_rewritten(file, size, seal, following.base_offset, is_compacted=False):
+                if size == seal.size and next(broken_blocks(file, seal), None) is None:
+                    continue
+                if was_rewritten(
+                    file, size, seal, following.base_offset, is_compacted=is_compacted, times=times
+                ):
                     del seals[base_offset]
                     text = "rewritten since it was sealed, and every batch is sound; its seal is void"
                     yield Finding(f"{self._directory}/{name}", 0, text, False)
@@ -294,8 +309,9 @@ class _Partition:
         """Check a segment that matches its seal: only its first and last batches, for the epoch history."""
         entries = index_entries(offsets, Kind.OFFSET_INDEX, base_offset)
         name = file_name(base_offset, ".log")
-        for start in (0, entries[-1][1] if entries else 0):
-            end = min(seal.size, start + BLOCK_BYTES) if start == 0 else seal.size
+        last = entries[-1][1] if entries else 0
+        # Once each: the epochs of what was judged before are those that must not be fallen below.
+        for start, end in ((0, BLOCK_BYTES), (last, seal.size)) if last > BLOCK_BYTES else ((0, seal.size),):
             for found in scan(file, start, end, base_offset=base_offset, leader_epoch=self._leader_epoch):
                 yield from self._judge_history(found, name)
                 break
@@ -344,8 +360,8 @@ class _Partition:
                 return
         for kind, entry_bytes in ENTRY_SIZES.items():
             index_name, data = file_name(base_offset, f".{kind}"), indexes[kind]
-            wrong = verify_index(kind, data, base_offset, walked)
-            yield from (self._damage(index_name, *problem) for problem in wrong)
+            for wrong in verify_index(index_name, kind, data, base_offset, walked, is_last=is_last):
+                yield Finding(f"{self._directory}/{index_name}", wrong.position, wrong.text, wrong.is_damage)
             if rest := len(data) % entry_bytes:
                 yield self._damage(index_name, len(data) - rest, "incomplete entry")
 

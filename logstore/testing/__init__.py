@@ -1,4 +1,4 @@
-"""Test kit for programs that live on a replicated log: simulated clusters, a crash lab, disks that fail.
+"""Test kit for programs that live on a replicated log: clusters, a stage, a crash lab, disks that fail.
 
 with SimulatedCluster(nodes=3, seed=7) as cluster:
     cluster.create_topic("orders")
@@ -14,6 +14,11 @@ assert report.is_good, report
 for copy in every_cut(log, "copies"):
     with Log.open(copy.path) as found:
         assert found.log_end_offset == copy.log_end_offset
+
+stage = Stage("AB")
+stage.elect("A", isr="AB")
+stage.append("A")
+stage.fetch("B")
 
 disk = FaultyDisk(MemoryDisk())
 disk.inject(Fault(operation="sync"))
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
     from logstore.testing.quiet import Timings
     from logstore.testing.recovery_checks import check_recovery
     from logstore.testing.runner import Report, run
+    from logstore.testing.stage import Stage
     from logstore.testing.stored import Violation
     from logstore.testing.swarm import Features, Swarm, draw
     from logstore.testing.volatile_broker import VolatileBroker
@@ -80,6 +86,7 @@ __all__ = [
     "SimulatedCluster",
     "SimulatedConsumer",
     "SimulatedProducer",
+    "Stage",
     "Swarm",
     "Timings",
     "Violation",
@@ -107,6 +114,7 @@ __getattr__ = names_from(
         "quiet": ("Timings",),
         "recovery_checks": ("check_recovery",),
         "runner": ("Report", "run"),
+        "stage": ("Stage",),
         "stored": ("Violation",),
         "swarm": ("Features", "Swarm", "draw"),
         "volatile_broker": ("VolatileBroker",),

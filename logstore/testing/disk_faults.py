@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 
-from logstore.errors import LogDirOffline
+from logstore.errors import DiskFull, LogDirOffline
 from logstore.testing.disks.faulty import Fault
 from logstore.testing.hosts import Host
 from logstore.testing.timeline import Timeline
@@ -47,13 +47,17 @@ def slow_disk(time: Timeline, host: Host, extra_ms: int) -> None:
 
 
 def flush(time: Timeline, host: Host, *, sealed_only: bool) -> None:
-    """Sync a node's logs: all of them, or only up to their active segments."""
+    """Sync a node's logs: all of them, or only up to their active segments.
+
+    A new log first writes its `partition.metadata`, which a full disk refuses: then nothing of it is synced.
+    """
     assert host.node is not None
     logs = host.node.logs
     if sealed_only:
         logs.checkpoint_recovery_points()
     else:
+        expected = {LogDirOffline: host.disk_is_dead, DiskFull: host.disk_is_full}
         for log in logs.logs().values():
-            with suppress(*((LogDirOffline,) if host.disk_is_dead else ())):
+            with suppress(*(error for error, is_expected in expected.items() if is_expected)):
                 log.flush()
     time.stamp(f"flush{host.node_id}")

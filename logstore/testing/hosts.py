@@ -53,7 +53,7 @@ class Host:
     rotten: set[TopicPartition] = field(default_factory=set)
     """Partitions in whose files a bit changed since the last run."""
     rots: list[Rot] = field(default_factory=list)
-    """What changed on its disk and may be there still; see `rotting`."""
+    """Bytes that rotted on its disk and may not be mended yet; see `rotting`."""
     disk_is_dead: bool = False
     disk_is_full: bool = False
     sync_delay_ms: int = 0

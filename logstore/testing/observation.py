@@ -92,6 +92,8 @@ class Observation:
         self._time = time
         self._swarm = swarm
         self._hosts = hosts
+        self._failed_disks: set[int] = set()
+        """Nodes that ended with a dead disk."""
 
     def expect(
         self, topic_partition: TopicPartition, replicas: tuple[int, ...], *, min_insync: int = 1
@@ -165,14 +167,21 @@ class Observation:
             )
             if log is not None and logs.checkpointed_high_watermark(topic_partition) > log.log_end_offset:
                 raise Violation("I7", f"{remains.name}: the checkpointed high watermark is above the log end")
-        host.remains = {}
+        left, host.remains = host.remains, {}
         host.rotten.clear()
         for topic_partition, log in found.items():
             self._look(host, topic_partition, log)
+            if topic_partition in left:
+                view = host.views[topic_partition]
+                view.synced_before = min(left[topic_partition].durable_end, log.log_end_offset)
+            if any(rot.topic_partition == topic_partition for rot in host.rots):
+                continue  # the batches in rotten bytes count again once they are mended
             name = f"{topic_partition} on node {host.node_id}"
             check_producers(name, host.views[topic_partition].batches, log.producers(), self._time.now_ms)
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
+        if host.disk_is_dead:
+            self._failed_disks.add(host.node_id)
         if host.node is None:  # the machine of a node that is down loses its power
             host.remains = {each: replace(left, cache_survived=False) for each, left in host.remains.items()}
             return
@@ -182,7 +191,7 @@ class Observation:
                 f"{topic_partition} on node {host.node_id}",
                 tuple(view.batches) if view is not None else (),
                 log.log_start_offset,
-                log.partition.recovery_point,
+                _synced_end(log.partition, view),
                 cache_survives,
                 host.disk_is_dead,
             )
@@ -229,6 +238,10 @@ class Observation:
 
     def _judge_receipt(self, host: Host, topic_partition: TopicPartition, partition: Partition) -> None:
         """C26: a leader's receipt for its last committed record names no more disks than hold it."""
+        checker = self.checkers.get(topic_partition)
+        known = checker.state if checker is not None else None
+        if known is not None and known.leader_epoch > partition.leader_epoch:
+            return  # a reassignment that it has not heard of may have deleted a copy
         offset = partition.log.high_watermark - 1
         told = receipt_of(partition, offset)
         epoch = partition.log.epoch_for_offset(offset)
@@ -242,7 +255,8 @@ class Observation:
 
     def _is_on_disk(self, host: Host, topic_partition: TopicPartition, offset: int, epoch: int) -> bool:
         """Whether the record would outlive a power cut there now; a disk that fails or rots counts as yes."""
-        if host.disk_is_dead or topic_partition in host.rotten:
+        is_rotten = topic_partition in {*host.rotten, *(rot.topic_partition for rot in host.rots)}
+        if host.disk_is_dead or host.node_id in self._failed_disks or is_rotten:
             return True
         if host.node is None:
             left = host.remains.get(topic_partition)
@@ -251,7 +265,7 @@ class Observation:
         log = self._logs.get((host.node_id, topic_partition))
         return (
             log is not None
-            and log.log_start_offset <= offset < log.recovery_point
+            and log.log_start_offset <= offset < _synced_end(log, host.views.get(topic_partition))
             and log.epoch_for_offset(offset) == epoch
         ) or (log is not None and offset < log.log_start_offset)
 
@@ -348,6 +362,7 @@ class Observation:
                 first_new += 1
             if first_new < known:
                 cut_to = view.batches[first_new].base
+                view.synced_before = min(view.synced_before, cut_to)
                 self._time.tally.truncations += 1
                 check_epochs(f"{topic_partition} on node {host.node_id}", found, log.epochs)
                 self._judge_checkpoint(host, topic_partition, cut_to)
@@ -559,3 +574,8 @@ def read_from(log: PartitionLog, offset: int) -> list[Stored]:
     except CorruptBatch as error:
         raise Violation("I3", f"{log.topic_partition} cannot be read: {error}") from error
     return found
+
+
+def _synced_end(log: PartitionLog, view: ReplicaView | None) -> int:
+    """The end of what is synced; the log of a new life does not know all that an earlier one synced."""
+    return max(log.recovery_point, view.synced_before if view is not None else 0)

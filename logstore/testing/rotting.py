@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, parse_offset_checkpoint
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.scrub import scrub
 from logstore.replication.effects import DamageFound
 from logstore.testing.checkers import PartitionChecker
@@ -51,7 +52,7 @@ class Rotting:
 
     @property
     def left(self) -> list[str]:
-        """What rotted and is not mended."""
+        """The changed bytes that are still in place."""
         hosts = self._world.hosts.values()
         found = [(host, rot) for host in hosts for rot in host.rots if self._is_left(host, rot)]
         return [f"{rot.path} of node {host.node_id} at byte {rot.position}" for host, rot in found]
@@ -145,12 +146,21 @@ class Rotting:
     # --- scrub ------------------------------------------------------------------------------------
 
     def _scrub(self) -> None:
+        self.scrub_now()
+        self._soon(4 * self._world.swarm.rot_interval_ms, self._scrub)
+
+    def scrub_now(self) -> None:
+        """Scrub every log of the machines that run."""
         world = self._world
         for host in world.running:
             if host.is_paused or host.disk_is_dead or host.node is None:
                 continue
             for topic_partition, log in list(host.node.logs.logs().items()):
-                damages = [damage for step in scrub(log.partition) for damage in step.damages]
-                if damages and host.node is not None:
-                    world.receive(host, DamageFound(topic_partition, tuple(damages)))
-        self._soon(4 * world.swarm.rot_interval_ms, self._scrub)
+                try:
+                    steps = list(scrub(log.partition))
+                except (LogClosed, LogDirOffline, OutOfResources):
+                    continue  # there was no room to rebuild a file, or its disk failed
+                damages = tuple(damage for step in steps for damage in step.damages)
+                rebuilt = tuple(damage for step in steps for damage in step.rebuilt)
+                if (damages or rebuilt) and host.node is not None:
+                    world.receive(host, DamageFound(topic_partition, damages, rebuilt))

@@ -1,4 +1,4 @@
-"""What rotted on the disk of a simulated machine: `Rot`, and how checkers look past it."""
+"""Rot on the disk of a simulated machine, and a way for checkers to read the disk without it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,17 @@ class Rot:
         file.close()
 
 
+def restore(host: Host) -> None:
+    """Put the original bytes back for good."""
+    for rot in reversed(host.rots):
+        if rot.is_in_place(host):
+            rot.write(host, rot.sound)
+    host.rots = []
+
+
 @contextmanager
 def as_written(host: Host) -> Iterator[None]:
-    """Undo what rotted on a machine's disk for as long as a checker looks at it."""
+    """Put the original bytes back on a machine's disk while a checker reads it."""
     host.rots = [rot for rot in host.rots if rot.is_in_place(host)]
     for rot in reversed(host.rots):
         rot.write(host, rot.sound)

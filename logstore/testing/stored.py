@@ -103,6 +103,8 @@ class ReplicaView:
     log_end: int = 0
     batches: list[Stored] = field(default_factory=list)
     topic_id: str = ""
+    synced_before: int = 0
+    """Everything below it was synced in an earlier life, and nothing of it has been cut since."""
 
     def holding(self, offset: int) -> Stored | None:
         """Return the batch that holds `offset`."""

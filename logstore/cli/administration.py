@@ -1,0 +1,200 @@
+"""Verbs over brokers, ours or Apache Kafka's: live brokers, settings, offsets, sizes.
+
+brokers list, brokers log-dirs      configs describe, configs alter      offsets      delete-records
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from logstore.cli.operating import CommandConfig, Json, named_values
+from logstore.cli.operator import RequiredBootstrap, asked_at
+from logstore.cli.terminal import print_error, print_json
+
+brokers = typer.Typer(help="The brokers of a cluster.", no_args_is_help=True)
+configs = typer.Typer(help="The settings of topics and brokers.", no_args_is_help=True)
+
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC[-PARTITION]...", help="Topics, or single partitions like orders-0."),
+]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The settings of a topic.")]
+Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", help="The settings of a broker.")]
+_SOURCES: Final = {1: "topic", 2: "broker", 3: "all brokers", 4: "file", 5: "default"}
+_SENSITIVE: Final = "***"
+
+
+@brokers.command("list")
+def list_brokers(
+    bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False
+) -> int:
+    """List the live brokers with their addresses and racks, and the controller."""
+    with asked_at(bootstrap, command_config) as asked:
+        metadata = asked.metadata(())
+    for each in sorted(metadata.brokers, key=lambda broker: int(broker.node_id)):
+        is_controller = each.node_id == metadata.controller_id
+        if as_json:
+            facts = {"broker": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            print_json({**facts, "is_controller": is_controller})
+        else:
+            rack = f"  rack {each.rack}" if each.rack else ""
+            print(f"{each.node_id}  {each.host}:{each.port}{rack}{'  controller' if is_controller else ''}")
+    return 0
+
+
+@brokers.command("log-dirs")
+def log_dirs(
+    bootstrap: RequiredBootstrap,
+    broker: Annotated[
+        list[int] | None, typer.Option("--broker", metavar="ID", help="Only these; repeatable.")
+    ] = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Show the log dirs of brokers, and the size of each replica in bytes; exit 1 if one is offline."""
+    from logstore.disk.errors import ErrorCode
+
+    is_sound = True
+    with asked_at(bootstrap, command_config) as asked:
+        for each in sorted(broker or [each.node_id for each in asked.metadata(()).brokers]):
+            for found in asked.log_dirs(each):
+                error = ErrorCode(found.error_code)
+                is_sound = is_sound and error is ErrorCode.NONE
+                sizes = {
+                    f"{topic.name}-{one.partition_index}": one.partition_size
+                    for topic in found.topics
+                    for one in topic.partitions
+                }
+                if as_json:
+                    facts = {"broker": each, "log_dir": found.log_dir, "error": error.name}
+                    print_json({**facts, "usable_bytes": found.usable_bytes, "replicas": sizes})
+                    continue
+                problem = "" if error is ErrorCode.NONE else f"  {error.name}"
+                print(f"broker {each}  {found.log_dir}  {sum(sizes.values())} bytes{problem}")
+                for name, size in sorted(sizes.items()):
+                    print(f"  {name}  {size}")
+    return 0 if is_sound else 1
+
+
+@configs.command()
+def describe(
+    bootstrap: RequiredBootstrap,
+    topic: Topic = None,
+    broker: Broker = None,
+    everything: Annotated[bool, typer.Option("--all", help="Defaults, too.")] = False,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Show the settings of a topic or broker that are not defaults, and where each comes from."""
+    from logstore.cli.broker_operator import described_settings
+
+    kind, name = _resource(topic, broker)
+    with asked_at(bootstrap, command_config) as asked:
+        found = described_settings(asked, kind, [name]).get(name)
+    if found is None:
+        print_error(f"no topic {name}")
+        return 1
+    for each in sorted(found, key=lambda setting: str(setting.name)):
+        source = _SOURCES.get(each.config_source, "unknown")
+        if source == "default" and not everything:
+            continue
+        value = _SENSITIVE if each.is_sensitive else each.value
+        if as_json:
+            facts = {"name": each.name, "value": value, "source": source}
+            print_json({**facts, "is_read_only": each.read_only})
+        else:
+            print(f"{each.name}={'' if value is None else value}  ({source})")
+    return 0
+
+
+@configs.command()
+def alter(
+    bootstrap: RequiredBootstrap,
+    topic: Topic = None,
+    broker: Broker = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
+    ] = None,
+    command_config: CommandConfig = None,
+) -> int:
+    """Change settings of a topic or broker while it is in use."""
+    from logstore.cli.broker_operator import alter_settings
+
+    kind, name = _resource(topic, broker)
+    changed, dropped = named_values("--config", config), set(delete_config or ())
+    if not changed and not dropped:
+        raise typer.BadParameter("nothing to alter: give --config or --delete-config")
+    with asked_at(bootstrap, command_config) as asked:
+        alter_settings(asked, kind, name, changed, dropped)
+    return 0
+
+
+def offsets(
+    topics: Topics,
+    bootstrap: RequiredBootstrap,
+    at: Annotated[
+        str, typer.Option("--at", metavar="WHERE", help="earliest, latest, or epoch milliseconds.")
+    ] = "latest",
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Show the first or next offset of partitions, or the first one at or after a time."""
+    time_ms = {"latest": "-1", "earliest": "-2"}.get(at, at)
+    if not time_ms.lstrip("-").isdecimal() or int(time_ms) < -2:
+        raise typer.BadParameter(f"--at {at!r}: write earliest, latest or epoch milliseconds")
+    with asked_at(bootstrap, command_config) as asked:
+        found = asked.offsets(dict.fromkeys(asked.partitions_named(topics), int(time_ms)))
+    for where, offset in sorted(found.items()):
+        if as_json:
+            print_json({"topic": where.topic, "partition": where.partition, "offset": offset})
+        else:
+            print(f"{where}  {'-' if offset is None else offset}")
+    return 0
+
+
+def delete_records(
+    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="For instance orders-0.")],
+    before: Annotated[
+        str, typer.Argument(metavar="OFFSET", help="The first offset to keep, or latest for none.")
+    ],
+    bootstrap: RequiredBootstrap,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Delete the records of a partition below an offset. They cannot be had back."""
+    from logstore.broker.wire import types as t
+    from logstore.cli.brokers import TIMEOUT_S, check
+
+    offset = "-1" if before == "latest" else before
+    if before != "latest" and not offset.isdecimal():
+        raise typer.BadParameter(f"{before!r} is no offset; write a number or latest")
+    with asked_at(bootstrap, command_config) as asked:
+        where, *others = asked.partitions_named([partition])
+        if others:
+            raise typer.BadParameter(f"{partition} is a topic; name one of its partitions, like {where}")
+        (leader,) = asked.by_leader([where])
+        wanted = t.DeleteRecordsRequestDeleteRecordsPartition(
+            partition_index=where.partition, offset=int(offset)
+        )
+        topic = t.DeleteRecordsRequestDeleteRecordsTopic(name=where.topic, partitions=[wanted])
+        request = t.DeleteRecordsRequest(topics=[topic], timeout_ms=int(TIMEOUT_S * 1000))
+        (result,) = asked.broker(leader, request).topics[0].partitions
+        check(result.error_code, str(where))
+    if as_json:
+        print_json({"topic": where.topic, "partition": where.partition, "log_start": result.low_watermark})
+    else:
+        print(f"{where}  starts at {result.low_watermark}")
+    return 0
+
+
+def _resource(topic: str | None, broker: int | None) -> tuple[int, str]:
+    from logstore.cli.broker_operator import BROKER, TOPIC
+
+    if (topic is None) == (broker is None):
+        raise typer.BadParameter("give --topic NAME or --broker ID")
+    return (TOPIC, topic) if topic is not None else (BROKER, str(broker))

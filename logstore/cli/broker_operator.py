@@ -1,0 +1,263 @@
+"""`Operator` over brokers, by Kafka's admin requests; Apache Kafka's brokers take the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from logstore.broker.translation import by_topic, id_from_wire
+from logstore.broker.wire import types as t
+from logstore.cli.brokers import TIMEOUT_S, Brokers, check
+from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
+from logstore.cli.cluster_state import Cluster, Topic
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
+
+TOPIC: Final = 2
+BROKER: Final = 4
+"""Kafka's numbers for kinds of resources."""
+SET, DELETE = 0, 1
+_OF_THE_TOPIC: Final = 1
+"""The source of a setting that a topic has of its own."""
+_PREFERRED: Final = 0
+_TIMEOUT_MS: Final = int(TIMEOUT_S * 1000)
+
+
+class BrokerOperator:
+    """The cluster by its brokers."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    def read(self, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
+        metadata = self._brokers.metadata(None if topics is None else sorted(set(topics)))
+        found = {topic.name: topic for topic in metadata.topics if topic.name and not topic.error_code}
+        under_way = self._under_way()
+        own = self._settings(list(found)) if settings else {}
+        moves = _moves(under_way)
+        return Cluster(
+            {each.node_id: _registration(each) for each in metadata.brokers},
+            {name: _topic(name, topic, own.get(name, {}), moves) for name, topic in found.items()},
+            {
+                TopicPartition(name, each.partition_index): LeaderAndIsr(
+                    each.leader_id, each.leader_epoch, tuple(each.isr_nodes), controller_epoch=-1
+                )
+                for name, topic in found.items()
+                for each in topic.partitions
+            },
+            metadata.controller_id if metadata.controller_id >= 0 else None,
+            {each.name: each.waits_for for each in under_way.deletions},
+            unreadable={
+                f"topic {topic.name}": ErrorCode(topic.error_code).name
+                for topic in metadata.topics
+                if topic.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            },
+        )
+
+    def create(
+        self,
+        name: str,
+        settings: Mapping[str, str],
+        partitions: int,
+        replication_factor: int,
+        assignment: Sequence[tuple[int, ...]] | None,
+    ) -> str:
+        by_hand = [
+            t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=number, broker_ids=list(each))
+            for number, each in enumerate(assignment or ())
+        ]
+        topic = t.CreateTopicsRequestCreatableTopic(
+            name=name,
+            num_partitions=-1 if by_hand else partitions,
+            replication_factor=-1 if by_hand else replication_factor,
+            assignments=by_hand,
+            configs=[
+                t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
+                for key, value in settings.items()
+            ],
+        )
+        answer = self._brokers.controller(t.CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))
+        made = answer.topics[0]
+        check(made.error_code, f"topic {name}", made.error_message)
+        return id_from_wire(made.topic_id)
+
+    def delete(self, name: str) -> None:
+        cluster = self.read((name,))
+        if name in cluster.doomed:
+            return
+        check_topics(cluster, (name,))
+        answer = self._brokers.controller(
+            t.DeleteTopicsRequest(
+                topic_names=[name],
+                topics=[t.DeleteTopicsRequestDeleteTopicState(name=name)],
+                timeout_ms=_TIMEOUT_MS,
+            )
+        )
+        (gone,) = answer.responses
+        check(gone.error_code, f"topic {name}", gone.error_message)
+
+    def alter(
+        self, name: str, partitions: int | None, changed: Mapping[str, str], dropped: Collection[str]
+    ) -> None:
+        cluster = self.read((name,), settings=True)
+        check_topics(cluster, (name,))
+        if unknown := sorted(set(dropped) - cluster.topics[name].config.keys()):
+            raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
+        if changed or dropped:
+            alter_settings(self._brokers, TOPIC, name, changed, dropped)
+        if partitions is not None:
+            wanted = t.CreatePartitionsRequestCreatePartitionsTopic(
+                name=name, count=partitions, assignments=None
+            )
+            answer = self._brokers.controller(
+                t.CreatePartitionsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS)
+            )
+            check(answer.results[0].error_code, f"partitions of {name}", answer.results[0].error_message)
+
+    def elect(self, partitions: Sequence[TopicPartition]) -> None:
+        wanted = [
+            t.ElectLeadersRequestTopicPartitions(topic=topic, partitions=[number for number, _ in found])
+            for topic, found in by_topic((each, None) for each in partitions).items()
+        ]
+        answer = self._brokers.controller(
+            t.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=wanted, timeout_ms=_TIMEOUT_MS)
+        )
+        check(answer.error_code, "the election")
+        for topic in answer.replica_election_results:
+            for each in topic.partition_result:
+                if each.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                    check(each.error_code, f"{topic.topic}-{each.partition_id}", each.error_message)
+
+    def is_electing(self) -> bool:
+        return False  # the controller answers when it has tried
+
+    def move(self, plan: Plan, *, may_join: bool) -> None:
+        if not may_join and self.moving():
+            raise BadPlan(
+                "a reassignment is under way: try again when it is over, or add to it with --additional"
+            )
+        self._move({each: list(replicas) for each, replicas in plan.items()})
+
+    def move_back(self, plan: Plan) -> None:
+        self._move(dict.fromkeys(plan))
+
+    def moving(self) -> Collection[TopicPartition]:
+        return _moves(self._under_way()).keys()
+
+    def _move(self, wanted: Mapping[TopicPartition, list[int] | None]) -> None:
+        topics = [
+            t.AlterPartitionReassignmentsRequestReassignableTopic(
+                name=topic,
+                partitions=[
+                    t.AlterPartitionReassignmentsRequestReassignablePartition(
+                        partition_index=number, replicas=replicas
+                    )
+                    for number, replicas in found
+                ],
+            )
+            for topic, found in by_topic(wanted.items()).items()
+        ]
+        answer = self._brokers.controller(
+            t.AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
+        )
+        check(answer.error_code, "the reassignment", answer.error_message)
+        for topic in answer.responses:
+            for each in topic.partitions:
+                check(each.error_code, f"{topic.name}-{each.partition_index}", each.error_message)
+
+    def _under_way(self) -> t.ListPartitionReassignmentsResponse:
+        """Return all reassignments, and all deletions if the controller is a broker of ours."""
+        answer: t.ListPartitionReassignmentsResponse = self._brokers.controller(
+            t.ListPartitionReassignmentsRequest(topics=None, timeout_ms=_TIMEOUT_MS)
+        )
+        check(answer.error_code, "the reassignments", answer.error_message)
+        return answer
+
+    def _settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the settings that each topic has of its own."""
+        found = described_settings(self._brokers, TOPIC, topics)
+        return {
+            name: {
+                each.name: each.value
+                for each in settings
+                if each.config_source == _OF_THE_TOPIC and each.value is not None
+            }
+            for name, settings in found.items()
+        }
+
+
+def _moves(
+    under_way: t.ListPartitionReassignmentsResponse,
+) -> dict[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the replicas that are being added to, and removed from, each partition that moves."""
+    return {
+        TopicPartition(topic.name, each.partition_index): (
+            tuple(each.adding_replicas),
+            tuple(each.removing_replicas),
+        )
+        for topic in under_way.topics
+        for each in topic.partitions
+    }
+
+
+def described_settings(
+    brokers: Brokers, kind: int, names: Sequence[str], keys: Sequence[str] | None = None
+) -> dict[str, list[t.DescribeConfigsResponseDescribeConfigsResourceResult]]:
+    """Return the settings of topics or brokers, all or those in `keys`; of those that are gone, none."""
+    if not names:
+        return {}
+    resources = [
+        t.DescribeConfigsRequestDescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
+        )
+        for name in names
+    ]
+    request = t.DescribeConfigsRequest(resources=resources)
+    answer = brokers.broker(int(names[0]), request) if kind == BROKER else brokers.any(request)
+    found = {}
+    for each in answer.results:
+        if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            check(each.error_code, f"settings of {each.resource_name}", each.error_message)
+            found[each.resource_name] = each.configs
+    return found
+
+
+def alter_settings(
+    brokers: Brokers, kind: int, name: str, changed: Mapping[str, str], dropped: Collection[str]
+) -> None:
+    """Change settings of a topic or broker, or drop them: the defaults count again."""
+    operations: list[tuple[str, int, str | None]] = [(key, SET, value) for key, value in changed.items()]
+    operations += [(key, DELETE, None) for key in sorted(dropped)]
+    resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            t.IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=what, value=value)
+            for key, what, value in operations
+        ],
+    )
+    request = t.IncrementalAlterConfigsRequest(resources=[resource])
+    answer = brokers.broker(int(name), request) if kind == BROKER and name else brokers.controller(request)
+    (done,) = answer.responses
+    check(done.error_code, f"settings of {name or 'all brokers'}", done.error_message)
+
+
+def _registration(broker: t.MetadataResponseBroker) -> BrokerRegistration:
+    return BrokerRegistration(broker.host, broker.port, rack=broker.rack or "")
+
+
+def _topic(
+    name: str,
+    topic: t.MetadataResponseTopic,
+    settings: Mapping[str, str],
+    moves: Mapping[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]],
+) -> Topic:
+    moving = {each.partition: moves[each] for each in moves if each.topic == name}
+    assignment = TopicAssignment(
+        id_from_wire(topic.topic_id),
+        {each.partition_index: tuple(each.replica_nodes) for each in topic.partitions},
+        {number: adding for number, (adding, _) in moving.items() if adding},
+        {number: removing for number, (_, removing) in moving.items() if removing},
+    )
+    return Topic(assignment, settings, version=-1, config_version=-1)

@@ -1,0 +1,191 @@
+"""The brokers of a cluster, for one command: Kafka's admin requests, each sent once to the right broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import typer
+
+from logstore.broker.connections import Connections
+from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.limits import Address, Limits, parse_address
+from logstore.broker.security.client import ClientSecurity
+from logstore.broker.translation import by_topic
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+
+TIMEOUT_S: Final = 30.0
+_TRIES: Final = 50
+_PAUSE_S: Final = 0.1
+
+
+class Brokers:
+    """Blocking requests. Each raises `RequestUnanswered`, or `RequestRefused` for an error of the answer."""
+
+    def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
+        """Raises `typer.BadParameter` for an address that is none. Connects to nobody yet."""
+        try:
+            self._bootstrap = [parse_address(each) for each in bootstrap.split(",")]
+        except ValueError as error:
+            raise typer.BadParameter(f"--bootstrap: {error}") from error
+        self._runner = asyncio.Runner()
+        self._connections = Connections(
+            limits=Limits(), client_id="logstore", ways={}, check=lambda: None, security=security
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+
+        async def close() -> None:
+            self._connections.close(None)
+            await asyncio.sleep(0)
+
+        self._runner.run(close())
+        self._runner.close()
+
+    def any(self, request: Struct) -> Any:
+        """Ask the first bootstrap broker that answers. A wrong address fails at once."""
+        failures = []
+        for address in self._bootstrap:
+            try:
+                return self._ask(address, request)
+            except AuthenticationFailed:
+                raise
+            except RequestUnanswered as error:
+                failures.append(str(error))
+        raise RequestUnanswered(f"no broker answers: {'; '.join(failures)}. Check --bootstrap")
+
+    def metadata(self, topics: Sequence[str] | None = None) -> t.MetadataResponse:
+        """Return the metadata of all topics, or of these. No topic is created."""
+        named = None if topics is None else [t.MetadataRequestTopic(name=each) for each in topics]
+        found: t.MetadataResponse = self.any(t.MetadataRequest(topics=named, allow_auto_topic_creation=False))
+        return found
+
+    def controller(self, request: Struct) -> Any:
+        """Ask the controller; look for it again while it moves."""
+        for _ in range(_TRIES):
+            metadata = self.metadata(())
+            address = _addresses(metadata).get(metadata.controller_id)
+            answer = None if address is None else self._ask(address, request)
+            if answer is not None and ErrorCode.NOT_CONTROLLER not in _codes(answer):
+                return answer
+            time.sleep(_PAUSE_S)
+        raise RequestUnanswered("the cluster has no controller; are most of its brokers, or the store, down?")
+
+    def broker(self, broker_id: int, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
+        """Ask one broker."""
+        address = _addresses(self.metadata(())).get(broker_id)
+        if address is None:
+            raise RequestUnanswered(f"broker {broker_id} is not alive")
+        return self._ask(address, request, timeout_s)
+
+    def log_dirs(
+        self, broker_id: int, *, timeout_s: float = TIMEOUT_S
+    ) -> list[t.DescribeLogDirsResponseDescribeLogDirsResult]:
+        """Return the log dirs of a broker with their replicas."""
+        answer = self.broker(broker_id, t.DescribeLogDirsRequest(topics=None), timeout_s=timeout_s)
+        check(answer.error_code, f"log dirs of broker {broker_id}")
+        found: list[t.DescribeLogDirsResponseDescribeLogDirsResult] = answer.results
+        return found
+
+    def coordinator(self, group: str, request: Struct) -> Any:
+        """Ask the coordinator of a group."""
+        found = self.any(t.FindCoordinatorRequest(key=group))
+        check(found.error_code, f"group {group}", found.error_message)
+        return self._ask(Address(found.host, found.port), request)
+
+    def partitions_named(self, names: Sequence[str]) -> list[TopicPartition]:
+        """Return the partitions of topics, and single ones like `orders-0`. Raises `RequestRefused`."""
+        topics = {
+            topic.name: [each.partition_index for each in topic.partitions]
+            for topic in self.metadata().topics
+            if topic.name and not topic.error_code
+        }
+        found: set[TopicPartition] = set()
+        for name in names:
+            topic, dash, number = name.rpartition("-")
+            if name in topics:
+                found |= {TopicPartition(name, each) for each in topics[name]}
+            elif dash and number.isdecimal() and int(number) in topics.get(topic, ()):
+                found.add(TopicPartition(topic, int(number)))
+            else:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise RequestRefused(error, f"no topic or partition {name}")
+        return sorted(found)
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, dict[str, list[tuple[int, None]]]]:
+        """Return partitions by their leader and topic. Raises `RequestRefused` for one without a leader."""
+        wanted = set(partitions)
+        metadata = self.metadata(sorted({each.topic for each in wanted}))
+        leaders = {
+            TopicPartition(topic.name or "", each.partition_index): each.leader_id
+            for topic in metadata.topics
+            for each in topic.partitions
+        }
+        led: dict[int, list[tuple[TopicPartition, None]]] = {}
+        for each in sorted(wanted):
+            leader = leaders.get(each, -1)
+            if leader < 0:
+                raise RequestRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"{each} has no leader")
+            led.setdefault(leader, []).append((each, None))
+        return {leader: by_topic(found) for leader, found in led.items()}
+
+    def offsets(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offset at or after each time (-1 the end, -2 the start); None if there is none."""
+        found: dict[TopicPartition, int | None] = {}
+        for leader, topics in self.by_leader(times_ms).items():
+            wanted = [
+                t.ListOffsetsRequestListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        t.ListOffsetsRequestListOffsetsPartition(
+                            partition_index=number, timestamp=times_ms[TopicPartition(topic, number)]
+                        )
+                        for number, _ in numbers
+                    ],
+                )
+                for topic, numbers in topics.items()
+            ]
+            answer = self.broker(leader, t.ListOffsetsRequest(replica_id=-1, topics=wanted))
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    check(each.error_code, f"{topic.name}-{each.partition_index}")
+                    where = TopicPartition(topic.name, each.partition_index)
+                    found[where] = each.offset if each.offset >= 0 else None
+        return found
+
+    def _ask(self, address: Address, request: Struct, timeout_s: float = TIMEOUT_S) -> Any:
+        async def once() -> Any:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._connections.ask_wire(address, request)
+            except TimeoutError:
+                raise RequestUnanswered(f"{address}: no answer in {timeout_s:.0f} s") from None
+
+        return self._runner.run(once())
+
+
+def check(code: int, what: str, message: str | None = None) -> None:
+    """Raise `RequestRefused` for an error code, with the broker's own words if it has any."""
+    if code:
+        error = ErrorCode(code)
+        raise RequestRefused(error, f"{what}: {message or error.name}")
+
+
+def _addresses(metadata: t.MetadataResponse) -> dict[int, Address]:
+    return {each.node_id: Address(each.host, each.port) for each in metadata.brokers}
+
+
+def _codes(answer: Any) -> list[int]:
+    """Return the error codes in which NOT_CONTROLLER (41) may come: at the top, or for each item."""
+    items = [
+        item
+        for name in ("topics", "responses", "results", "replica_election_results")
+        for item in getattr(answer, name, None) or ()
+    ]
+    return [getattr(each, "error_code", 0) for each in (answer, *items)]

@@ -1,0 +1,62 @@
+"""`logstore certs DIR`: a certificate authority for development, with certificates for hosts and clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def certs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")],
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A broker's host name or IP address; repeatable."),
+    ] = None,
+    clients: Annotated[
+        list[str] | None, typer.Option("--client", metavar="NAME", help="A client's name; repeatable.")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, help="How long certificates are valid.")] = 365,
+) -> int:
+    """Make a development CA (ca.pem, ca.key), broker.pem and a key store for each client.
+
+    The CA of the directory is used again if there is one. broker.pem is for all hosts, by default this one:
+    localhost and 127.0.0.1. Existing certificates are replaced: brokers read them again while they run.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from logstore.broker.security.certificates import Signed, new_authority, signed_by
+    from logstore.broker.security.tls import now
+
+    directory.mkdir(parents=True, exist_ok=True)
+    ca, key = directory / "ca.pem", directory / "ca.key"
+    if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:
+        raise typer.BadParameter(f"--client: {bad[0]!r} is to be a file's name: letters, digits, - and _")
+    if key.exists():
+        own = x509.load_pem_x509_certificate(ca.read_bytes())
+        authority = Signed(load_pem_private_key(key.read_bytes(), None), own)
+    else:
+        authority = new_authority(now(), days=days)
+        _write(ca, authority.certificate_pem)
+        _write(key, authority.key_pem)
+    wanted = {"broker": hosts or ["localhost", "127.0.0.1"], **{name: [] for name in clients or ()}}
+    for name, names in wanted.items():
+        signed = signed_by(authority, name, names, now(), days=days)
+        _write(directory / f"{name}.pem", signed.key_pem + signed.certificate_pem)
+        print(directory / f"{name}.pem")
+    return 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read, and put it in place as a whole."""
+    import os
+
+    partial = path.with_name(f"{path.name}.new")
+    partial.unlink(missing_ok=True)
+    with open(partial, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)

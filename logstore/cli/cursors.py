@@ -1,0 +1,98 @@
+"""`logstore cursors`: list the cursors of logs, move one, or remove one.
+
+Listing takes no lock and changes nothing. `--reset` and `--remove` open the log; no other process may have it
+open then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.operating import Json, LogDirs, require_log
+from logstore.cli.terminal import print_error, print_json, printable
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Disk
+
+
+def cursors(
+    directories: LogDirs,
+    as_json: Json = False,
+    reset: Annotated[
+        str | None, typer.Option("--reset", metavar="NAME", help="Move this cursor; see --to.")
+    ] = None,
+    to: Annotated[
+        str, typer.Option("--to", metavar="OFFSET", help="An offset, or `start` or `end` of the log.")
+    ] = "start",
+    remove: Annotated[
+        str | None, typer.Option("--remove", metavar="NAME", help="Remove this cursor.")
+    ] = None,
+) -> int:
+    """List the cursors of logs: name, committed offset, lag."""
+    from logstore.disk.files import OsDisk
+
+    if reset is not None or remove is not None:
+        if len(directories) != 1 or (reset is not None and remove is not None):
+            raise typer.BadParameter("--reset and --remove take one of them, and exactly one partition")
+        return _change(str(directories[0]), reset, to, remove)
+    disk = OsDisk()
+    unreadable = 0
+    for directory in directories:
+        for place in _with_cursors(disk, str(directory).rstrip("/") or "/"):
+            unreadable += _list(disk, place, as_json=as_json)
+    return 1 if unreadable else 0
+
+
+def _with_cursors(disk: Disk, path: str) -> list[str]:
+    """Return `path` itself if it is a partition, otherwise the partitions in it that have cursors."""
+    from logstore.cli.inspection import segment_offsets
+    from logstore.log.cursor_file import CURSORS_FILE
+
+    if segment_offsets(disk, path):
+        return [path]
+    below = [f"{path}/{entry.name}" for entry in disk.scan(path) if entry.is_directory]
+    return [place for place in below if any(entry.name == CURSORS_FILE for entry in disk.scan(place))]
+
+
+def _list(disk: Disk, directory: str, *, as_json: bool) -> int:
+    """Print the cursors of a log; return the number of lines that cannot be read."""
+    from logstore.log.cursor_file import CURSORS_FILE, read_cursors
+    from logstore.log.snapshot import log_end_of
+
+    found = read_cursors(disk, directory)
+    end_offset = log_end_of(disk, directory)
+    for name, offset in sorted(found.offsets.items()):
+        lag = max(end_offset - offset, 0)
+        if as_json:
+            print_json({"directory": directory, "cursor": name, "offset": offset, "lag": lag})
+        else:
+            print(f"{directory} {printable(name)}: offset {offset}, lag {lag}")
+    for number in found.unreadable:
+        print_error(f"{directory}/{CURSORS_FILE}: line {number} cannot be read; opening the log removes it")
+    return len(found.unreadable)
+
+
+def _change(directory: str, reset: str | None, to: str, remove: str | None) -> int:
+    from logstore.disk.files import OsDisk
+    from logstore.log.log import Log
+
+    require_log(OsDisk(), directory)
+    with Log.open(directory) as log:
+        name = reset if reset is not None else str(remove)
+        if name not in log.cursors():
+            known = ", ".join(map(printable, sorted(log.cursors()))) or "none"
+            print_error(f"{directory} has no cursor {printable(name)}; its cursors: {known}")
+            return 1
+        cursor = log.cursor(name)
+        if reset is None:
+            cursor.remove()
+            print(f"{directory}: cursor {printable(name)} removed")
+            return 0
+        bounds = {"start": log.log_start_offset, "end": log.log_end_offset}
+        if to not in bounds and not to.isdecimal():
+            raise typer.BadParameter(f"--to is {to!r}; give an offset, `start` or `end`")
+        offset = cursor.commit(bounds[to] if to in bounds else int(to), sync=True)
+        print(f"{directory}: cursor {printable(name)} continues at offset {offset}")
+    return 0

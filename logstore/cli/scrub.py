@@ -1,0 +1,73 @@
+"""`logstore scrub`: scrub a log that no process has open, and rebuild its derived files where they differ.
+
+    scrub DIR            a partition; one finding a line
+    scrub DIR --json     one object a line
+
+This is what a running broker does once a week, and `Log.scrub()` in a program: every sealed segment is
+compared with its seal and every other batch with its checksum, as fast as the disk reads. Index files, the
+epoch file, seals and producer snapshots that differ from the log are rebuilt. Records stay as they are.
+
+`verify` reads directories of any owner, also while the owner writes; it parses every record and changes
+nothing. `scrub` opens the log as its owner, so it locks the directory and recovers the log after an unclean
+stop. It refuses the log dirs of brokers: a broker scrubs these itself, and a replica may mend the damage.
+
+Exit code 0 if all records are sound, 1 if some are damaged, 2 for a directory that holds no log or that
+belongs to a broker.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from logstore.cli.operating import Json, PartitionDir
+from logstore.cli.terminal import byte_progress, print_json
+
+if TYPE_CHECKING:
+    from logstore.log.scrub import Scrubbed
+
+
+def scrub(directory: PartitionDir, as_json: Json = False) -> int:
+    """Compare a log with its seals and checksums, and rebuild index files that differ; exit 1 on damage."""
+    from logstore.checkpoint.identity import META_PROPERTIES
+    from logstore.cli.inspection import cleaned_end, segment_offsets
+    from logstore.config import LogConfig
+    from logstore.disk.files import OsDisk
+    from logstore.log.log import Log
+    from logstore.log.scrub import Scrubbed
+    from logstore.log.scrub import scrub as steps_of
+
+    path = str(directory).rstrip("/") or "/"
+    if not segment_offsets(OsDisk(), path):
+        raise typer.BadParameter(f"{path} holds no log: no segment is in it")
+    if (Path(path).resolve().parent / META_PROPERTIES).exists():
+        raise typer.BadParameter(
+            f"{path} belongs to a broker, which scrubs it while it runs (log.scrub.interval.ms); "
+            'run "logstore verify" to check it while the broker is stopped'
+        )
+    done = Scrubbed(0, None)
+    config = LogConfig(cleanup_policy="compact") if cleaned_end(OsDisk(), path) else LogConfig()
+    with Log.open(path, config) as log, ExitStack() as stack:
+        advance = byte_progress(stack, log.size)
+        for step in steps_of(log.partition):
+            advance(step.size)
+            _print(step, as_json)
+            done = Scrubbed(
+                done.size + step.size, None, done.damages + step.damages, done.rebuilt + step.rebuilt
+            )
+    if not as_json:
+        counts = f"{len(done.damages)} damaged, {len(done.rebuilt)} derived files rebuilt"
+        print(f"{done.size} bytes of batches: {counts}")
+    return 1 if done.damages else 0
+
+
+def _print(step: Scrubbed, as_json: bool) -> None:
+    for damage in (*step.damages, *step.rebuilt):
+        is_rebuilt = damage in step.rebuilt
+        if as_json:
+            print_json({**damage._asdict(), "kind": damage.kind.value, "rebuilt": is_rebuilt})
+        else:
+            print(f"{damage}; rebuilt" if is_rebuilt else damage)

@@ -1,0 +1,158 @@
+"""`logstore security check`: what a broker's settings open, to whom, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logstore.cli.operating import Json
+from logstore.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from logstore.broker.security.config import Listener, Security
+
+app = typer.Typer(help="The security of a broker.", no_args_is_help=True)
+
+_OTHERS = 0o077
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command()
+def check(
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The broker's properties file.")],
+    metadata: Annotated[
+        str, typer.Option("--metadata", metavar="STORE", help="Show users and ACLs of this store, too.")
+    ] = "",
+    as_json: Json = False,
+) -> int:
+    """Show what listens where, who may do what, and when certificates end; exit 1 if something is wrong.
+
+    Nothing is changed, and the broker need not run.
+    """
+    from logstore.broker.properties import split_properties
+    from logstore.broker.security.config import read_security, split_security
+    from logstore.cli.serve import read_properties
+
+    properties = read_properties(config)
+    listening, rest = split_properties(properties)
+    own, _ = split_security(rest)
+    security = read_security(own)
+    facts: list[dict[str, Any]] = []
+    if security is None:
+        facts.append({"listener": "PLAINTEXT", "protocol": "PLAINTEXT", "bind": listening.get("listen", "")})
+    else:
+        facts += [_listener(each, security) for each in security.listeners]
+        facts.append({"authorizer": _authorizer(security)})
+    if metadata:
+        facts += _from_store(metadata)
+    problems = list(_problems(config, properties, security, listening.get("listen", "")))
+    for fact in facts:
+        if as_json:
+            print_json(fact)
+        else:
+            print("  ".join(f"{name} {_text(value)}" for name, value in fact.items()))
+    for problem in problems:
+        if as_json:
+            print_json({"problem": problem})
+        else:
+            print(f"PROBLEM  {problem}")
+    return int(bool(problems))
+
+
+def _text(value: Any) -> str:
+    return ",".join(value) or "-" if isinstance(value, list) else str(value)
+
+
+def _listener(listener: Listener, security: Security) -> dict[str, Any]:
+    from logstore.broker.security.tls import read_identity
+    from logstore.errors import InvalidConfig
+
+    facts: dict[str, Any] = {
+        "listener": listener.name,
+        "protocol": listener.protocol.name,
+        "bind": str(listener.bind),
+        "advertised": str(listener.advertised or "-"),
+        "for": "brokers" if listener.name == security.inter_broker else "clients",
+    }
+    if listener.protocol.has_tls:
+        facts["client_certificate"] = listener.tls.ssl_client_auth
+        try:
+            identity = read_identity(listener.tls)
+        except InvalidConfig:
+            identity = None  # one of the problems
+        facts["certificate_ends"] = f"{identity.ends:%Y-%m-%d}" if identity is not None else "-"
+    if listener.protocol.has_sasl:
+        facts["mechanisms"] = list(listener.sasl.mechanisms)
+        plain = listener.jaas.get("PLAIN")
+        if plain is not None:
+            facts["plain_users"] = sorted(plain.users)
+    return facts
+
+
+def _authorizer(security: Security) -> str:
+    if security.rules is None:
+        return "none: everyone who is let in has full access"
+    everyone = "everyone" if security.rules.allow_if_none else "nobody"
+    supers = sorted(each for each in security.rules.super_users if each.startswith("User:"))
+    return f"ACLs; without one {everyone} is allowed; super users: {', '.join(supers) or 'none'}"
+
+
+def _from_store(metadata: str) -> Iterator[dict[str, Any]]:
+    from logstore.broker.security.acl_store import read_all
+    from logstore.broker.security.users import all_users
+    from logstore.cli.users import with_store
+
+    for user, found in with_store(metadata, all_users).items():
+        yield {"user": user, "mechanisms": list(found)}
+    for acl in sorted(with_store(metadata, read_all)):
+        yield {
+            "principal": acl.principal,
+            "host": acl.host,
+            "permission": acl.permission.name,
+            "operation": acl.operation.name,
+            "resource": f"{acl.resource.name}:{acl.pattern.name}:{acl.name}",
+        }
+
+
+def _problems(
+    config: Path, properties: dict[str, str], security: Security | None, listen: str
+) -> Iterator[str]:
+    from logstore.broker.limits import parse_address
+    from logstore.broker.security.config import refuse_open
+    from logstore.broker.security.tls import WARN_DAYS, now, read_identity, server_context
+    from logstore.errors import InvalidConfig
+
+    try:
+        refuse_open(security, parse_address(listen or "127.0.0.1:0"))
+    except InvalidConfig as error:
+        yield str(error)
+    if any("password" in name or name.endswith((".jaas.config", "keystore.key")) for name in properties):
+        yield from _too_open(config)
+    for listener in security.listeners if security is not None else ():
+        if "PLAIN" in listener.sasl.mechanisms and not listener.protocol.has_tls and listener.jaas:
+            yield f"listener {listener.name} takes passwords without encryption (PLAIN without TLS)"
+        if not listener.protocol.has_tls:
+            continue
+        try:
+            server_context(listener.tls, now())
+            identity = read_identity(listener.tls)
+        except InvalidConfig as error:
+            yield f"listener {listener.name}: {error}"
+            continue
+        if identity is not None and (left := (identity.ends - now()).days) < WARN_DAYS:
+            yield f"listener {listener.name}: its certificate ends in {left} days"
+        if listener.tls.ssl_keystore_location:
+            yield from _too_open(Path(listener.tls.ssl_keystore_location))
+
+
+def _too_open(path: Path) -> Iterator[str]:
+    mode = path.stat().st_mode & 0o777
+    if mode & _OTHERS:
+        yield f"{path} has secrets, and others may read or write it (mode {mode:o}): chmod 600 {path}"

@@ -1,0 +1,135 @@
+"""`logstore timeline`: what happened to a partition or a cluster, in one view, ordered by time.
+
+Sources, in any number and mixture: state-change logs, directories that hold such logs and the partitions of
+nodes (their loss ledgers say what was truncated), or the trace of one simulation. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.merge_state_changes import partitions_wanted
+from logstore.cli.operating import Json
+from logstore.cli.terminal import print_error, print_json, printable
+
+if TYPE_CHECKING:
+    from logstore.replication.history import Event
+    from logstore.replication.state_change_lines import Wanted
+
+
+def timeline(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="State-change logs, directories of nodes, or a trace."),
+    ],
+    topic: Annotated[str | None, typer.Option("--topic", help="Only events of this topic.")] = None,
+    partitions: Annotated[
+        str | None, typer.Option("--partitions", metavar="N,N,…", help="Only these partitions of the topic.")
+    ] = None,
+    roles: Annotated[
+        bool, typer.Option("--roles", help="Also what each broker did about a decision of the controller.")
+    ] = False,
+    as_json: Json = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also write a drawing.")] = None,
+) -> int:
+    """Show elections, ISR changes, truncations, losses and restarts from many nodes in one view."""
+    from logstore.cli.timeline_drawing import MOST_EVENTS, draw
+    from logstore.replication.history import Kind, as_fact, time_of
+    from logstore.replication.state_change_lines import Wanted
+
+    wanted = Wanted(
+        frozenset() if topic is None else frozenset((topic,)), partitions_wanted(partitions, topic)
+    )
+    missing = [str(path) for path in sources if not path.exists()]
+    if missing:
+        raise typer.BadParameter(f"no such file or directory: {', '.join(missing)}")
+    traces = [path for path in sources if path.is_file() and _is_trace(path)]
+    if traces and len(sources) > 1:
+        raise typer.BadParameter("a trace has a time of its own: give it alone")
+    is_virtual = bool(traces)
+    try:
+        found = sorted(_events(sources, wanted, is_trace=is_virtual), key=lambda event: event.time_ms)
+    except OSError as error:
+        print_error(f"{error.filename}: {error.strerror}")
+        return 1
+    events = [event for event in found if roles or event.kind is not Kind.ROLE]
+    if svg is not None:
+        if len(events) > MOST_EVENTS:
+            print_error(f"{len(events)} events are too many to draw; select with --topic and --partitions")
+            return 1
+        title = "Timeline" if topic is None else f"Timeline of {topic}"
+        drawing = draw(title, events, lambda event: time_of(event, is_virtual=is_virtual))
+        svg.write_text(drawing, encoding="utf-8")
+    for event in events:
+        if as_json:
+            print_json(as_fact(event, is_virtual=is_virtual))
+            continue
+        node = "" if event.node is None else f"node {event.node}"
+        what = f"{event.partition or ''!s:<12} {node:<8} {event.kind.value:<12} {printable(event.text)}"
+        print(f"{time_of(event, is_virtual=is_virtual):>10}  {what}")
+    return 0
+
+
+def _is_trace(path: Path) -> bool:
+    from logstore.testing.traced import is_trace
+
+    with path.open(encoding="utf-8", errors="backslashreplace") as file:
+        return is_trace(file.readline(200))
+
+
+def _events(sources: list[Path], wanted: Wanted, *, is_trace: bool) -> Iterator[Event]:
+    from logstore.replication.history import of_lines
+    from logstore.replication.state_change_lines import wanted_lines
+    from logstore.testing.traced import Reader
+
+    if is_trace:
+        with sources[0].open(encoding="utf-8", errors="backslashreplace") as lines:
+            for event in Reader().read(lines):
+                where = event.partition
+                if where is None or wanted.selects(where):
+                    yield event
+        return
+    logs, ledgers = _found_in(sources)
+    for number, log in enumerate(logs):
+        with log.open("rb") as raw:
+            yield from of_lines(wanted_lines(number, raw, wanted), wanted)
+    for directory in ledgers:
+        yield from _losses(directory, wanted)
+
+
+def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the state-change logs, and the partition directories with a loss ledger, each once."""
+    from logstore.log.losses import LEDGER, LOST_DIRECTORY
+
+    logs: dict[Path, None] = {}
+    ledgers: dict[Path, None] = {}
+    for source in sources:
+        if source.is_file():
+            logs[source] = None
+            continue
+        logs |= dict.fromkeys(sorted(path for path in source.rglob("*state-change*") if path.is_file()))
+        ledgers |= dict.fromkeys(
+            path.parents[1] for path in sorted(source.rglob(f"{LOST_DIRECTORY}/{LEDGER}"))
+        )
+    return list(logs), list(ledgers)
+
+
+def _losses(directory: Path, wanted: Wanted) -> Iterator[Event]:
+    from logstore.disk.files import OsDisk
+    from logstore.disk.topic_partition import TopicPartition
+    from logstore.log.losses import Quarantine
+    from logstore.replication.history import of_loss
+
+    topic, _, number = directory.name.rpartition("-")
+    if not (topic and number.isascii() and number.isdecimal()):
+        return
+    partition = TopicPartition(topic, int(number))
+    if not wanted.selects(partition):
+        return
+    place = f"{directory.parent.name}/{directory.name}"
+    for loss in Quarantine(OsDisk(), str(directory)).losses():
+        yield of_loss(loss, partition, place)
