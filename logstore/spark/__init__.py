@@ -5,6 +5,8 @@
 
 Spark finds the format by itself, through the module `pyspark_logstore`. Programs import from here:
 
+    session                  a local session whose workers find the format
+    table                    a topic as a frame
     LogstoreDataSource       for `spark.dataSource.register`, where Spark does not find the format
     check_java               fail early, in one line, if Java is missing or too old
     lags, Behind             how far a streaming query is behind the end of the log
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         WriteRefused,
     )
     from logstore.spark.java import JavaMissing, check_java
+    from logstore.spark.local_session import session, table
     from logstore.spark.offsets import Behind, lags
 
 __all__ = [
@@ -49,6 +52,8 @@ __all__ = [
     "WriteRefused",
     "check_java",
     "lags",
+    "session",
+    "table",
 ]
 
 __getattr__ = names_from(
@@ -57,6 +62,7 @@ __getattr__ = names_from(
         "data_source": ("LogstoreDataSource",),
         "java": ("JavaMissing", "check_java"),
         "offsets": ("Behind", "lags"),
+        "local_session": ("session", "table"),
         "errors": (
             *("CorruptLedger", "DataLoss", "InvalidOption", "NoMatchingTime", "PublicationBroken"),
             *("RowRefused", "StagedFileGone", "UnknownTopic", "WriteRefused"),

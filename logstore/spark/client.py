@@ -1,8 +1,7 @@
 """The client of brokers for Spark: its settings, from `kafka.*` options, and a thread that runs it.
 
-Options have the names of Kafka's consumer. TLS and login options are refused. Options that have no effect
-here, and unknown ones, are named in a warning, as Kafka's own clients do; so a Kafka job's options need no
-change.
+Options have the names of Kafka's consumer, those of TLS and logins too. Options that have no effect here, and
+unknown ones, are named in a warning, as Kafka's own clients do; so a Kafka job's options need no change.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logstore.broker.client import Client
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.loop import fastest_loop
+from logstore.broker.security.client import client_security
+from logstore.errors import InvalidConfig
 from logstore.spark.errors import InvalidOption
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, KAFKA, whole_number
 
@@ -27,8 +28,7 @@ FETCH_BYTES: Final = 4 << 20
 _FETCH_LIMITS: Final = ("max.partition.fetch.bytes", "fetch.max.bytes")
 """Equal here: a fetch asks for one partition."""
 _CLIENT_ID: Final = "logstore-spark"
-_PLAINTEXT: Final = "plaintext"
-_SECURITY: Final = ("sasl.", "ssl.")
+_SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
 _ELSEWHERE: Final = frozenset({"group.id", "isolation.level", "bootstrap.servers"})
 """Read with the other options, or known to have no effect: a read joins no group."""
 
@@ -44,6 +44,8 @@ class ClientSettings:
     fetch_bytes: int
     fetch_wait_ms: int
     unused: tuple[str, ...]
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of `client_security`: each process makes its own contexts, from files of its host."""
 
     @classmethod
     def parse(cls, bootstrap_servers: str, kafka: Mapping[str, str]) -> ClientSettings:
@@ -58,14 +60,12 @@ class ClientSettings:
             used.add(name)
             return kafka.get(name, default)
 
-        protocol = text("security.protocol", _PLAINTEXT)
-        secured = [name for name in kafka if name.startswith(_SECURITY)]
-        if protocol.lower() != _PLAINTEXT or secured:
-            name = secured[0] if protocol.lower() == _PLAINTEXT else "security.protocol"
-            raise InvalidOption(
-                f"option {KAFKA}{name} is not supported: the client has neither TLS nor login; remove it and "
-                f"name a plaintext listener in {BOOTSTRAP_SERVERS}"
-            )
+        security = {name: kafka[name] for name in kafka if name.startswith(_SECURITY)}
+        used.update(security)
+        try:
+            client_security(security)
+        except InvalidConfig as error:
+            raise InvalidOption(f"options {KAFKA}…: {error}") from error
         defaults = Limits()
         given = [number(name, FETCH_BYTES, 1) for name in _FETCH_LIMITS if name in kafka]
         limits = Limits(
@@ -84,11 +84,18 @@ class ClientSettings:
             fetch_bytes=min(given, default=FETCH_BYTES),
             fetch_wait_ms=number("fetch.max.wait.ms", 500),
             unused=tuple(KAFKA + name for name in sorted(kafka) if name not in used),
+            security=security,
         )
 
     def client(self) -> Client:
         """Return a new client with these settings."""
-        return Client(self.bootstrap, limits=self.limits, timeout_s=self.timeout_s, client_id=self.client_id)
+        return Client(
+            self.bootstrap,
+            limits=self.limits,
+            timeout_s=self.timeout_s,
+            client_id=self.client_id,
+            security=client_security(self.security),
+        )
 
 
 def _addresses(servers: str) -> tuple[Address, ...]:

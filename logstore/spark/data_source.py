@@ -40,12 +40,12 @@ class LogstoreDataSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """Return the writer of a batch. Raises `InvalidOption` and `WriteRefused`."""
-        from logstore.spark.writers import BatchWriter
+        from logstore.spark.writers import batch_writer
 
-        return BatchWriter(self.options, schema, overwrite)
+        return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         """Return the writer of a stream. Raises `InvalidOption` and `WriteRefused`."""
-        from logstore.spark.writers import StreamWriter
+        from logstore.spark.writers import stream_writer
 
-        return StreamWriter(self.options, schema, overwrite)
+        return stream_writer(self.options, schema, overwrite)

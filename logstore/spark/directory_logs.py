@@ -30,7 +30,9 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
 from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffline, LogGone, OffsetOutOfRange
+from logstore.log.reader import has_owner
 from logstore.log.stretches import Stretch, StretchReader
+from logstore.segment.damage import Verdict, judge
 from logstore.segment.scan import Fault
 from logstore.segment.segment import LOG_SUFFIX
 from logstore.segment.transaction_index import AbortedTransaction
@@ -160,6 +162,9 @@ class DirectoryLogs:
                 "that were never committed",
                 best,
             )
+        elif not has_owner(self._disk, best):
+            # Nobody writes there: what is no torn tail is damage, which the reader of the records reports.
+            end += self._has_bad_end(best)
         end = max(end, start)
         is_settled = bool(committed) and end >= max(committed.values())
         if self._isolation is Isolation.READ_COMMITTED:
@@ -183,6 +188,12 @@ class DirectoryLogs:
         except (CorruptCheckpoint, OSError) as error:
             LOGGER.warning("cannot read the high watermarks of %s: %s", log_dir, error)
             marks[log_dir] = {}
+
+    def _has_bad_end(self, directory: str) -> bool:
+        """Return whether damaged bytes lie behind the last batch of a copy whose `_end` was found."""
+        reader = self._copy(directory).reader
+        tail = None if reader is None else reader.tail
+        return tail is not None and judge(tail.fault, is_end=True, below_durable=None) is Verdict.DAMAGE
 
     def _is_owned(self, directory: str) -> bool:
         """Return whether the directory belongs to a node; a stand-alone log does not."""
@@ -323,9 +334,10 @@ class DirectoryLogs:
         end = wanted.end_offset
         reader: StretchReader | None = None
 
-        def lose(first: int, until: int, cause: Cause, detail: str = "") -> None:
+        def lose(first: int, until: int, cause: Cause, detail: str = "", *, is_free: bool = False) -> None:
             first, until = max(first, wanted.start_offset), min(until, end)
-            if first < until:
+            # Damage that costs no offset (a batch that is there twice, bytes between segments) is told too.
+            if first < until or (is_free and first == until):
                 missing.append(wanted.lost(first, until, cause, detail))
 
         offset = wanted.start_offset
@@ -357,7 +369,9 @@ class DirectoryLogs:
                 skipped = None if reader is None else reader.skip_damage()
                 if reader is None or skipped is None:
                     raise
-                lose(max(skipped.start_offset, offset), skipped.end_offset, Cause.DAMAGED, str(error))
+                is_free = skipped.start_offset == skipped.end_offset
+                first = max(skipped.start_offset, offset)
+                lose(first, skipped.end_offset, Cause.DAMAGED, str(error), is_free=is_free)
                 offset = reader.next_offset
 
 

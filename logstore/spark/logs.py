@@ -136,6 +136,11 @@ _WHY: Final = {
 def describe(missing: Missing) -> str:
     """Return one line that names the lost offsets and the cause."""
     detail = f" ({missing.detail})" if missing.detail else ""
+    if not missing.offsets:
+        return (
+            f"{missing.topic}-{missing.partition}: damage before offset {missing.end_offset} costs no record"
+            + detail
+        )
     return (
         f"{missing.topic}-{missing.partition}: offsets {missing.start_offset} to {missing.end_offset - 1} "
         f"are lost, {missing.cause.value}: {_WHY[missing.cause]}{detail}"
@@ -143,9 +148,9 @@ def describe(missing: Missing) -> str:
 
 
 def raise_on_loss(missing: Iterable[Missing]) -> None:
-    """Raise `DataLoss` for the first item that is a loss."""
+    """Raise `DataLoss` for the first item that is a loss of records."""
     for each in missing:
-        if each.cause.is_loss:
+        if each.cause.is_loss and each.offsets:
             raise DataLoss(f"{describe(each)}. Set failOnDataLoss to false to continue without them")
 
 

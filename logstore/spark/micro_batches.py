@@ -124,8 +124,10 @@ class MicroBatches:
                 return True
             case AtOffsets(offsets):
                 return LATEST in offsets.values()
-            case AtTime() | AtTimes():
-                return self._options.latest_if_no_time
+            case AtTime(time_ms):
+                return time_ms == LATEST or self._options.latest_if_no_time
+            case AtTimes(times_ms):
+                return LATEST in times_ms.values() or self._options.latest_if_no_time
         return False
 
     # --- end ------------------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
     {"orders":{"0":23,"1":-2}}      offsets; -1 latest, -2 earliest      written sorted, one past the last
     {"orders":{"0":1700000000000}}  times in epoch milliseconds          record, as Spark's Kafka source does
 
+A time may also be -1, the latest offset, or -2, the earliest: Spark's source passes a time on to the brokers,
+where these numbers mean that.
+
 Pure functions. As in Spark's Kafka source, an option that names partitions must name all of them.
 
 Spark's Python sources cannot report metrics of their own, so `lags` computes them from the progress that
@@ -17,13 +20,15 @@ Spark reports for every query: the end of the batch, and the end of the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import InvalidOption, NoMatchingTime
-from logstore.spark.logs import Bounds
+from logstore.spark.logs import Bounds, Cause, Missing
+
+T = TypeVar("T")
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -147,14 +152,15 @@ def _object(text: str, option: str, example: str) -> dict[str, Any]:
 
 def times_of(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the times to look up before `starting` or `ending` is called. Raises `InvalidOption`."""
+    partitions = list(partitions)
     match position:
         case AtTime(timestamp_ms, _):
-            return dict.fromkeys(partitions, timestamp_ms)
+            times_ms: Offsets = dict.fromkeys(partitions, timestamp_ms)
         case AtTimes(times_ms, option):
-            partitions = list(partitions)
             _check_all_named(times_ms, partitions, option)
-            return {partition: times_ms[partition] for partition in partitions}
-    return {}
+        case _:
+            times_ms = {}
+    return {each: times_ms[each] for each in partitions if times_ms.get(each, LATEST) >= 0}
 
 
 def starting(
@@ -193,6 +199,7 @@ def _resolved(
     position: Position, bounds: Mapping[TopicPartition, Bounds], found: Times
 ) -> dict[TopicPartition, int | None]:
     """Return an offset for each partition; None if no record is at or after the time."""
+    times_ms: Offsets = {}
     match position:
         case Earliest():
             return {partition: bound.start_offset for partition, bound in bounds.items()}
@@ -200,15 +207,17 @@ def _resolved(
             return {partition: bound.end_offset for partition, bound in bounds.items()}
         case AtOffsets(offsets, option):
             _check_all_named(offsets, bounds, option)
-            return {
-                partition: {LATEST: bound.end_offset, EARLIEST: bound.start_offset}.get(
-                    offsets[partition], offsets[partition]
-                )
-                for partition, bound in bounds.items()
-            }
+            return {each: _named(bound, offsets[each], offsets[each]) for each, bound in bounds.items()}
         case AtTimes(times_ms, option):
             _check_all_named(times_ms, bounds, option)
-    return {partition: found.get(partition) for partition in bounds}
+        case AtTime(timestamp_ms):
+            times_ms = dict.fromkeys(bounds, timestamp_ms)
+    return {each: _named(bound, times_ms[each], found.get(each)) for each, bound in bounds.items()}
+
+
+def _named(bound: Bounds, number: int, other: T) -> int | T:
+    """Return the offset that -1 or -2 means, `other` for any other number."""
+    return {LATEST: bound.end_offset, EARLIEST: bound.start_offset}.get(number, other)
 
 
 def _check_all_named(named: Offsets, partitions: Iterable[TopicPartition], option: str) -> None:
@@ -220,6 +229,28 @@ def _check_all_named(named: Offsets, partitions: Iterable[TopicPartition], optio
             f"option {option} must name exactly the partitions that are read (missing: {missing}; not read: "
             f"{unknown}); for offsets, -2 is earliest and -1 latest"
         )
+
+
+def check_order(
+    option: Position, bounds: Mapping[TopicPartition, Bounds], starts: Offsets, ends: Offsets
+) -> Iterator[Missing]:
+    """Yield the losses in a batch whose start, from `option`, is past its end or past the log's.
+
+    Raises `InvalidOption` if the options contradict each other.
+    """
+    for where in sorted(starts):
+        start, end, bound = starts[where], ends[where], bounds[where]
+        if start > bound.end_offset and isinstance(option, AtOffsets):
+            yield Missing(*where, bound.end_offset, start, Cause.TRUNCATED, "or the topic was recreated")
+        elif start > bound.end_offset:
+            continue  # a time that was looked up later: a record came after the bounds were taken
+        elif start > end and isinstance(option, Earliest):
+            yield Missing(*where, end, start, Cause.EXPIRED, f"the batch was to end at {end}")
+        elif start > end:
+            raise InvalidOption(
+                f"{where}: the batch would start at offset {start}, past its end at {end}; correct the "
+                "starting or the ending option"
+            )
 
 
 # --- lag ----------------------------------------------------------------------------------------------------

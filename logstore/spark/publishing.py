@@ -17,6 +17,7 @@ file that a crash leaves behind is ignored unless an intent names it with its si
                 topics {topic: partitions} to create first
                 producer [id, epoch]
                 owed   [[topic, partition, end_offset, first_sequence, skip, records], …]
+                rows   [number, sum] of a write with txnAppId (`row_sums.py`)
 
 Of a partition's staged records, the first `skip` are already in the log. The rest follow as batches of the
 sink's producer, numbered from `first_sequence`, after `end_offset`. Other writers may append in between, so
@@ -34,27 +35,23 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, Self
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol, Self
 
-import numpy as np
-import pyarrow as pa
-
-from logstore.columnar.columnar import encode
 from logstore.disk.files import Disk, File, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, set_producer, walk
 from logstore.format.crc import crc32c
 from logstore.format.record import add_sequence, subtract_sequence
 from logstore.log.outgoing import Compression
-from logstore.spark.errors import PublicationBroken, RowRefused, StagedFileGone, WriteRefused
+from logstore.spark.errors import PublicationBroken, StagedFileGone, WriteRefused
 from logstore.spark.ledger import Intent, Json, Ledger, staging_directory
+from logstore.spark.partition_batches import FLUSH_BYTES, Encoded, PartitionBatches
+from logstore.spark.row_sums import RowSum, kept_sums
 from logstore.spark.sink_rows import Placed, Topic
+from logstore.spark.write_options import Delivery
 
 SUFFIX: Final = ".staged"
-FLUSH_BYTES: Final = 16 << 20
-"""Rows held until they are worth sorting by partition; each partition's share of them is one run."""
-_FEW: Final = 1 << 15
 _TRAILER: Final = struct.Struct(">II")
 
 
@@ -95,26 +92,25 @@ class Stage:
         """
         self._disk, self._path = disk, path + SUFFIX
         self._directory, _, self._name = self._path.rpartition("/")
-        self._slots, self._compression, self._batch_bytes = slots, compression, batch_bytes
-        self._max_batch_bytes, self._flush_bytes = max_batch_bytes, flush_bytes
-        self._pending: list[Placed] = []
-        self._pending_bytes = 0
+        self._batches = PartitionBatches(
+            slots,
+            compression=compression,
+            batch_bytes=batch_bytes,
+            max_batch_bytes=max_batch_bytes,
+            flush_bytes=flush_bytes,
+            outcome=Delivery.EXACTLY_ONCE.outcome,
+        )
         self._file: File | None = None
         self._end = 0
         self._index: list[tuple[TopicPartition, Run]] = []
 
     def add(self, placed: Placed) -> None:
         """Add rows. Raises `RowRefused` for rows too large for any batch, and `OSError`."""
-        if not len(placed.slots):
-            return
-        self._pending.append(placed)
-        self._pending_bytes += placed.rows.nbytes
-        if self._pending_bytes >= self._flush_bytes:
-            self._flush()
+        self._take(self._batches.add(placed))
 
     def finish(self) -> Staged:
         """Write the rest and make the file durable. Raises as `add`."""
-        self._flush()
+        self._take(self._batches.rest())
         if self._file is None:
             return Staged()
         rows = [(*partition, *run) for partition, run in self._index]
@@ -133,38 +129,13 @@ class Stage:
         if self._file is not None:
             self._file.close()
 
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        rows = pa.Table.from_batches([placed.rows for placed in self._pending])
-        slots = np.concatenate([placed.slots for placed in self._pending])
-        self._pending, self._pending_bytes = [], 0
-        if len(self._slots) < _FEW:
-            slots = slots.astype(np.int16)  # numpy sorts these by radix
-        order = np.argsort(slots, kind="stable")  # stable: rows of a partition stay in order
-        slots = slots[order]
-        if slots[0] != slots[-1]:
-            rows = rows.combine_chunks().take(pa.array(order))
-        firsts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist()]
-        for first, end in zip(firsts, [*firsts[1:], len(slots)], strict=True):
-            self._encode(self._slots[int(slots[first])], rows.slice(first, end - first))
-
-    def _encode(self, partition: TopicPartition, rows: Any) -> None:
-        limit = self._max_batch_bytes(partition.topic)
-        position, records = self._end, 0
-        codec, level = self._compression
-        batch_bytes = min(self._batch_bytes, max(limit // 2, 1))
-        for batches in encode(rows, codec=codec, level=level, batch_bytes=batch_bytes):
-            for batch in walk(batches):
-                if batch.size > limit:
-                    raise RowRefused(
-                        f"{batch.record_count} rows for {partition} are {batch.size} bytes with "
-                        f"kafka.compression.type={codec.name.lower()}; its topic accepts {limit}. Set "
-                        "kafka.compression.type to none. Nothing was published"
-                    )
-                records += batch.record_count
-            self._write(batches)
-        self._index.append((partition, Run(position, self._end - position, records)))
+    def _take(self, runs: Iterator[tuple[TopicPartition, Iterator[Encoded]]]) -> None:
+        for partition, encoded in runs:
+            position, records = self._end, 0
+            for each in encoded:
+                self._write(each.data)
+                records += each.records
+            self._index.append((partition, Run(position, self._end - position, records)))
 
     def _write(self, data: bytes | bytearray) -> None:
         if self._file is None:
@@ -276,6 +247,7 @@ class Plan:
     producer: Producer
     owed: Sequence[PartPlan]
     topics: Mapping[str, int] = field(default_factory=dict)
+    rows: RowSum | None = None
 
     def to_json(self) -> Json:
         return {
@@ -283,6 +255,7 @@ class Plan:
             "topics": dict(self.topics),
             "producer": list(self.producer),
             "owed": [[*owed.topic_partition, *owed[1:]] for owed in self.owed],
+            **({} if self.rows is None else {"rows": list(self.rows)}),
         }
 
     @classmethod
@@ -292,6 +265,7 @@ class Plan:
             Producer(*plan["producer"]),
             [PartPlan(TopicPartition(topic, partition), *rest) for topic, partition, *rest in plan["owed"]],
             plan["topics"],
+            RowSum(*plan["rows"]) if "rows" in plan else None,
         )
 
 
@@ -358,6 +332,8 @@ class Message:
     spark_partition: int
     staged: Staged
     new_topics: Mapping[str, int] = field(default_factory=dict)
+    rows: RowSum | None = None
+    """the sum of its rows, of a write with `txnAppId`"""
 
 
 class Publisher:
@@ -383,7 +359,9 @@ class Publisher:
         producer, sequences = self._producer(bool(records))
         counts = {partition: (0, records[partition]) for partition in sorted(records)}
         owed = self._owed(counts, sequences, topics)
-        return Plan(files, producer, owed, topics).to_json()
+        sums = [message.rows for message in ordered if message.rows is not None]
+        rows = RowSum.of_all(sums) if sums else None
+        return Plan(files, producer, owed, topics, rows).to_json()
 
     def _is_there(self, topic: str, partitions: int) -> bool:
         """Return whether the topic was created after tasks found it missing. Raises `WriteRefused`."""
@@ -404,7 +382,7 @@ class Publisher:
         for _ in range(_RENEWALS):
             written = self._target.write([PartWrite(owed, plan.producer, files) for owed in plan.owed])
             if all(written[owed.topic_partition] == owed.left for owed in plan.owed):
-                return self._state(plan)
+                return self._state(plan, intent.number)
             plan = self._renewed(plan, written)
             self._ledger.decide(intent.number, plan.to_json())
         raise PublicationBroken(
@@ -442,13 +420,16 @@ class Publisher:
             for owed in plan.owed
             if written[owed.topic_partition] < owed.left
         }
-        return Plan(plan.files, self._target.new_producer(), self._owed(records, {}, {}), plan.topics)
+        producer, owed = self._target.new_producer(), self._owed(records, {}, {})
+        return replace(plan, producer=producer, owed=owed)
 
-    def _state(self, plan: Plan) -> Json:
+    def _state(self, plan: Plan, number: int) -> Json:
+        sums = kept_sums(self._ledger.state, number, plan.rows)
+        named = {"rows": sums} if sums else {}
         if plan.producer.id < 0:
-            return self._ledger.state
+            return {**self._ledger.state, **named}
         producer, sequences = self._producer(False)
         kept = dict(sequences) if producer == plan.producer else {}
         for owed in plan.owed:
             kept[str(owed.topic_partition)] = add_sequence(owed.first_sequence, owed.left)
-        return {"producer": list(plan.producer), "sequences": kept}
+        return {"producer": list(plan.producer), "sequences": kept, **named}

@@ -17,6 +17,8 @@ from typing import Any, Final, TypeVar
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.columns import SEGMENT, parse_columns
 from logstore.spark.errors import InvalidOption, UnknownTopic
+from logstore.spark.java_patterns import finder
+from logstore.spark.logs import LOGGER
 from logstore.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -46,8 +48,8 @@ SOURCE_OPTIONS: Final = (
     "pushdown", "isolation", "commitGroup", "metadataIntervalMs",
 )  # fmt: skip
 SINK_OPTIONS: Final = (
-    "topic", "partitions", "includeTimestamp", "txnAppId", "txnVersion", "stagingPath", "checkpointLocation",
-    "queryName",
+    "topic", "partitions", "delivery", "includeTimestamp", "txnAppId", "txnVersion", "txnSameRows",
+    "stagingPath", "checkpointLocation", "queryName",
 )  # fmt: skip
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = (
@@ -84,7 +86,9 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The partitions to read: those in `partitions`, of `topics`, or of topics that match `pattern`."""
+    """The partitions to read: those in `partitions`, of `topics`, or of topics in whose names Java would find
+    `pattern`.
+    """
 
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
@@ -93,20 +97,30 @@ class Selection:
     def choose(self, available: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the selected ones of `available`, sorted; selected partitions may be missing."""
         if self.pattern:
-            match = re.compile(self.pattern).fullmatch
+            is_found = finder(self.pattern)
             return sorted(
-                each for each in available if each.topic not in INTERNAL_TOPICS and match(each.topic)
+                each for each in available if each.topic not in INTERNAL_TOPICS and is_found(each.topic)
             )
         named = frozenset((*self.partitions, *self.topics))
         return sorted(each for each in available if each in named or each.topic in named)
 
     def check(self, available: Sequence[TopicPartition], where: str) -> None:
-        """Raise `UnknownTopic` if a named topic or partition is not `available` in `where`."""
+        """Raise `UnknownTopic` if a named topic or partition is not `available` in `where`.
+
+        A pattern that matches no topic is a warning, because topics may come later.
+        """
         topics = {each.topic for each in available}
         missing = [topic for topic in self.topics if topic not in topics]
         missing += [str(each) for each in self.partitions if each not in available]
+        existing = ", ".join(sorted(topics)[:20]) or "none"
+        if self.pattern and not self.choose(available):
+            LOGGER.warning(
+                "option subscribePattern: %r matches no topic; the topics of %s: %s",
+                self.pattern,
+                where,
+                existing,
+            )
         if missing:
-            existing = ", ".join(sorted(topics)[:20]) or "none"
             raise UnknownTopic(f"{where} has no {', '.join(missing)}; its topics: {existing}")
 
 
@@ -195,7 +209,7 @@ class ReadOptions:
     group_id: str | None = _option("kafka.group.id", Given.text, None)
     commit_group: str | None = _option("commitGroup", Given.text, None)
     columns: tuple[str, ...]
-    pushdown: bool = _option("pushdown", Given.flag, False)
+    pushdown: bool = False
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     kafka: Mapping[str, str]
     ignored: tuple[str, ...] = ()
@@ -231,6 +245,13 @@ class ReadOptions:
         )
         if servers and SEGMENT in columns:
             raise InvalidOption("column segment needs option path: brokers do not report a record's file")
+        least, most = (
+            given.number(f"{each}OffsetsPerTrigger", None, low=low) for each, low in (("min", 0), ("max", 1))
+        )
+        if least is not None and most is not None and least > most:
+            raise InvalidOption(
+                f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is {most}"
+            )
         strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         return cls(
             paths=paths,
@@ -240,6 +261,7 @@ class ReadOptions:
             ending=ending,
             latest_if_no_time=strategy == "latest",
             columns=columns,
+            pushdown=_pushdown(given),
             isolation=_isolation(given),
             kafka=given.kafka(),
             ignored=() if streaming else tuple(name for name in _STREAM_ONLY if given.has(name)),
@@ -310,12 +332,9 @@ def _selection(given: Given) -> Selection:
                 raise InvalidOption("option subscribe names no topic; write it like a,b")
             return Selection(topics=topics)
     pattern = text.strip()
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise InvalidOption(f"option {name} is {text!r}, not a regular expression: {error}") from error
     if not pattern:
         raise InvalidOption("option subscribePattern is empty; use .* for every topic")
+    finder(pattern)
     return Selection(pattern=pattern)
 
 
@@ -323,12 +342,14 @@ def _position(given: Given, word: str, default: Position) -> Position:
     """Return the start or end; as in Spark's Kafka source, options by time take precedence."""
     option = f"{word}Timestamp"
     if given.has(option):
-        return AtTime(given.number(option, 0, low=0), option)
+        return AtTime(given.number(option, 0, low=EARLIEST), option)
     option = f"{word}OffsetsByTimestamp"
     if given.has(option):
         times_ms = parse_offsets(given.text(option, ""), option)
-        if any(time < 0 for time in times_ms.values()):
-            raise InvalidOption(f"option {option} has a negative time; times are epoch milliseconds")
+        if any(time < EARLIEST for time in times_ms.values()):
+            raise InvalidOption(
+                f"option {option} has a time below -2; give epoch milliseconds, -1 (latest) or -2 (earliest)"
+            )
         return AtTimes(times_ms, option)
     option = f"{word}Offsets"
     if not given.has(option):
@@ -358,6 +379,18 @@ def _check_batch_bounds(starting: Position, ending: Position) -> None:
             raise InvalidOption(f"option endingOffsets: {early}")
         case AtOffsets(offsets, option) if EARLIEST in offsets.values():
             raise InvalidOption(f"option {option}: {early}")
+
+
+def _pushdown(given: Given) -> bool:
+    """Return whether to take Spark's filters. Raises `InvalidOption`."""
+    if given.text("pushdown", "").strip().lower() == "true":
+        raise InvalidOption(
+            "option pushdown is 'true': Spark keeps the ranges of the last filters for all queries of a "
+            "load(), so other queries, and other branches of a union or join, would miss rows. Set it to "
+            "one_query and load anew for each filter; or read less with assign, startingOffsets, "
+            "startingTimestamp and their kin"
+        )
+    return given.choice("pushdown", ("false", "one_query"), "false") == "one_query"
 
 
 def _isolation(given: Given) -> Isolation:

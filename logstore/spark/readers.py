@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -109,8 +110,9 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """The reader for option `pushdown`.
+    """The reader for `pushdown=one_query`.
 
+    Spark keeps the ranges that the last filters left with the frame, for every query of it (decision 086).
     A class of its own because Spark refuses a reader with `pushFilters` unless
     `spark.sql.python.filterPushdown.enabled` is set.
     """
@@ -244,13 +246,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream: one instance plans all batches of a query, others read their ranges."""
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
-        """Raises `InvalidOption`."""
-        self._options = ReadOptions.parse(options, streaming=True)
-        check_schema(self._options, schema)
+        """Never raises, because Spark would show its own error; the first call raises `InvalidOption`."""
+        self._given, self._schema = dict(options), schema
         self._opened: tuple[Logs, MicroBatches] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_opened": None}
+        return {"_given": self._given, "_schema": self._schema, "_opened": None}
+
+    @cached_property
+    def _options(self) -> ReadOptions:
+        options = ReadOptions.parse(self._given, streaming=True)
+        check_schema(options, self._schema)
+        return options
 
     def _open(self) -> tuple[Logs, MicroBatches]:
         if self._opened is None:

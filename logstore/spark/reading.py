@@ -19,8 +19,18 @@ from typing import Any
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.columns import RowMaker, read_columns
-from logstore.spark.logs import Bounds, Headers, Logs, Missing, OffsetRange, raise_on_loss, report
-from logstore.spark.offsets import ending, starting, times_of
+from logstore.spark.logs import (
+    LOGGER,
+    Bounds,
+    Headers,
+    Logs,
+    Missing,
+    OffsetRange,
+    describe,
+    raise_on_loss,
+    report,
+)
+from logstore.spark.offsets import check_order, ending, starting, times_of
 from logstore.spark.read_options import ReadOptions
 
 CutPoints = Callable[[OffsetRange, int], Sequence[int]]
@@ -51,8 +61,9 @@ def selected_bounds(options: ReadOptions, logs: Logs) -> Mapping[TopicPartition,
 def plan_batch(
     options: ReadOptions, logs: Logs, bounds: Mapping[TopicPartition, Bounds] | None = None
 ) -> list[OffsetRange]:
-    """Return the offsets that a batch reads, one range per partition. Raises `EngineError`.
+    """Return the offsets that a batch reads, one range per partition; of negative size where all is lost.
 
+    Raises `DataLoss` for a start past the end of a log if the options ask for it, and `EngineError`.
     `bounds` are those of `selected_bounds`, if the caller has them already.
     """
     if bounds is None:
@@ -63,6 +74,10 @@ def plan_batch(
     ]
     starts = starting(options.starting, bounds, found[0], latest_if_none=options.latest_if_no_time)
     ends = ending(options.ending, bounds, found[1])
+    for lost in check_order(options.starting, bounds, starts, ends):
+        if options.fail_on_data_loss:
+            raise_on_loss([lost])
+        LOGGER.warning("%s", describe(lost))
     return [OffsetRange(*each, starts[each], ends[each]) for each in sorted(bounds)]
 
 
@@ -147,7 +162,9 @@ def _divided(wanted: OffsetRange, pieces: int, cut_points: CutPoints) -> list[Of
 
 def _even(wanted: OffsetRange, pieces: int) -> list[OffsetRange]:
     """Cut into equal pieces by offsets. A piece that begins inside a batch reads that one batch twice."""
-    return _at(wanted, [wanted.start_offset + wanted.size * piece // pieces for piece in range(1, pieces)])
+    size, larger = divmod(wanted.size, pieces)  # the last pieces are larger, as in Spark's Kafka source
+    cuts = (piece * size + max(piece + larger - pieces, 0) for piece in range(1, pieces))
+    return _at(wanted, [wanted.start_offset + each for each in cuts])
 
 
 def _at(wanted: OffsetRange, cuts: Iterable[int]) -> list[OffsetRange]:

@@ -22,7 +22,8 @@ from logstore.disk.ids import new_id
 from logstore.spark.errors import InvalidOption, WriteRefused
 from logstore.spark.ledger import Entry, Ledger, publish_once, read_ledger, staging_directory
 from logstore.spark.publishing import Message, Plan, Publisher, Stage, Staged, Target
-from logstore.spark.sink_rows import Intake, Topic
+from logstore.spark.row_sums import RowSum, check_same_rows
+from logstore.spark.sink_rows import Intake, Topic, written_columns
 from logstore.spark.targets import BrokerTarget, DirectoryTarget
 from logstore.spark.write_options import WriteOptions, local_path
 
@@ -56,7 +57,9 @@ class Sink:
         """
         entry = read_ledger(self.disk, ledger)
         if number <= entry.done or (entry.intent is not None and number == entry.intent.number):
-            return Message(ledger, number, spark_partition, Staged())
+            named = batches if self.options.transaction is not None else ()
+            rows = self._named(map(self._row_sum, named))
+            return Message(ledger, number, spark_partition, Staged(), rows=rows)
         target = self.open_target(self.options, self.disk)
         intake = Intake(
             self.options,
@@ -73,15 +76,25 @@ class Sink:
             batch_bytes=self.options.batch_bytes,
             max_batch_bytes=lambda name: intake.topics[name].config.max_message_bytes,
         )
+        sums: list[RowSum | None] = []
         try:
             for batch in batches:
                 stage.add(intake.take(batch))
+                sums.append(self._row_sum(batch))
             staged = stage.finish()
         finally:
             stage.close()
             target.close()
         new = {name: topic.partitions for name, topic in intake.topics.items() if topic.is_new}
-        return Message(ledger, number, spark_partition, staged, new)
+        return Message(ledger, number, spark_partition, staged, new, self._named(sums))
+
+    def _row_sum(self, batch: Any) -> RowSum | None:
+        if self.options.transaction is None:
+            return None
+        return RowSum.of(batch, written_columns(batch.schema.names, self.options))
+
+    def _named(self, sums: Iterable[RowSum | None]) -> RowSum | None:
+        return None if self.options.transaction is None else RowSum.of_all(sums)
 
     def _topic(self, target: Target, entry: Entry, name: str) -> Topic:
         # A topic that an open intent creates may exist in part; the intent holds its final partition count.
@@ -101,14 +114,19 @@ class Sink:
         """Publish the messages' files unless `number` was published before; return whether it did.
 
         An open intent is completed first. Raises `DirectoryLocked` while another commit of the same ledger
-        runs, `PublicationBroken`, and the target's errors; the intent then stays open.
+        runs, `PublicationBroken`, and the target's errors; the intent then stays open. Raises
+        `WriteRefused` for a version that was published before with other rows.
         """
         with (
             Ledger(self.disk, ledger) as held,
             closing(self.open_target(self.options, self.disk)) as target,
         ):
             publisher = Publisher(self.disk, held, target)
-            return publish_once(held, number, lambda: publisher.plan(number, messages), publisher.carry_out)
+            is_new = publish_once(held, number, lambda: publisher.plan(number, messages), publisher.carry_out)
+            if not is_new and self.options.transaction is not None and self.options.same_rows:
+                rows = RowSum.of_all(message.rows for message in messages)
+                check_same_rows(held.state, self.options.transaction, rows)
+            return is_new
 
     def abort(self, messages: Sequence[Message], ledger: str, number: int) -> None:
         """Remove the files that these tasks staged, unless an intent names them."""

@@ -9,7 +9,7 @@ the reason, and nothing of the write is published.
 
 Rows whose `partition` is null are placed as by Kafka's producers (`logstore/broker/placement.py`), a whole
 column at a time: keys are hashed four bytes at a time, all rows side by side, and a row drops out where its
-key ends. Rows of a batch without a key stay together; the next batch's go to the next partition.
+key ends. Rows without a key stay together for 16 KiB; the next ones go to the next partition (KIP-794).
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def murmur2_of(keys: Blobs) -> npt.NDArray[np.uint32]:
     return result
 
 
-def partitions_of(keys: Blobs, counts: Longs, turn: int) -> Longs:
-    """Return each row's partition among its topic's `counts`; rows without a key go to partition `turn`."""
+def partitions_of(keys: Blobs, counts: Longs, turns: Longs) -> Longs:
+    """Return each row's partition among its topic's `counts`: its key's, or its turn's without a key."""
     hashed = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64)
-    chosen: Longs = np.where(keys.size >= 0, hashed, turn) % counts
+    chosen: Longs = np.where(keys.size >= 0, hashed, turns) % counts
     return chosen
 
 
@@ -82,6 +82,8 @@ _RECORD_BYTES: Final = 26
 """The largest overhead of a record, in bytes, without key, value and headers; a header's is 10."""
 _HEADER_PARTS: Final = 10
 _SHOWN: Final = 40
+TOGETHER_BYTES: Final = 16 << 10
+"""The size of a run of rows without a key, which stay together: the default `batch.size` of producers."""
 
 SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "value": ("string", "binary"),
@@ -108,7 +110,7 @@ def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
         raise WriteRefused(f"no column value (string or binary); the columns are {', '.join(types)}")
     if options.topic is None and "topic" not in types:
         raise WriteRefused("no topic: set option topic, or add a column topic")
-    wanted = _columns(types, options)
+    wanted = written_columns(types, options)
     if options.include_timestamp and "timestamp" not in types:
         raise WriteRefused("includeTimestamp is set, but there is no column timestamp")
     for name in wanted:
@@ -116,7 +118,8 @@ def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
             raise WriteRefused(f"column {name} is {types[name]}; it must be {' or '.join(SINK_TYPES[name])}")
 
 
-def _columns(names: Mapping[str, str] | Sequence[str], options: WriteOptions) -> list[str]:
+def written_columns(names: Mapping[str, str] | Sequence[str], options: WriteOptions) -> list[str]:
+    """Return the columns among `names` that are written, in the order of `SINK_TYPES`."""
     is_written = {
         "headers": options.include_headers,
         "timestamp": options.include_timestamp,
@@ -145,9 +148,10 @@ class Intake:
         turn: int = 0,
     ) -> None:
         """`topic_of` is called once per topic; it raises `EngineError` for one that cannot be written."""
+        self.outcome = options.delivery.outcome
         self._options, self._topic_of, self._now_ms = options, topic_of, now_ms
         self._spark_partition, self._turn = spark_partition, turn
-        self._rows_before = 0
+        self._rows_before = self._loose_bytes = 0
         self.slots: list[TopicPartition] = []
         """every partition of the topics so far; `Placed.slots` are indexes into it"""
         self.topics: dict[str, Topic] = {}
@@ -170,7 +174,7 @@ class _Batch:
 
     def __init__(self, intake: Intake, batch: Any) -> None:
         self._intake, self._batch = intake, batch
-        self._columns = set(_columns(batch.schema.names, intake._options))
+        self._columns = set(written_columns(batch.schema.names, intake._options))
         self._count = batch.num_rows
         self._keys = self._blobs("key")
         self._names: Sequence[str | None] = [intake._options.topic]
@@ -191,7 +195,6 @@ class _Batch:
         else:
             columns["timestamp"] = pa.array(np.full(self._count, now_ms, np.int64))
         intake._rows_before += self._count
-        intake._turn += 1
         return Placed(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), slots)
 
     def _blobs(self, name: str) -> Blobs:
@@ -225,7 +228,7 @@ class _Batch:
 
     def _slots(self, topics: Sequence[Topic]) -> Longs:
         counts = np.array([topic.partitions for topic in topics], np.int64)[self._topic_codes]
-        by_key = partitions_of(self._keys, counts, self._intake._turn)
+        by_key = partitions_of(self._keys, counts, self._turns())
         if "partition" in self._columns:
             column = self._batch.column("partition")
             known = _valid(column)
@@ -241,10 +244,25 @@ class _Batch:
         slots: Longs = np.array(firsts, np.int64)[self._topic_codes] + by_key
         return slots
 
+    def _turns(self) -> Longs:
+        intake = self._intake
+        ends = intake._loose_bytes + np.cumsum(np.where(self._keys.size < 0, self._sizes(), 0))
+        starts = np.concatenate(([intake._loose_bytes], ends[:-1]))
+        intake._loose_bytes = int(ends[-1]) if len(ends) else intake._loose_bytes
+        turns: Longs = intake._turn + starts // TOGETHER_BYTES
+        return turns
+
+    def _sizes(self) -> Longs:
+        """Return the bytes of each row's key and value."""
+        sizes: Longs = np.maximum(self._keys.size, 0).astype(np.int64) + np.maximum(
+            self._blobs("value").size, 0
+        )
+        return sizes
+
     # --- checking -------------------------------------------------------------------------------------
 
     def _judge(self, topics: Sequence[Topic], now_ms: int) -> None:
-        sizes = np.maximum(self._keys.size, 0).astype(np.int64) + np.maximum(self._blobs("value").size, 0)
+        sizes = self._sizes()
         if "headers" in self._columns:
             sizes += self._header_sizes()
         sizes += HEADER_BYTES + _RECORD_BYTES
@@ -311,7 +329,7 @@ class _Batch:
         where += [f"partition {self._partitions[row]}"] if self._partitions is not None else []
         return RowRefused(
             f"row {intake._rows_before + row + 1} of Spark partition {intake._spark_partition} "
-            f"({', '.join([*where, f'key {key}'])}) cannot be written: {reason}. Nothing was published"
+            f"({', '.join([*where, f'key {key}'])}) cannot be written: {reason}. {intake.outcome}"
         )
 
 

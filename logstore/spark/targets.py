@@ -186,7 +186,7 @@ _RULES: Final[tuple[str, ...]] = (
     *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
 )
 """The settings of a topic that decide whether it accepts a row."""
-_SEQUENCE_LOST: Final = frozenset(
+SEQUENCE_LOST: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
 
@@ -262,7 +262,7 @@ class BrokerTarget:
                     written += Batch(data).record_count
                 return written
             except RequestRefused as refusal:
-                if refusal.error not in _SEQUENCE_LOST:
+                if refusal.error not in SEQUENCE_LOST:
                     raise
             # The log may be ahead of what was read; it lost our sequence only if it is not.
             before, written = written, max(written, await self._written(part))

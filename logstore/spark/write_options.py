@@ -1,14 +1,15 @@
 """Parse the options of a write.
 
 Names and defaults are those of Spark's Kafka sink; `path`, `partitions`, `stagingPath`, `txnAppId`,
-`txnVersion` and `includeTimestamp` are our own. Options of reads are ignored, and so are producer settings
-without effect here (`kafka.linger.ms`).
+`txnVersion`, `txnSameRows` and `includeTimestamp` are our own. Options of reads
+are ignored, and so are producer settings without effect here (`kafka.linger.ms`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -35,6 +36,21 @@ _REFUSED: Final = {
 _LONGEST_NAME: Final = 200
 
 
+class Delivery(StrEnum):
+    """How often a row is in the topic if tasks or drivers fail."""
+
+    EXACTLY_ONCE = "exactly_once"
+    """tasks stage rows, the commit publishes them"""
+    AT_LEAST_ONCE = "at_least_once"
+    """tasks write to the partitions' leaders: a task that runs again repeats its rows"""
+
+    @property
+    def outcome(self) -> str:
+        """What an error says about the other rows of a write."""
+        is_staged = self is Delivery.EXACTLY_ONCE
+        return "Nothing was published" if is_staged else "Rows before it may be in the topic"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """The options of a sink. Exactly one of `path` and `brokers` is set; sizes are bytes."""
@@ -43,6 +59,7 @@ class WriteOptions:
     """a log dir, without a trailing slash"""
     brokers: ClientSettings | None
     """its `timeout_s` is `kafka.delivery.timeout.ms`"""
+    delivery: Delivery
     topic: str | None
     """the topic of all rows; None: the column `topic` names it"""
     partitions: int | None
@@ -53,6 +70,8 @@ class WriteOptions:
     checkpoint_location: str | None
     transaction: tuple[str, int] | None
     """`txnAppId` and `txnVersion`"""
+    same_rows: bool
+    """`txnSameRows`: refuse a version that was written with other rows"""
     compression: Compression
     batch_bytes: int
     request_bytes: int
@@ -74,6 +93,7 @@ class WriteOptions:
         return cls(
             path=_directory("path", paths) if paths else None,
             brokers=_brokers(servers, given) if servers else None,
+            delivery=_delivery(given, paths),
             topic=topic,
             partitions=given.number("partitions", None),
             include_headers=given.flag("includeHeaders", True),
@@ -81,6 +101,7 @@ class WriteOptions:
             staging_path=given.parsed("stagingPath", _directory, None),
             checkpoint_location=given.text("checkpointLocation", None),
             transaction=_transaction(given, streaming=streaming),
+            same_rows=given.flag("txnSameRows", True),
             compression=_compression(given),
             batch_bytes=min(batch_bytes, request_bytes - HEADER_BYTES),
             request_bytes=request_bytes,
@@ -103,6 +124,22 @@ def _check_promises(given: Given) -> None:
         raise InvalidOption(
             "option kafka.enable.idempotence is false: rows could be written twice; remove the option"
         )
+
+
+def _delivery(given: Given, path: str) -> Delivery:
+    delivery = Delivery(given.choice("delivery", tuple(Delivery), Delivery.EXACTLY_ONCE))
+    if delivery is Delivery.AT_LEAST_ONCE:
+        if path:
+            raise InvalidOption(
+                f"option delivery is {delivery}: only brokers take rows from several tasks at a time, a "
+                "directory has one writer; remove the option"
+            )
+        if given.has("txnAppId") or given.has("txnVersion"):
+            raise InvalidOption(
+                f"option delivery is {delivery}, but txnAppId and txnVersion are for writes that are "
+                "published once; remove one or the other"
+            )
+    return delivery
 
 
 def _transaction(given: Given, *, streaming: bool) -> tuple[str, int] | None:

@@ -1,4 +1,7 @@
-"""Spark's batch and stream writers. Tasks stage rows in files, the commit publishes them (`sink.py`).
+"""Spark's batch and stream writers.
+
+`delivery=exactly_once`: tasks stage rows in files, the commit publishes them (`sink.py`).
+`delivery=at_least_once`: tasks send rows to the leaders (`direct.py`), and there is nothing left to commit.
 
 Spark creates a batch's writer once and pickles it into tasks and commit. It creates a stream's writer anew in
 each of them; there only the tasks' messages carry the query's id and the batch's number to the commit.
@@ -19,7 +22,7 @@ from logstore.spark.ledger import remove_staged
 from logstore.spark.publishing import Message
 from logstore.spark.sink import Sink, ledger_of_one_write, ledger_of_stream, ledger_of_transaction, os_sink
 from logstore.spark.sink_rows import check_columns
-from logstore.spark.write_options import WriteOptions
+from logstore.spark.write_options import Delivery, WriteOptions
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -34,17 +37,43 @@ class Written(WriterCommitMessage):
     message: Message
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("logstore")`, mode append."""
+@dataclass(frozen=True, slots=True)
+class Sent(WriterCommitMessage):
+    """The message of a task whose rows are in the topic already."""
 
-    def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
-        """Raises `InvalidOption`, `WriteRefused`."""
-        if overwrite:
-            raise WriteRefused(
-                "mode overwrite is not supported: a log is append-only. Use mode append; to replace records, "
-                "delete the topic or its records first"
-            )
-        self._options = _checked(options, schema, streaming=False)
+    rows: int
+
+
+def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+    """Return the writer for `df.write.format("logstore")`, mode append. Raises as `WriteOptions.parse`."""
+    if overwrite:
+        raise WriteRefused(
+            "mode overwrite is not supported: a log is append-only. Use mode append; to replace records, "
+            "delete the topic or its records first"
+        )
+    parsed = _checked(options, schema, streaming=False)
+    return DirectBatchWriter(parsed) if _is_direct(parsed) else BatchWriter(parsed)
+
+
+def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """Return the writer for `df.writeStream.format("logstore")`. Raises as `WriteOptions.parse`.
+
+    Output mode complete appends too, as in Spark's Kafka sink; Spark refuses mode update for Python sinks.
+    """
+    parsed = _checked(options, schema, streaming=True)
+    return DirectStreamWriter(parsed) if _is_direct(parsed) else StreamWriter(parsed)
+
+
+def _is_direct(options: WriteOptions) -> bool:
+    return options.delivery is Delivery.AT_LEAST_ONCE
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a batch exactly once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        """Raises `InvalidOption`."""
+        self._options = options
         if self._options.transaction is not None:
             self._ledger = ledger_of_transaction(self._options)
             self._number = self._options.transaction[1]
@@ -73,11 +102,10 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("logstore")`: every output mode appends, as in Spark's Kafka sink."""
+    """Writes the batches of a stream exactly once."""
 
-    def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
-        """Raises `InvalidOption`, `WriteRefused`."""
-        self._options = _checked(options, schema, streaming=True)
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from pyspark import TaskContext
@@ -103,10 +131,43 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return os_sink(self._options)
 
 
+class DirectBatchWriter(DataSourceArrowWriter):
+    """Writes a batch at least once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _send(self._options, iterator)
+
+
+class DirectStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream at least once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _send(self._options, iterator)
+
+
 def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> WriteOptions:
     parsed = WriteOptions.parse(options, streaming=streaming)
     check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed)
     return parsed
+
+
+def _send(options: WriteOptions, batches: Iterator[Any]) -> Sent:
+    from pyspark import TaskContext
+
+    from logstore.spark.direct import write_directly
+
+    context = TaskContext.get()
+    assert context is not None, "a task has a context"
+    number = context.partitionId()
+    return Sent(
+        write_directly(options, batches, spark_partition=number, turn=number + context.taskAttemptId())
+    )
 
 
 def _stage(sink: Sink, batches: Iterator[Any], ledger: str, number: int) -> Written:

@@ -21,6 +21,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.broker.clock import stopwatch_s
+from logstore.disk.copying import is_there
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.spark.errors import InvalidOption
@@ -265,17 +266,6 @@ def place(disk: Disk, ledger: str, output: str, number: int) -> None:
         raise OutputExists(f"{output} and its staged replacement are gone: another program removed them")
     disk.sync_dir(output.rpartition("/")[0] or "/")
     remove_staged(disk, replaced)
-
-
-def is_there(disk: Disk, directory: str) -> bool:
-    """Return whether a directory, or anything else, has this name."""
-    try:
-        disk.scan(directory)
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        return True
-    return True
 
 
 def sync_tree(disk: Disk, directory: str) -> None:

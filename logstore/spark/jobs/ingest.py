@@ -18,7 +18,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import glob
+from glob import glob, iglob
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -109,6 +109,8 @@ def prepare(options: Namespace) -> Ingest:
         raise BadUsage("give either --topic NAME or --topic-from EXPR")
     if options.checkpoint is not None and len(options.paths) != 1:
         raise BadUsage("--checkpoint needs exactly one directory or pattern, whose new files are read")
+    if nothing := [path for path in options.paths if not _may_exist(path)]:
+        raise BadUsage(f"no file matches {', '.join(nothing)}; correct the path or pattern")
     if options.checkpoint is not None and Path(options.paths[0]).is_file():
         raise BadUsage(
             f"--checkpoint reads new files of a directory or pattern; {options.paths[0]} is a file"
@@ -160,6 +162,11 @@ def _sink(options: Namespace) -> dict[str, str]:
     return {**given, **{name: value for name, value in named.items() if value is not None}}
 
 
+def _may_exist(path: str) -> bool:
+    """Return whether a path or pattern matches a file; nobody can tell of other file systems' here."""
+    return "://" in path or any(iglob(path))
+
+
 def _absolute(path: str | None) -> str | None:
     return None if path is None else absolute(path)
 
@@ -207,9 +214,11 @@ class Input:
 
     @property
     def reader_options(self) -> dict[str, str]:
-        """The given options, and the column for unparsable lines."""
+        """The given options, and the column for unparsable lines. A line of text keeps its `\\r`."""
         if self.format in ("json", "csv"):
             return {"mode": "PERMISSIVE", **self.options, "columnNameOfCorruptRecord": _CORRUPT}
+        if self.format == "text":
+            return {"lineSep": "\n", **self.options}
         return dict(self.options)
 
 
@@ -233,7 +242,7 @@ class Rows:
         as_json = f.to_json(f.struct(*columns), {"ignoreNullFields": "false"})
         match self.value_format:
             case "raw":
-                value: Column = f.col("value")
+                value: Column = f.col("value").cast("binary")
             case "json":
                 value = as_json
             case _:
@@ -344,10 +353,11 @@ class Ingest:
         workers.session.dataSource.register(LogstoreDataSource)
         total = _Total()
         try:
-            if self.checkpoint is None:
-                self._once(workers.session, total)
-            else:
-                self._stream(workers.session, self.checkpoint, total)
+            with workers.watched("ingest"):
+                if self.checkpoint is None:
+                    self._once(workers.session, total)
+                else:
+                    self._stream(workers.session, self.checkpoint, total)
         except AnalysisException as error:
             raise BadUsage(str(error).split("\n")[0]) from error
         except PySparkException as error:

@@ -16,13 +16,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TextIO, TypeVar, cast
 
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.spark.local_session import session
 
 if TYPE_CHECKING:
     from pyspark import RDD, Accumulator, AccumulatorParam
@@ -38,7 +40,8 @@ LINE_S: Final = 10.0
 class Progress:
     """Shows progress on stderr: one line that is rewritten on a terminal, a line every 10 s elsewhere.
 
-    Work of less than a second shows nothing. For one thread. `clock` is monotonic seconds.
+    Work of less than a second shows nothing. `tick` shows it while nothing advances; any thread may call it.
+    `clock` is monotonic seconds.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
@@ -48,35 +51,48 @@ class Progress:
         self._total = self._done = 0
         self._began_s = self._shown_s = 0.0
         self._painted = False
+        self._lock = Lock()
 
-    def begin(self, what: str, total: int, unit: str) -> None:
-        """Start a phase of `total` units (records, bytes, items)."""
-        self._what, self._total, self._unit, self._done = what, total, unit, 0
-        self._began_s = self._clock()
-        self._shown_s = self._began_s + (1.0 - REPAINT_S if self._terminal else 1.0 - LINE_S)
+    def begin(self, what: str, total: int = 0, unit: str = "") -> None:
+        """Start a phase of `total` units (records, bytes, items); without a total, only its time is shown."""
+        with self._lock:
+            self._what, self._total, self._unit, self._done = what, total, unit, 0
+            self._began_s = self._clock()
+            self._shown_s = self._began_s + (1.0 - REPAINT_S if self._terminal else 1.0 - LINE_S)
 
     def advance(self, amount: int) -> None:
         """Add finished units."""
-        self._done += amount
-        now_s = self._clock()
-        if now_s - self._shown_s >= (REPAINT_S if self._terminal else LINE_S):
-            self._shown_s = now_s
-            self._show(self.line(now_s))
+        with self._lock:
+            self._done += amount
+        self.tick()
+
+    def tick(self, done: int | None = None, total: int | None = None) -> None:
+        """Show the progress if it is time; `done` and `total` replace the counts."""
+        with self._lock:
+            if done is not None and total is not None:
+                self._done, self._total = done, total
+            now_s = self._clock()
+            if self._what and now_s - self._shown_s >= (REPAINT_S if self._terminal else LINE_S):
+                self._shown_s = now_s
+                self._show(self.line(now_s))
 
     def end(self) -> None:
         """End the phase and clear the terminal's line."""
-        if self._painted:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._painted = False
+        with self._lock:
+            self._what = ""
+            if self._painted:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+                self._painted = False
 
     def line(self, now_s: float) -> str:
         """Return `export: 3.1 M of 10 M records, 31 %, 1.02 M/s, 7 s left`."""
         passed_s = max(now_s - self._began_s, 1e-9)
+        if not self._total:
+            return f"{self._what}: {duration(passed_s)}"
         rate = self._done / passed_s
         text = f"{self._what}: {amount(self._done)} of {amount(self._total)} {self._unit}"
-        if self._total:
-            text += f", {100 * self._done // self._total} %"
+        text += f", {100 * self._done // self._total} %"
         text += f", {amount(rate)}/s"
         if rate and self._done < self._total:
             text += f", {duration((self._total - self._done) / rate)} left"
@@ -111,7 +127,6 @@ _FAILURE: Final = re.compile(re.escape(_FAILED) + r"(\{.*\})")
 QUIET: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.unix.domain.socket.enabled": "true",  # 45 ms a task become 18 ms
     "spark.sql.session.timeZone": "UTC",
 }
 """The settings of a session of our own; a submitted session is not changed."""
@@ -140,11 +155,17 @@ class Workers:
         self._master, self._settings = master, dict(settings or {})
         self._session: SparkSession | None = None
         self._is_ours = False
+        self._left = Event()
+        self._is_watched = False
 
     def __enter__(self) -> Self:
+        self._ticker = Thread(target=self._tick, daemon=True)
+        self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._ticker.join()
         self.progress.end()
         if self._session is not None and self._is_ours:
             self._session.stop()
@@ -154,27 +175,48 @@ class Workers:
     def session(self) -> SparkSession:
         """The session; the first access takes seconds."""
         if self._session is None:
+            self.progress.begin("starting Spark")
             self._session = self._open()
+            self.progress.end()
         return self._session
+
+    @contextmanager
+    def watched(self, what: str) -> Iterator[None]:
+        """Show the progress of Spark's own tasks while the block runs."""
+        self.session  # noqa: B018 - its start is a phase of its own
+        self.progress.begin(what, unit="tasks of this stage")
+        self._is_watched = True
+        try:
+            yield
+        finally:
+            self._is_watched = False
+            self.progress.end()
+
+    def _tick(self) -> None:
+        while not self._left.wait(REPAINT_S):
+            counts = self._running() if self._is_watched else None
+            self.progress.tick(*counts or ())
+
+    def _running(self) -> tuple[int, int] | None:
+        """Return the finished tasks and all tasks of the newest stage that runs."""
+        assert self._session is not None, "only a session's work is watched"
+        tracker = self._session.sparkContext.statusTracker()
+        stages = tracker.getActiveStageIds()
+        found = tracker.getStageInfo(max(stages)) if stages else None
+        return None if found is None else (found.numCompletedTasks, found.numTasks)
 
     def _open(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
         if (active := SparkSession.getActiveSession()) is not None:
             return active
-        builder = SparkSession.builder.appName("logstore pipeline")
-        if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit: its JVM, its master
-            settings: Mapping[str, str] = self._settings
-        else:
-            from logstore.spark.java import check_java
-
-            check_java()
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            builder = builder.master(self._master or "local[*]")
-            settings = {**QUIET, "spark.driver.extraJavaOptions": _LOGGING, **self._settings}
-        for name, value in settings.items():
-            builder = builder.config(name, value)
         self._is_ours = True
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+            settings = {**QUIET, "spark.driver.extraJavaOptions": _LOGGING, **self._settings}
+            return session("logstore pipeline", master=self._master or "local[*]", settings=settings)
+        builder = SparkSession.builder.appName("logstore pipeline")  # under spark-submit: its JVM, its master
+        for name, value in self._settings.items():
+            builder = builder.config(name, value)
         return builder.getOrCreate()
 
     def followed(
@@ -186,6 +228,8 @@ class Workers:
         size: Callable[[Item], int],
     ) -> Iterator[tuple[Item, Report]]:
         """Yield as `reports` does, and show progress: the `size` of each finished item, in `unit`."""
+        if items:
+            self.session  # noqa: B018 - its start is a phase of its own
         self.progress.begin(what, sum(map(size, items)), unit)
         for item, report in self.reports(items, function):
             yield item, report

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
 from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
-from logstore.disk.files import Disk, File
+from logstore.disk.files import Disk, File, read_small_file
 from logstore.errors import CorruptSeal, DamageKind
 from logstore.format.batch import DELETE_HORIZON, LOG_OVERHEAD
 from logstore.segment.damage import (
@@ -39,7 +39,9 @@ from logstore.segment.damage import (
     judge_chain,
     misplaced,
     sweep,
+    was_rewritten,
 )
+from logstore.segment.indexes import TimeIndex
 from logstore.segment.scan import HEADER_DTYPE, Fault
 from logstore.segment.seal import Seal, broken_blocks, read_seal
 from logstore.segment.segment import file_name
@@ -353,10 +355,22 @@ class _Sweeper:
             return
         if seal is None:
             return
+        size = file.size()
+        blocks = list(broken_blocks(file, seal)) if size >= seal.size else []
+        if (blocks or size != seal.size) and self._was_rewritten(file, size, number, seal):
+            return
         self._seals[base] = seal
-        if file.size() >= seal.size:
-            for start, end in broken_blocks(file, seal):
-                broken(start, end - start, f"bytes up to {end} differ from those that were sealed")
+        for start, end in blocks:
+            broken(start, end - start, f"bytes up to {end} differ from those that were sealed")
+
+    def _was_rewritten(self, file: File, size: int, number: int, seal: Seal) -> bool:
+        """Return whether another program has compacted the segment since it was sealed, as `verify` does."""
+        following = self._next_base(number)
+        if size > seal.size and following == MAX_LONG:
+            return False
+        path = f"{self._run.directory}/{file_name(seal.base_offset, TimeIndex.suffix)}"
+        times = read_small_file(self._disk, path)
+        return was_rewritten(file, size, seal, following, is_compacted=self._run.expects_gaps, times=times)
 
     def _check_chain(self) -> None:
         """Compare the seals with the segments' sizes, and with the segments that follow."""
