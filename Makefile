@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop kill9 model mutants pressure reader simulate soak spark spark-restarts suites verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop kill9 model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -61,6 +61,9 @@ bench-spark: setup parts ## Compare Spark reads of a log and of Parquet; RECORDS
 	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py bench/test_spark_write.py \
 		bench/test_export.py -p no:xdist -q --benchmark-only
 
+queue-kill9: setup ## Kill the owner of a queue of 10 million messages 200 times (tens of minutes); SHORT=1
+	$(BIN)/python -m tests.queue_kill9 $(if $(SHORT),--rounds 20,--messages 10000000 --leased 1000000 --rounds 200)
+
 demo: setup ## Run the crash demo and the Spark example
 	@.ci/parts java
 	$(BIN)/logstore demo
@@ -69,6 +72,10 @@ demo: setup ## Run the crash demo and the Spark example
 bench: setup ## Run the benchmarks
 	$(BIN)/python -m pytest bench -p no:xdist -m "not spark" --benchmark-only --benchmark-columns=min,median,ops
 	$(BIN)/python -m pytest bench/test_compaction.py bench/test_wire.py -p no:xdist -q -s
+
+bench-peers: setup ## Measure beside SQLite, LMDB and what else programs embed; TABLE=FILE to write it
+	$(BIN)/python -m pytest bench -m peers -p no:xdist -q --benchmark-only --benchmark-columns=median,ops \
+		$(if $(TABLE),--table $(TABLE))
 
 # Without Java or Maven it says so and ends; Apache Kafka comes from Maven Central, once.
 bench-kafka: setup ## Measure brokers beside Apache Kafka; SHORT=1, ROWS=consume-1k, VERSIONS=3.9.1, JSON=1
@@ -89,6 +96,9 @@ zookeeper: setup parts ## Stop, expire, kill and pause three nodes on a ZooKeepe
 kill9: setup parts ## Kill and pause broker processes under load; ROUNDS=100
 	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100)
 
+rot: setup ## Let files of three brokers rot under load; ROUNDS=200 SEED=1
+	$(BIN)/python -m tests.rot --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
+
 pressure: setup ## Attack a broker and its store in eight ways while a client works; ONLY=bombs for one
 	$(BIN)/python -m tests.pressure $(if $(ONLY),--only $(ONLY)) $(if $(SENDS),--sends $(SENDS))
 
@@ -108,8 +118,12 @@ faults: setup ## Fail every disk call in every way
 	$(BIN)/python -m pytest tests/faults -n $(WORKERS) -p no:benchmark
 
 # Warnings about sockets that a client leaves open say nothing about this package.
-interop: setup ## Run three Kafka clients against one and three brokers; ONLY=groups for a part
-	$(BIN)/python -m pytest tests/interop -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
+interop: setup ## Run three Kafka clients against our brokers, hand directories to Kafka and back; ONLY=groups for a part
+	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
+	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
+
+quotas: setup ## Hold two producers to their byte rates for a minute, beside a third without a quota
+	$(BIN)/python -m pytest tests/broker/security/test_quotas_with_clients.py -m slow -p no:benchmark
 
 # Without Java, Maven or pip's sdists a suite is skipped, with the reason.
 suites: setup ## Run kafka-python's tests and Kafka's tools against three brokers; ONLY=kafka-tools
@@ -117,6 +131,9 @@ suites: setup ## Run kafka-python's tests and Kafka's tools against three broker
 
 spark: setup parts ## Run the Spark tests on separate executor processes (minutes)
 	$(BIN)/python -m tests.spark
+
+spark-comparison: setup parts ## Compare with Spark's own Kafka connector, option by option (minutes)
+	$(BIN)/python -m tests.spark.comparison
 
 spark-restarts: setup parts ## Fail a Spark stream at every stage of its writes; RESTARTS=200
 	$(BIN)/python -m tests.spark.kills --restarts $(or $(RESTARTS),200)

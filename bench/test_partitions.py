@@ -120,7 +120,7 @@ class Cluster:
 
     def last_pause_of(self, number: int) -> float:
         """Return the longest pause that a broker that ended wrote to its log."""
-        words = (self.directory / f"node-{number + 1}.err").read_bytes()[self.heard[number] :].decode()
+        words = (self.directory / f"node-{number + 1}.log").read_bytes()[self.heard[number] :].decode()
         self.heard[number] += len(words.encode())
         found = re.findall(r"event loop was blocked for (\d+) ms", words)
         return max(map(int, found), default=0) / 1000

@@ -11,7 +11,7 @@ from bench.bars import ratio_bar
 from bench.material import fill, fresh_log, read_raw, ready_batch
 from logstore.disk.files import OsDisk
 from logstore.format.crc import crc32c
-from logstore.segment.indexes import IndexEntries
+from logstore.segment.index_entries import IndexEntries
 from logstore.segment.scan import scan
 
 MIB = 1 << 20

@@ -23,7 +23,7 @@ MIB = 1 << 20
 APPENDS = 100
 
 
-@pytest.mark.parametrize(("batch_bytes", "limit_s"), [(16384, 1.0), (200, 4.0)])
+@pytest.mark.parametrize(("batch_bytes", "limit_s"), [(16384, 1.0), (200, 2.0)])
 def test_recovery(beside: Callable[..., object], scratch: Path, batch_bytes: int, limit_s: float) -> None:
     size = 256 * MIB
     batch = ready_batch(batch_bytes)

@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven Central: its broker and its tools, in a cache outside of the repository."""
+"""Apache Kafka and Spark's connector from Maven Central, in a cache outside of the repository."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>bench</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version>
-    </dependency>
-  </dependencies>
+  <dependencies>{dependencies}</dependencies>
 </project>
 """
+_DEPENDENCY: Final = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+)
+SPARK_CONNECTOR: Final = "4.2.0"
+"""The version of Spark's Kafka connector that is compared with ours; it runs in later Sparks, too."""
+_OF_CONNECTOR: Final = ("spark-sql-kafka-", "spark-token-", "kafka-clients-", "commons-pool2-")
 _PATIENCE_S: Final = 600
 
 
@@ -39,26 +39,47 @@ def jars(version: str) -> Path:
 
     Raises `Missing`.
     """
+    names = [("org.apache.kafka", name, version) for name in ("kafka_2.13", "kafka-tools")]
+    return _fetched(cache_dir() / version, f"Apache Kafka {version}", names, "kafka_2.13-*.jar")
+
+
+def connector_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka connector that a session needs; fetch them if they are not there.
+
+    Raises `Missing`.
+    """
+    name = "spark-sql-kafka-0-10_2.13"
+    found = _fetched(
+        cache_dir().parent / "spark-kafka" / SPARK_CONNECTOR,
+        f"Spark's Kafka connector {SPARK_CONNECTOR}",
+        [("org.apache.spark", name, SPARK_CONNECTOR)],
+        f"{name}-*.jar",
+    )
+    return [jar for part in _OF_CONNECTOR for jar in found.glob(f"{part}*.jar")]
+
+
+def _fetched(directory: Path, what: str, dependencies: Sequence[tuple[str, str, str]], proof: str) -> Path:
+    """Return `directory` with the jars of Maven's `dependencies`, one of which matches `proof`."""
     if shutil.which("java") is None:
         raise Missing("Java is not installed: apt-get install default-jre-headless")
-    directory = cache_dir() / version
-    if any(directory.glob("kafka_2.13-*.jar")):
+    if any(directory.glob(proof)):
         return directory
     if shutil.which("mvn") is None:
         raise Missing("Maven is not installed: apt-get install maven")
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
-        (Path(scratch) / "pom.xml").write_text(_POM.format(version=version))
+        listed = "".join(_DEPENDENCY.format(*each) for each in dependencies)
+        (Path(scratch) / "pom.xml").write_text(_POM.format(dependencies=listed))
         command = ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars"]
         try:
             done = subprocess.run(
                 command, cwd=scratch, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise Missing(f"Maven did not fetch Apache Kafka {version} in {_PATIENCE_S} s") from error
+            raise Missing(f"Maven did not fetch {what} in {_PATIENCE_S} s") from error
         if done.returncode:
             last = (done.stdout.strip() or done.stderr.strip()).splitlines()[:1]
-            raise Missing(f"Maven cannot fetch Apache Kafka {version}: {' '.join(last)}")
+            raise Missing(f"Maven cannot fetch {what}: {' '.join(last)}")
         shutil.rmtree(directory, ignore_errors=True)  # what an interrupted run has left
         (Path(scratch) / "jars").rename(directory)
     return directory

@@ -1,4 +1,4 @@
-"""The mkdocs hook: add the generated reference pages and the root pages to the site.
+"""The mkdocs hook: add the generated reference pages, the drawings of stories and the root pages to the site.
 
 Root pages (README.md, ARCHITECTURE.md, …) live at the top of the repository. Their links and the page names that
 they put into code font are rewritten to links that work inside the site.
@@ -18,13 +18,18 @@ from mkdocs.exceptions import PluginError  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 
 from docs.site import reference, settings  # noqa: E402
+from logstore.cli.timeline_drawing import draw  # noqa: E402
+from logstore.testing.runner import run  # noqa: E402
+from logstore.testing.stories.catalogue import STORIES  # noqa: E402
+from logstore.testing.stories.telling import drawn, play  # noqa: E402
+from logstore.testing.traced import Reader  # noqa: E402
 
 ROOT_PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    "SECURITY.md": "security.md",
+    "SECURITY.md": "security-policy.md",
     "TRACK_RECORD.md": "track-record.md",
 }
 
@@ -40,6 +45,19 @@ def generated() -> dict[str, str]:
     for room in reference.ROOMS:
         pages[f"reference/api/{room}.md"] = reference.api_page(room)
     return pages
+
+
+def drawings() -> dict[str, str]:
+    """Return the drawings of every story, off and on, and of a timeline: names in the site, and SVG."""
+    made = {
+        f"drawings/story-{name}.svg": drawn([play(story, is_on=is_on) for is_on in (False, True)])
+        for name, story in STORIES.items()
+    }
+    trace: list[str] = []
+    run(7, 900, trace=trace.append)
+    events = list(Reader().read(trace))
+    made["drawings/timeline.svg"] = draw("Seed 7, 900 events", events, lambda event: f"{event.time_ms} ms")
+    return made
 
 
 def in_site(text: str) -> str:
@@ -66,10 +84,10 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the generated pages. Called by mkdocs before it builds the navigation."""
+    """Add the generated pages and drawings. Called by mkdocs before it builds the navigation."""
     if missing := reference.undocumented():
         raise PluginError(f"public names without a docstring: {', '.join(missing)}")
-    for name, text in generated().items():
+    for name, text in {**generated(), **drawings()}.items():
         files.append(File.generated(config, name, content=text))
     return files
 

@@ -15,6 +15,7 @@ from logstore.disk.files import Disk, File, Lock
 
 ROOMS = {
     "logstore": "Logs",
+    "logstore.queue": "Queues",
     "logstore.disk": "Disk seam, ids and base errors",
     "logstore.checkpoint": "Checkpoint files",
     "logstore.replication": "Replication engine",

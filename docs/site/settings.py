@@ -18,6 +18,9 @@ from typing import Any
 from logstore.broker.embedded import BrokerConfig
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
+from logstore.broker.properties import WITHOUT_EFFECT
+from logstore.broker.security.config import SSL_WITHOUT_EFFECT, AuthorizerConfig, SaslConfig, TlsConfig
+from logstore.broker.security.secret import Secret
 from logstore.broker.settings import ServiceConfig
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
@@ -30,6 +33,9 @@ PLAIN: dict[type[Any], str] = {
     ControllerConfig: "Controller settings",
     Limits: "Network limits",
     ServiceConfig: "Client-facing settings",
+    TlsConfig: "TLS of a listener or a client",
+    SaslConfig: "SASL of a listener",
+    AuthorizerConfig: "Access control",
 }
 """Classes whose fields are broker properties under the field's name with dots."""
 
@@ -59,6 +65,33 @@ _GROUPS = """
 ## Group coordinator settings
 
 `GroupConfig`. See [Consumer groups](../consumer-groups.md).
+"""
+
+LISTENERS: dict[str, str] = {
+    "broker.id": "The number of the broker; also `node.id` and `--node-id`.",
+    "log.dirs": "The log dirs, separated by commas; also `log.dir` and `--log-dirs`.",
+    "zookeeper.connect": "The metadata store, `host:port,host:port/chroot`; also `--metadata`.",
+    "listeners": "Where the broker listens, `NAME://host:port`, separated by commas; one plain one is `--listen`.",
+    "advertised.listeners": "The addresses that clients and brokers are given; one plain one is `--advertise`.",
+    "listener.security.protocol.map": "The protocol of each name: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL.",
+    "inter.broker.listener.name": "The listener that brokers use among themselves.",
+    "security.inter.broker.protocol": "The same by its protocol, if there is one listener of it.",
+    "authorizer.class.name": "Kafka's authorizer, to check permissions; none without it.",
+    "super.users": "Principals that may do everything, `User:a;User:b`.",
+    "allow.everyone.if.no.acl.found": "Permit what no rule is about.",
+    "listener.name.NAME.…": "A setting of TLS or SASL for one listener; NAME in small letters.",
+}
+"""Settings that say who a broker is and where it listens, with their descriptions."""
+
+_LISTENERS = """
+## Identity and listeners of a broker
+
+In a properties file (`--config`) or with `--set`. [Security](../security.md) explains listeners, logins and
+permissions.
+"""
+
+_IGNORED = """
+In a properties file these are ignored too: they are about threads, buffers and parts of Kafka that do not exist here.
 """
 
 _EMBEDDED = """
@@ -92,6 +125,8 @@ def page() -> str:
             *_table("setting", "type", "default", "description"),
         ]
         lines += _plain_rows(config, kafka_name)
+    lines += [_LISTENERS, *_table("setting", "description")]
+    lines += [f"| `{name}` | {text} |" for name, text in LISTENERS.items()]
     lines += [_EMBEDDED, *_table("argument", "type", "default", "description")]
     lines += _plain_rows(BrokerConfig, str)
     lines += [_LEFT_OUT, *_table("setting", "default", "in Kafka", "here")]
@@ -101,6 +136,7 @@ def page() -> str:
                 lines.append(_without(each, f"accepted: {reason}"))
             elif reason := each.metadata.get("only"):
                 lines.append(_without(each, f"only the default is accepted: {reason}"))
+    lines += [_IGNORED, f"{_names(tuple(sorted(WITHOUT_EFFECT | SSL_WITHOUT_EFFECT)))}."]
     return "\n".join(lines) + "\n"
 
 
@@ -128,14 +164,14 @@ def _table(*columns: str) -> list[str]:
 def _plain_rows(config: type[Any], name_of: Any) -> Iterator[str]:
     docs = field_docs(config)
     for each in fields(config):
-        if each.name in ("controller", "node_id", "host", "port") and config is NodeConfig:
+        if each.name in ("controller", "node_id", "host", "port", "endpoints") and config is NodeConfig:
             continue  # arguments of the command line or of BrokerConfig
         default = each.default if each.default_factory is MISSING else each.default_factory()
         shown = default.value if isinstance(default, Enum) else default
         kind = (
             "text" if isinstance(default, Enum) else str(each.type).replace("str", "text").replace("|", "or")
         )
-        value = "–" if shown in (None, (), {}, "") else f"{_value(shown)}"
+        value = "–" if shown in (None, (), {}, "") or isinstance(shown, Secret) else f"{_value(shown)}"
         yield f"| `{name_of(each.name)}` | {kind} | {value} | {docs.get(each.name, '')} |"
 
 

@@ -1,0 +1,131 @@
+"""Read 100-byte records, beside SQLite and LMDB as a Python user would use them; all from the page cache.
+
+SQLite has the records by rowid, LMDB by eight big-endian bytes. Ours lie in batches of one record, as single
+appends write them, or of 1,000.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from bench.bars import NO_BAR, ratio_bar
+from bench.material import fresh_log
+from logstore.log.log import Log
+
+lmdb = pytest.importorskip("lmdb")
+pytestmark = pytest.mark.peers
+
+RECORDS = 200_000
+VALUES = [os.urandom(100) for _ in range(1000)]
+GETS = 5_000
+SINGLE, LARGE = "in batches of one record", "in batches of 1,000"
+
+
+class Sides(NamedTuple):
+    """The same records four times."""
+
+    logs: dict[str, Log]
+    database: sqlite3.Connection
+    environment: Any
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    directory = tmp_path_factory.mktemp("peers")
+    values = VALUES * (RECORDS // len(VALUES))
+    logs = {SINGLE: fresh_log(directory / "single"), LARGE: fresh_log(directory / "large")}
+    for value in values:
+        logs[SINGLE].append(value)
+    for first in range(0, RECORDS, 1000):
+        logs[LARGE].append(values[first : first + 1000])
+    database = sqlite3.connect(directory / "sqlite")
+    database.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB)")
+    with database:
+        database.executemany("INSERT INTO log VALUES (?, ?)", enumerate(values))
+    environment = lmdb.open(str(directory / "lmdb"), map_size=1 << 30, sync=False)
+    with environment.begin(write=True) as transaction:
+        rows = [(number.to_bytes(8, "big"), value) for number, value in enumerate(values)]
+        transaction.cursor().putmulti(rows, append=True)
+    yield Sides(logs, database, environment)
+    for log in logs.values():
+        log.close()
+    database.close()
+    environment.close()
+
+
+def consume(items: Iterator[object]) -> None:
+    deque(items, maxlen=0)
+
+
+@pytest.mark.parametrize("batches", [SINGLE, LARGE])
+@pytest.mark.parametrize(("order", "least"), [("random", 0.5), ("ascending", 1.0)])
+def test_get_by_offset(
+    beside: Callable[..., object], sides: Sides, batches: str, order: str, least: float
+) -> None:
+    offsets = list(range(RECORDS // 2, RECORDS // 2 + GETS))
+    if order == "random":
+        offsets = random.Random(1).sample(range(RECORDS), GETS)
+    get, execute = sides.logs[batches].get, sides.database.execute
+
+    def select() -> None:
+        for offset in offsets:
+            execute("SELECT value FROM log WHERE offset = ?", (offset,)).fetchone()
+
+    def ours() -> None:
+        for offset in offsets:
+            get(offset)
+
+    beside(
+        raw=select,
+        ours=ours,
+        name=f"get one record, {order} offsets, {batches}",
+        rival="sqlite SELECT",
+        units=GETS,
+        unit="records/s",
+        bar=ratio_bar(least),
+        rounds=5,
+    )
+
+
+@pytest.mark.parametrize("batches", [SINGLE, LARGE])
+@pytest.mark.parametrize("what", ["values", "keys and values", "records"])
+@pytest.mark.parametrize("rival", ["sqlite", "lmdb"])
+def test_read_all(beside: Callable[..., object], sides: Sides, batches: str, what: str, rival: str) -> None:
+    log = sides.logs[batches]
+    read: dict[str, Callable[[], Iterator[object]]] = {
+        "values": log.read_values,
+        "keys and values": log.read_keys_values,
+        "records": log.read,
+    }
+    column = "value" if what == "values" else "offset, value"
+
+    def select() -> None:
+        consume(sides.database.execute(f"SELECT {column} FROM log ORDER BY offset"))
+
+    def iterate() -> None:
+        with sides.environment.begin() as transaction:
+            consume(transaction.cursor().iternext(keys=what != "values", values=True))
+
+    bars = {
+        ("sqlite", "values", LARGE): ratio_bar(1.5),
+        ("sqlite", "values", SINGLE): ratio_bar(1.0),
+        ("sqlite", "records", LARGE): ratio_bar(1.0),
+        ("lmdb", "values", LARGE): ratio_bar(0.5),
+    }
+    beside(
+        raw={"sqlite": select, "lmdb": iterate}[rival],
+        ours=lambda: consume(read[what]()),
+        name=f"read all {what}, {batches}",
+        rival=rival,
+        units=RECORDS,
+        unit="records/s",
+        bar=bars.get((rival, what, batches), NO_BAR),
+        rounds=5,
+    )

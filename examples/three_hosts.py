@@ -1,0 +1,34 @@
+"""A log on three hosts, in one program: the leader is killed, and nothing that was acknowledged is lost.
+
+    python examples/three_hosts.py DIRECTORY
+
+Each broker has its own directory, thread and port, as on a host of its own. On three real hosts each program
+runs one `Broker` with `metadata="zookeeper://…"`; everything below stays the same.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from logstore.broker import BrokerCluster
+
+
+def main(directory: str) -> None:
+    with BrokerCluster(3, directory=directory) as hosts:
+        if "orders" not in hosts.topics():
+            hosts.create_topic("orders", 1)  # three replicas
+        orders = hosts.topic("orders").partition(0)
+        orders.append([b"placed", b"paid"])  # returns when every replica in sync has them
+        leader = hosts.leader("orders")
+        hosts.kill(leader)
+        print(f"host {leader} died; host {hosts.leader('orders')} will lead")
+        orders.append(b"shipped")  # waits for the next leader
+        hosts.start(leader)
+        cursor = orders.cursor("billing")
+        for record in cursor.read():
+            print(record.offset, record.value.decode() if record.value else None)
+        cursor.commit()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
