@@ -16,6 +16,9 @@ import pytest
 
 from docs.site import hook, reference, settings
 from logstore.broker.embedded import BrokerConfig
+from logstore.broker.properties import WITHOUT_EFFECT
+from logstore.broker.security.config import SSL_WITHOUT_EFFECT
+from logstore.broker.settings import OTHER_NAMES
 from logstore.config import LogConfig, kafka_name
 from logstore.disk.errors import ErrorCode
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
@@ -130,8 +133,8 @@ def test_readme_has_no_relative_link() -> None:
 
 @cache
 def generated() -> frozenset[str]:
-    """The pages that the site has and the repository does not."""
-    return frozenset(f"docs/{name}" for name in hook.generated())
+    """The pages and drawings that the site has and the repository does not."""
+    return frozenset(f"docs/{name}" for name in (*hook.generated(), *hook.drawings()))
 
 
 @cache
@@ -251,9 +254,10 @@ def test_every_setting_is_in_the_reference() -> None:
     names = [kafka_name(each.name) for each in fields(LogConfig)]
     for config in (LogManagerConfig, *PARTS.values()):
         names += [name for each in settings_of(config) for name in broker_names(each)]
+    names += [*OTHER_NAMES, *WITHOUT_EFFECT, *SSL_WITHOUT_EFFECT]
     text = settings.page()
     assert all(f"`{name}`" in text for name in names)
-    assert len(names) > 80
+    assert len(names) > 190
 
 
 @pytest.mark.parametrize("config", [*settings.PLAIN, BrokerConfig], ids=lambda config: config.__name__)

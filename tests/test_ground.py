@@ -22,6 +22,7 @@ STORAGE = {
     "log",
     "compact",
     "columnar",
+    "arguments",
     "config",
     "errors",
     "lazily",
@@ -30,15 +31,17 @@ MAY_IMPORT = {
     "disk": set[str](),
     "checkpoint": {"disk"},
     "format": {"disk", "checkpoint", "errors", "config"},
-    "segment": {"disk", "checkpoint", "errors", "config", "format"},
+    # `columnar`: the compiled walk, when that pays (docs/decisions/063-reading.md)
+    "segment": {"disk", "checkpoint", "errors", "config", "format", "columnar"},
     "log": STORAGE,
     "compact": STORAGE,
     "columnar": STORAGE,
+    "queue": STORAGE,
     "replication": STORAGE,
-    "broker": STORAGE | {"replication"},
+    "broker": STORAGE | {"async_reading", "queue", "replication"},
     "spark": STORAGE | {"replication", "broker"},
     "testing": STORAGE | {"replication", "broker"},
-    "cli": STORAGE | {"replication", "broker", "spark", "testing", "version"},
+    "cli": STORAGE | {"queue", "replication", "broker", "spark", "testing", "version"},
 }
 FOLDER = {
     room: ROOT / ("." if room in ("checkpoint", "replication") else "logstore") / room for room in MAY_IMPORT
@@ -97,24 +100,30 @@ PUBLIC = {
         set_aside_fate
     """,
     "logstore": """
-        AbortedTransaction AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation
-        FetchedBytes Header InvalidConfig InvalidProducerEpoch InvalidRecord InvalidTimestamp
-        InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone LogManager
-        LogManagerConfig LogReader Loss OffsetOutOfRange OpenTransaction OutOfOrderSequence
-        PolicyViolation ProducerStateConfig Record RecordBatchTooLarge RecordTooLarge TimestampOffset
-        UnsupportedCompression __version__ encode_batch walk
+        AbortedTransaction AppendInfo AsyncLog AsyncQueue Batch Codec CorruptBatch Cursor DamagedLog DiskFull
+        FetchIsolation FetchedBytes Follower Header InvalidConfig InvalidProducerEpoch InvalidRecord
+        InvalidTimestamp InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone
+        LogManager LogManagerConfig LogReader LogTruncated Loss Message OffsetOutOfRange
+        OpenTransaction OutOfOrderSequence Pending PolicyViolation ProducerStateConfig Queue
+        QueueConfig Record RecordBatchTooLarge RecordTooLarge Serializer TimestampOffset
+        UnsupportedCompression Writer __version__ encode_batch walk
+    """,
+    "logstore.queue": """
+        AlreadyFinished AsyncQueue DeadLetter LaneStats LeaseEnded Message NotAQueue Queue QueueClosed
+        QueueConfig QueueStats
     """,
     "logstore.replication": """
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply
     """,
     "logstore.broker": """
         Address Appended AsyncBroker BlockingClient Broker BrokerCluster BrokerConfig BrokerFailed
-        BrokerStopped Client Receipt RequestRefused RequestUnanswered SharedStore open_store
+        BrokerStopped Client ClientSecurity Receipt RequestRefused RequestUnanswered SharedQueue SharedStore
+        client_security open_store
     """,
     "logstore.testing": """
         CrashLab CrashReport CrashRun CrashViolation CrashedCopy Delivery Fault FaultyDisk Features Fetched
         MemoryDisk Operation PartitionChecker Profile RecordingDisk Report RequestFailed STORE
-        SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation VolatileBroker
+        SimulatedCluster SimulatedConsumer SimulatedProducer Stage Swarm Timings Violation VolatileBroker
         VolatileDisk World check_recovery crashed_copy draw every_cut run
     """,
 }

@@ -27,7 +27,7 @@ REASONS: dict[str, str] = {
     "tests/model/protocol.py": "the model of the protocol, read as one piece",
     "tests/model/protocol.py:Protocol": "one method for each step of the protocol",
     "tests/replication/controller/test_swarm_of_all.py:Everything": "one method for each event of the world",
-    "tests/replication/stage.py:Stage": "the stage of all schedules: one method for each thing that happens",
+    "logstore/testing/stage.py:Stage": "the stage of all schedules: one method for each thing that happens",
 }
 """What is larger, by file or `file:class`, and why."""
 

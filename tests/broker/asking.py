@@ -51,6 +51,10 @@ class Asker:
         (size,) = struct.unpack(">i", await self._reader.readexactly(4))
         return await self._reader.readexactly(size)
 
+    async def size(self) -> int:
+        """The next size, alone."""
+        return int(struct.unpack(">i", await self._reader.readexactly(4))[0])
+
     async def ask(self, request: Struct, version: int) -> Any:
         """Send, and wait for the answer."""
         return await self.answer(type(request), version, self.send(request, version))

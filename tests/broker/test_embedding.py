@@ -76,6 +76,23 @@ def test_in_a_thread() -> None:
     assert not broker.is_ready
 
 
+def test_all_topics_are_known_when_it_is_ready(tmp_path: Path) -> None:
+    """The leaders come after the live brokers, and topics() was empty until then."""
+    on_disk = config(log_dirs=(str(tmp_path / "data"),))
+    expected = {f"t{number}": number for number in range(1, 9)}
+    with Broker(on_disk) as broker:
+        for name, partitions in expected.items():
+            broker.create_topic(name, partitions)
+    with Broker(on_disk) as broker:
+        assert broker.topics() == expected
+
+    async def test() -> None:
+        async with AsyncBroker(on_disk) as broker:
+            assert await broker.topics() == expected
+
+    asyncio.run(test())
+
+
 def test_on_the_callers_loop() -> None:
     async def test() -> None:
         async with Broker(config()) as broker:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 from logstore.broker.acceptor import SAY_AGAIN_S
 from logstore.broker.json_lines import QuietKazoo
@@ -24,3 +28,27 @@ def test_kazoo_says_each_warning_once_in_a_while_and_nothing_of_its_ordinary_wor
     assert passes(record("kazoo.client", logging.WARNING, "Connection dropped: %s", SAY_AGAIN_S))
     for _ in range(3):
         assert passes(record("logstore.broker.runtime", logging.INFO, "registered", 2))
+
+
+def test_a_log_file_is_rotated(tmp_path: Path) -> None:
+    program = """
+import logging, sys
+from logstore.broker import json_lines
+json_lines.MOST_BYTES = 2_000
+json_lines.log_as_json(sys.argv[1])
+for number in range(50):
+    logging.info("line %d", number)
+"""
+    path = tmp_path / "a.log"
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == ""
+    lines = [
+        json.loads(line)
+        for name in ("a.log.1", "a.log")
+        for line in (tmp_path / name).read_text().splitlines()
+    ]
+    assert [line["message"] for line in lines][-1] == "line 49"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+    assert all(each.stat().st_size <= 2_000 for each in tmp_path.iterdir())

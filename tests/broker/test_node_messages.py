@@ -76,6 +76,8 @@ def values_of(declared: Any, name: str = "") -> st.SearchStrategy[Any]:
         return st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1))
     if declared is m.IsrProposal:
         return proposals()
+    if declared is m.BrokerEndpoint:
+        return brokers(named=name == "live_brokers")
     if declared is EpochEndOffset:
         # An undefined end is never sent as where logs diverge (`reconcile.py`).
         ends = st.builds(EpochEndOffset, values_of(int), values_of(int, "end_offset"))
@@ -106,6 +108,21 @@ def values_of(declared: Any, name: str = "") -> st.SearchStrategy[Any]:
         return st.from_type(declared)
     hints = get_type_hints(declared)
     return st.builds(declared, **{each: values_of(hint, each) for each, hint in hints.items()})
+
+
+@st.composite
+def brokers(draw: st.DrawFn, *, named: bool) -> m.BrokerEndpoint:
+    """Metadata has named listeners, LeaderAndIsr does not; the first one is the broker's address."""
+    host, port = draw(st.text()), draw(values_of(int))
+    endpoints = []
+    if named:
+        endpoints = draw(
+            st.lists(st.builds(m.Endpoint, TOPICS, st.text(), values_of(int), st.integers(0, 3)))
+        )
+    if endpoints:
+        host, port = endpoints[0].host, endpoints[0].port
+    epoch = draw(values_of(int, "broker_epoch"))
+    return m.BrokerEndpoint(draw(values_of(int)), host, port, epoch, draw(st.text()), tuple(endpoints))
 
 
 @st.composite

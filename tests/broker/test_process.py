@@ -40,6 +40,7 @@ LOOPBACK = Address("127.0.0.1", 0)
             "/dev/null/logs",
         ),
         (ServeOptions(node_id=1, listen=Address("0.0.0.0", 0), log_dirs=("d",)), "--advertise"),
+        (ServeOptions(node_id=1, listen=Address("host.example", 1), log_dirs=("d",)), "--insecure"),
     ],
 )
 def test_what_cannot_start_says_why_in_one_line(

@@ -59,13 +59,24 @@ def test_where_it_listens_is_said_in_several_ways(properties: dict[str, str], li
     assert split_properties(properties) == ({"listen": listen}, {})
 
 
+def test_other_listeners_stay_among_the_settings() -> None:
+    named = {"listeners": "SSL://h:1", "advertised.listeners": "SSL://g:1", "ssl.client.auth": "none"}
+    assert split_properties(named) == ({"listen": "h:1"}, named)
+    named = {"listeners": "PLAINTEXT://h:1", "inter.broker.listener.name": "PLAINTEXT"}
+    assert split_properties(named) == ({"listen": "h:1"}, named)
+    assert split_properties({"port": "1", "advertised.listeners": "PLAINTEXT://h:2"}) == (
+        {"listen": "127.0.0.1:1", "advertise": "h:2"},
+        {},
+    )
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
         ({"process.roles": "broker"}, "KRaft is not supported"),
-        ({"listeners": "SSL://h:1"}, "TLS and SASL are not supported"),
-        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "only one listener"),
-        ({"advertised.listeners": "nonsense"}, "PLAINTEXT://host:port"),
+        ({"sasl.kerberos.service.name": "kafka"}, "GSSAPI is not supported"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "names PLAINTEXT twice"),
+        ({"advertised.listeners": "nonsense"}, "NAME://host:port"),
     ],
 )
 def test_what_cannot_be_is_refused(properties: dict[str, str], complaint: str) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from logstore.broker import BrokerCluster
+from logstore.broker.secured import secured_broker
 
 pytest_plugins = ["pytester"]
-# The runs inside this process forget what they imported, and numpy cannot be imported twice.
-_ = BrokerCluster
+# The runs inside this process forget what they imported; numpy and cryptography cannot be imported twice.
+_ = BrokerCluster, secured_broker
 
 ROOT = Path(__file__).parents[2]
 NAME, MODULE = "logstore-broker", "logstore.broker.pytest_plugin"
@@ -82,6 +83,33 @@ def test_brokers_come_and_go_with_their_tests(pytester: pytest.Pytester) -> None
     run(pytester, BROKERS).assert_outcomes(passed=6)
 
 
+def test_a_secured_broker(pytester: pytest.Pytester) -> None:
+    """It lets its users in, with their passwords, and each test has an authority of its own."""
+    source = """
+        import pytest
+        from logstore.broker import BlockingClient, client_security
+        from logstore.broker.errors import AuthenticationFailed
+
+        seen = set()
+
+        @pytest.mark.parametrize("again", range(2))
+        def test_of_users(secured_kafka_broker, again):
+            found = secured_kafka_broker
+            assert found.ca_file.read_bytes() not in seen
+            seen.add(found.ca_file.read_bytes())
+            assert (found.ca_file.parent / "broker.pem").stat().st_mode & 0o77 == 0
+            with BlockingClient([found.bootstrap], security=client_security(found.properties())) as admin:
+                admin.create_topic("t", 1)
+                assert admin.append("t", b"x").offset == 0
+            wrong = found.properties("alice")
+            wrong["sasl.jaas.config"] = wrong["sasl.jaas.config"].replace("alice-secret", "x")
+            with BlockingClient([found.bootstrap], security=client_security(wrong)) as stranger:
+                with pytest.raises(AuthenticationFailed):
+                    stranger.append("t", b"y")
+    """
+    run(pytester, source).assert_outcomes(passed=2)
+
+
 def test_workers_do_not_get_in_each_others_way(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(BROKERS)
@@ -115,7 +143,7 @@ def test_the_pages_example_passes(pytester: pytest.Pytester) -> None:
     page = (ROOT / "docs/embedding.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (block,) = [block for block in blocks if "@pytest" in block]
-    run(pytester, block).assert_outcomes(passed=2)
+    run(pytester, block).assert_outcomes(passed=3)
 
 
 def test_the_entry_point_names_the_module() -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
 
 from logstore import Log, OffsetOutOfRange
-from logstore.broker import Broker, BrokerCluster, BrokerConfig, BrokerStopped
+from logstore.broker import BlockingClient, Broker, BrokerCluster, BrokerConfig, BrokerStopped, RequestRefused
+from logstore.broker.limits import parse_address
 from logstore.broker.metrics import Watched, page
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.replication import Durability
 from logstore.replication.receipts import Receipt
+from tests.cli.conftest import Outcome, command
 
+__all__ = ["command"]
 WRITTEN, SYNCED = Durability.REPLICATED, Durability.SYNCED
 
 
@@ -106,3 +112,53 @@ def test_a_waiter_is_woken_by_its_record_and_ended_with_its_broker() -> None:
         waiting[1].join(20)
     assert isinstance(found[0], Receipt)
     assert isinstance(found[1], BrokerStopped)
+
+
+def test_a_client_elsewhere_asks_the_leader() -> None:
+    """Over a connection, whoever it asks first; waiting for what is not written yet, too."""
+    with BrokerCluster(3) as cluster:
+        cluster.create_topic("safe", replication_factor=3, settings={"durability.level": "synced"})
+        cluster.create_topic("plain", replication_factor=3)
+        addresses = [parse_address(each) for each in cluster.bootstrap.split(",")]
+        with BlockingClient(addresses) as client:
+            for topic in ("safe", "plain"):
+                client.append(topic, b"0")
+            receipt = client.wait_for("safe", 0, 0, SYNCED, copies=3)
+            assert receipt == Receipt(0, 3, 3, 3, True) == client.durability("safe", 0, 0)
+            assert client.wait_for("plain", 0, 0, copies=3).written_on == 3
+            assert refusal(lambda: client.durability("safe", 0, 1)) is ErrorCode.OFFSET_OUT_OF_RANGE
+            assert (
+                refusal(lambda: client.durability("safe", 7, 0, timeout=0.2))
+                is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            too_many = partial(client.wait_for, "plain", 0, 0, SYNCED, copies=2)
+            assert refusal(too_many) is ErrorCode.INVALID_REQUEST
+            with pytest.raises(TimeoutError, match="not proven in time"):
+                client.wait_for("safe", 0, 1, timeout=0.01)
+            later = threading.Timer(0, lambda: cluster.append("safe", b"1"))
+            later.start()
+            assert client.wait_for("safe", 0, 1, SYNCED, copies=3).proves(SYNCED, 3)
+            later.join()
+
+
+def refusal(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(RequestRefused) as refused:
+        call()
+    return refused.value.error
+
+
+def test_the_verb(command: Callable[..., Outcome]) -> None:
+    with Broker(BrokerConfig()) as broker:
+        broker.create_topic("orders")
+        broker.append("orders", b"0")
+        asked = ("durability", "orders-0", 0, "--bootstrap", broker.bootstrap)
+        assert command(*asked).code == 0
+        lacking = command(*asked, "--level", "synced", "--json")
+        assert (lacking.code, json.loads(lacking.out)["synced_on"]) == (1, 0)
+        waited = command(*asked, "--level", "synced", "--wait", 20)
+        assert waited.code == 0
+        assert waited.out == "orders-0 offset 0: committed, written on 1 and synced on 1 of 1 replicas\n"
+        assert command("durability", "orders-0", 5, "--bootstrap", broker.bootstrap).code == 1
+        assert command("durability", "orders-0", 5, "--bootstrap", broker.bootstrap, "--wait", 0.01).code == 1
+        assert command("durability", "orders", 5, "--bootstrap", broker.bootstrap).code == 2
+        assert command("durability", "orders-0", 5, "--bootstrap", "nowhere").code == 2

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from logstore.broker.connection import LARGEST_BEFORE_NEXT, MOST_IN_HAND, Connection
+from logstore.broker.connection import LARGEST_BEFORE_NEXT, MOST_IN_HAND, REQUESTS_A_TURN, Connection
 from tests.broker.test_connection import LARGE, Bench, Run, answer_of, framed, run
 
 __all__ = ["run"]
@@ -148,5 +148,22 @@ def test_behind_a_very_large_one_none_is_taken_in(run: Run) -> None:
             await bench.until(lambda: len(bench.seen) == 2)
             bench.acknowledge(1, 2)
             assert [await answer_of(reader) for _ in sent] == sent
+
+    run(test)
+
+
+def test_a_turn_that_ends_with_some_in_hand_goes_on(run: Run) -> None:
+    """Those answered at once leave places: the rest of the bytes waits for its turn, not for an answer."""
+
+    async def test() -> None:
+        async with Producing() as bench:
+            reader, writer = await bench.connect()
+            at_once = [b"x" * 10] * (REQUESTS_A_TURN - 2)
+            sent = produces(MOST_IN_HAND)
+            writer.write(framed(*at_once, *sent))
+            await bench.until(lambda: len(bench.seen) == len(at_once) + len(sent))
+            for number in range(len(sent)):
+                bench.acknowledge(number, len(at_once) + number + 1)
+            assert [await answer_of(reader) for _ in (*at_once, *sent)] == [*at_once, *sent]
 
     run(test)

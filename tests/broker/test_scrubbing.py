@@ -6,15 +6,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from logstore.broker import BrokerCluster
-from logstore.broker.scrubbing import PROGRESS, Progress, decode_progress
+from logstore.broker.scrubbing import PROGRESS, Pace, Progress, decode_progress
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.scrub import Cursor
 from logstore.replication.healing import DamagedReplicas
 
 TOPIC = "orders"
 TP = TopicPartition(TOPIC, 0)
-SETTINGS = {"log.scrub.interval.ms": "100", "log.segment.bytes": "20000"}
+SETTINGS = {
+    "log.scrub.interval.ms": "100",
+    "log.scrub.max.busy.percent": "100",
+    "log.segment.bytes": "20000",
+}
 VALUES = [b"%d:" % number + b"x" * 100 for number in range(600)]
 
 
@@ -74,3 +80,14 @@ def test_an_unreadable_progress_counts_for_nothing() -> None:
     short = b'{"began_ms": 1, "partition": ["t"], "cursor": [0, 0]}'
     for data in (None, b"", b"{", b"[]", b'{"began_ms": 1}', short):
         assert decode_progress(data) == Progress()
+
+
+def test_a_step_that_takes_long_is_followed_by_a_long_pause() -> None:
+    """Whatever a step holds up while it runs, it costs others no more than its share of the time."""
+    pace = Pace(32 << 20, 5)
+    assert pace.pause_s(1 << 20, 0.001) == pytest.approx(1 / 32 - 0.001), "the rate"
+    assert pace.pause_s(4 << 20, 0.025) == pytest.approx(0.475), "the share"
+    assert pace.pause_s(0, 0.025) == pytest.approx(0.475), "a step that reads what was just read"
+    assert pace.pause_s(0, 0.0) == 0
+    assert Pace(0, 0).pause_s(1, 0.001) == 1 - 0.001, "values that make no sense do not stop it"
+    assert Pace(1 << 30, 1000).pause_s(0, 0.5) == 0

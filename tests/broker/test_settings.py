@@ -120,3 +120,26 @@ def test_1_20_what_has_no_meaning_here_is_refused(name: str) -> None:
     assert f"`{name}`" in (Path(__file__).parents[2] / "docs/differences.md").read_text()
     with pytest.raises(InvalidConfig, match=name):
         read_settings({name: "3"}, node_id=3, host="h", port=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("replica.lag.time.max", "replica.lag.time.max.ms"),
+        ("num.partition", "num.partitions"),
+        ("group.max.sizes", "group.max.size"),
+        ("max.conections", "max.connections"),
+        ("auto.create.topic.enable", "auto.create.topics.enable"),
+        ("super.user", "super.users"),
+        ("log.retention.mss", "log.retention.ms"),
+        ("retention.ms", "log.retention.ms"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion_whatever_part_it_is_of(name: str, meant: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"{name} \(did you mean {meant}\?\)"):
+        read_settings({name: "3"}, node_id=3, host="h", port=9)
+
+
+def test_an_unknown_name_of_tls_gets_a_suggestion() -> None:
+    with pytest.raises(InvalidConfig, match=r"did you mean ssl\.keystore\.location\?"):
+        read_settings({"listeners": "SSL://h:1", "ssl.keystore.locatin": "x"}, node_id=3, host="h", port=9)

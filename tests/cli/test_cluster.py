@@ -91,7 +91,7 @@ def consume(bootstrap: str, count: int) -> list[bytes]:
 
 
 def test_three_brokers_are_started_used_stopped_and_started_again(home: Path) -> None:
-    facts = start(home, 3, "--set", "min.insync.replicas=2")
+    facts = start(home, 3, "--set", "min.insync.replicas=2", "--no-supervise")
     assert len(facts["bootstrap"].split(",")) == 3
     made = logstore(
         "topics", "create", "t", "--metadata", facts["metadata"],
@@ -110,6 +110,31 @@ def test_three_brokers_are_started_used_stopped_and_started_again(home: Path) ->
     assert back["bootstrap"] == facts["bootstrap"]
     assert consume(back["bootstrap"], 2) == [b"one", b"two"]
     assert logstore("cluster", "stop", home)[0] == 0
+
+
+def test_a_store_and_a_broker_that_die_are_started_again(home: Path) -> None:
+    facts = start(home, 1)
+    for name in ("metadata", "node-1"):
+        os.kill(facts["pids"][name], signal.SIGKILL)
+        while not _has_a_new_process(home, name, facts["pids"][name]):
+            pass
+    said = (home / "supervisor.log").read_text()
+    assert "metadata (process" in said
+    assert "node-1 (process" in said
+    made = logstore(
+        "topics", "create", "t", "--metadata", facts["metadata"],
+        "--partitions", 1, "--replication-factor", 1, "--wait", 60,
+    )  # fmt: skip
+    assert made[0] == 0, made
+    produce(facts["bootstrap"], [b"one"])
+    assert logstore("cluster", "stop", home)[0] == 0
+    code, out, _ = logstore("cluster", "status", home, "--json")
+    assert (code, json.loads(out)["running"]) == (1, {"metadata": False, "node-1": False})
+
+
+def _has_a_new_process(home: Path, name: str, old: int) -> bool:
+    found = json.loads(logstore("cluster", "status", home, "--json")[1])
+    return found["pids"][name] != old and bool(found["running"][name])
 
 
 def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> None:

@@ -72,9 +72,15 @@ class Shared:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[InProcessCluster]:
-    """Four brokers, in racks of a letter each if there is a parameter; a pause of a verb is one of theirs."""
-    racks: str = getattr(request, "param", "")
-    settled = ControllerConfig(auto_leader_rebalance_enable=False)  # leaders go where the verbs send them
+    """Four brokers; a pause of a verb is one of theirs.
+
+    A parameter is racks of a letter each, or settings of the controller.
+    """
+    given: str | ControllerConfig = getattr(request, "param", "")
+    racks = given if isinstance(given, str) else ""
+    # Leaders go where the verbs send them.
+    base = ControllerConfig() if isinstance(given, str) else given
+    settled = replace(base, auto_leader_rebalance_enable=False)
     running = InProcessCluster(
         [
             NodeConfig(node_id=number, broker_rack=racks[number : number + 1], controller=settled)
@@ -133,10 +139,34 @@ class TestTopics:
         assert (made.code, made.err) == (0, "")
         assert [each["replicas"] for each in described(command)] == [[3, 1], [0, 2]]
 
+    @pytest.mark.parametrize("cluster", ["", "aabb"], indirect=True)
+    def test_placed_round_robin(self, command: Command, cluster: InProcessCluster) -> None:
+        """Replica j of partition i is on broker (i + j) mod 4, whatever the racks."""
+        made = command(
+            "topics", "create", "t", "--metadata", URL, "--placement", "round-robin", "--partitions", 6,
+            "--replication-factor", 3, "--wait", 30,
+        )  # fmt: skip
+        assert (made.code, made.err) == (0, "")
+        worked = [[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1], [0, 1, 2], [1, 2, 3]]
+        assert [each["replicas"] for each in described(command)] == worked
+        assert [each["leader"] for each in described(command)] == [0, 1, 2, 3, 0, 1]
+
+    def test_placed_round_robin_over_live_brokers(self, command: Command, cluster: InProcessCluster) -> None:
+        cluster.kill_node(1, expire_session=True)
+        cluster.advance(1000)
+        options = ["--metadata", URL, "--placement", "round-robin", "--partitions", "4"]
+        assert command("topics", "create", "t", *options, "--replication-factor", 2, "--wait", 30).code == 0
+        assert [each["replicas"] for each in described(command)] == [[0, 2], [2, 3], [3, 0], [0, 2]]
+
     @pytest.mark.parametrize(
         ("arguments", "code", "complaint"),
         [
             (["create", "orders"], 1, "exists"),
+            (["create", "orders", "--placement", "round-robin"], 1, "exists"),
+            (["create", "t", "--placement", "round-robin", "--replication-factor", "5"], 1, "4 brokers are"),
+            (["create", "t", "--placement", "round-robin", "--partitions", "10001"], 1, "at most 10000"),
+            (["create", "t", "--placement", "round-robin", "--replica-assignment", "1:2"], 2, "not both"),
+            (["create", "t", "--placement", "by-luck"], 2, "round-robin"),
             (["create", "a b"], 1, "a b"),
             (["create", "t", "--replication-factor", "5"], 1, "4 brokers are alive"),
             (["create", "t", "--replica-assignment", "1:9"], 2, "[9]"),
@@ -247,9 +277,36 @@ class TestTopics:
         cluster.advance(1000)
         ended = command("topics", "delete", "t", "--metadata", URL, "--wait", 0.2)
         assert ended.code == 1
-        assert "is one of its brokers down?" in ended.err
+        assert "it waits for broker 1 (not alive) for t-0" in ended.err
+        told = "t (being deleted, waits for broker 1 (not alive) for t-0)\n"
+        assert command("topics", "list", "--metadata", URL).out == told
+        assert command("topics", "describe", "t", "--metadata", URL).out.startswith(told)
         (listed,) = lines(command("topics", "list", "--metadata", URL, "--json"))
-        assert listed["is_being_deleted"]
+        waits = {"topic": "t", "is_being_deleted": True, "waits_for": "broker 1 (not alive) for t-0"}
+        assert listed == described(command)[0] == waits
+
+    def test_a_deletion_waits_for_a_reassignment(self, command: Command, cluster: InProcessCluster) -> None:
+        cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
+        for number in cluster.nodes:
+            cluster.isolate(number)  # the requests stay as they are written
+        operator = cluster.store.open_session(1 << 40, cluster.now_ms)
+        path = layout.topic_path("t")
+        read, _ = cluster.store.call(operator, Get(path), cluster.now_ms)
+        assert read.stat is not None
+        node = replace(layout.parse_topic(read.data), adding_replicas={0: (3,)})
+        cluster.store.call(operator, Set(path, layout.encode_topic(node), read.stat.version), cluster.now_ms)
+        assert command("topics", "delete", "t", "--metadata", URL).code == 0
+        listed = command("topics", "list", "--metadata", URL).out
+        assert listed == "t (being deleted, waits for the reassignment of partitions [0])\n"
+
+    @pytest.mark.parametrize("cluster", [ControllerConfig(delete_topic_enable=False)], indirect=True)
+    def test_a_deletion_that_is_disabled(self, command: Command, cluster: InProcessCluster) -> None:
+        cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
+        before = everything(cluster)
+        ended = command("topics", "delete", "t", "--metadata", URL)
+        assert ended.code == 1
+        assert "t is not deleted: topic deletion is disabled; set delete.topic.enable=true" in ended.err
+        assert everything(cluster) == before
 
     def test_a_node_that_makes_no_sense_is_named(self, command: Command, cluster: InProcessCluster) -> None:
         cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
@@ -276,8 +333,20 @@ class TestElectPreferred:
         ended = command("elect-preferred", "--metadata", URL, "--wait", 30, "--json")
         assert (ended.code, ended.err) == (0, "")
         assert [each["leader"] for each in lines(ended)] == [0, 1]
+        assert [each["is_needed"] for each in lines(ended)] == [True, False]
         cluster.advance(1000)
         assert cluster.leader_of(TopicPartition("t", 0)) == 0
+
+    def test_an_election_that_changes_nothing_says_so(
+        self, command: Command, cluster: InProcessCluster
+    ) -> None:
+        """Kafka's NoOpLeaderSelector: leader, epoch and ISR stay as they are."""
+        cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
+        (before,) = described(command)
+        ended = command("elect-preferred", "t-0", "--metadata", URL, "--wait", 30)
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out == "t-0  leader 0  nothing to elect: it led already\n"
+        assert described(command) == [before]
 
     def test_one_election_at_a_time(self, command: Command, cluster: InProcessCluster) -> None:
         cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
@@ -351,6 +420,11 @@ class TestReassign:
         cluster.advance(1000)
         (moving,) = described(command)
         assert moving["adding"] == [2, 3]
+        (listed,) = lines(command("reassign", "list", "--metadata", URL, "--json"))
+        assert (listed["topic"], listed["partition"]) == ("t", 0)
+        assert [listed[name] for name in ("adding", "removing")] == [[2, 3], [1, 0]]
+        told = command("reassign", "list", "--metadata", URL).out
+        assert told == "t-0  replicas 2,3,1,0  adding 2,3  removing 1,0\n"
         assert not moving["is_under_replicated"]
         (standing,) = lines(command("reassign", "verify", file, "--metadata", URL, "--json"))
         assert standing["standing"] == "still in progress"
@@ -363,6 +437,17 @@ class TestReassign:
         assert command("reassign", "cancel", file, "--metadata", URL, "--wait", 60).code == 0
         assert described(command)[0]["replicas"] == [1, 0]
         assert command("reassign", "cancel", file, "--metadata", URL).code == 1
+        assert command("reassign", "list", "--metadata", URL).out == "no reassignment is under way\n"
+
+    def test_listed_before_it_has_begun(
+        self, command: Command, cluster: InProcessCluster, plan: Callable[..., Path]
+    ) -> None:
+        cluster.create_topic(NewTopic("t", assignment=((1, 0),)))
+        for number in cluster.nodes:
+            cluster.isolate(number)  # nobody takes it up
+        assert command("reassign", "execute", plan(t0=[2, 3]), "--metadata", URL).code == 0
+        told = command("reassign", "list", "--metadata", URL).out
+        assert told == "t-0  replicas 1,0  adding -  removing -  not begun\n"
 
     @pytest.mark.parametrize(
         ("text", "complaint"),

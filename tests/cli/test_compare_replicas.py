@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    write_offset_checkpoint,
+)
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
@@ -130,3 +134,72 @@ def test_nothing_to_compare_is_no_success(command: Command, tmp_path: Path) -> N
     assert outcome.code == 1
     assert "no partition is in two or more of these" in outcome.err
     assert command("compare-replicas", one, "--topics", "(").code == 2
+
+
+def keyed(*records: tuple[int, bytes, bytes | None]) -> list[bytes]:
+    return [
+        encode_batch([Record(offset, 1000, key, value)], base_offset=offset, leader_epoch=0)
+        for offset, key, value in records
+    ]
+
+
+ALL = keyed(
+    (0, b"a", b"1"), (1, b"b", b"2"), (2, b"a", b"3"), (3, b"c", None), (4, b"b", b"4"), (5, b"d", b"5")
+)
+
+
+def compacted(directory: Path, *kept: int, changed: dict[int, bytes] | None = None) -> Path:
+    """A replica of which only some records are left; the last segment begins at offset 5."""
+    batches = {number: (changed or {}).get(number, ALL[number]) for number in kept}
+    name = "orders-0"
+    write_files(
+        directory / name,
+        {
+            f"{0:020d}.log": b"".join(each for number, each in batches.items() if number < 5),
+            f"{5:020d}.log": ALL[5],
+        },
+    )
+    disk, path = OsDisk(), str(directory)
+    write_offset_checkpoint(disk, path, HIGH_WATERMARK_CHECKPOINT, {PARTITION: 6})
+    if len(kept) < 5:
+        write_offset_checkpoint(disk, path, CLEANER_OFFSET_CHECKPOINT, {PARTITION: 5})
+    return directory
+
+
+def test_each_replica_compacts_alone(command: Command, tmp_path: Path) -> None:
+    """Offsets 0 and 1 have later keys, 3 is a tombstone: a replica may have them, or not."""
+    whole = compacted(tmp_path / "whole", 0, 1, 2, 3, 4)
+    one, two = compacted(tmp_path / "one", 1, 2, 4), compacted(tmp_path / "two", 0, 2, 3, 4)
+    outcome = command("compare-replicas", whole, one, two)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert command("diff", whole / "orders-0", one / "orders-0").code == 0
+    assert command("diff", one / "orders-0", two / "orders-0").code == 0
+
+
+@pytest.mark.parametrize(
+    ("kept", "changed", "what"),
+    [
+        ((0, 1, 4), {}, "the record is missing"),  # 2 is the last of its key
+        ((1, 2, 4), {2: keyed((2, b"a", b"other"))[0]}, "different value"),
+    ],
+    ids=["the last of its key", "a value"],
+)
+def test_what_compaction_does_not_do_is_a_difference(
+    command: Command, tmp_path: Path, kept: tuple[int, ...], changed: dict[int, bytes], what: str
+) -> None:
+    whole = compacted(tmp_path / "whole", 0, 1, 2, 3, 4)
+    other = compacted(tmp_path / "other", *kept, changed=changed)
+    outcome = command("compare-replicas", whole, other, "--json")
+    report, _ = map(json.loads, outcome.out.splitlines())
+    assert outcome.code == 1
+    assert (report["difference"]["offset"], report["difference"]["what"]) == (2, what)
+
+
+def test_a_log_that_was_never_compacted_lacks_nothing(command: Command, tmp_path: Path) -> None:
+    """Without the cleaner's checkpoint a missing batch is one; `diff --compacted` knows better."""
+    whole, other = (compacted(tmp_path / name, 0, 1, 2, 3, 4) for name in ("whole", "other"))
+    (other / "orders-0" / f"{0:020d}.log").write_bytes(b"".join(ALL[1:5]))
+    assert command("compare-replicas", whole, other).code == 1
+    paths = [each / "orders-0" for each in (whole, other)]
+    assert command("diff", *paths).code == 1
+    assert command("diff", *paths, "--compacted").code == 0

@@ -76,6 +76,18 @@ def test_without_seals_the_batches_are_walked(command: Command, log_dir: Path) -
     assert findings(command, log_dir, 1) == [(first.name, "a batch whose checksum does not match")]
 
 
+def test_a_sealed_segment_of_several_epochs(command: Command, tmp_path: Path) -> None:
+    """It has no index entry, or one in its first part: no batch counts twice, as one before itself."""
+    with Log.open(tmp_path / "orders-0", LogConfig(index_interval_bytes=300)) as log:
+        for segment in range(2):
+            for epoch in range(3):
+                for _ in range(1 + 3 * segment):
+                    data = encode_batch([Record(0, NOW_MS, b"k", b"v")])
+                    append_as_leader(log.partition, data, leader_epoch=3 * segment + epoch, now_ms=NOW_MS)
+            log.partition.roll()
+    assert findings(command, tmp_path / "orders-0", 0) == []
+
+
 def test_a_broken_block_is_located(command: Command, log_dir: Path) -> None:
     first = sorted((log_dir / "orders-0").glob("*.log"))[0]
     flip(first, 3)  # outside of the batch's own checksum

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import os
 from array import array
 
 import pytest
@@ -18,6 +17,7 @@ from logstore.disk.files import (
     File,
 )
 from tests.contracts.disk_contract import put
+from tests.descriptors import open_below
 
 
 def test_reads_are_short_only_at_the_end(file: File) -> None:
@@ -153,14 +153,13 @@ def test_sync_keeps_the_content(file: File) -> None:
 
 def test_unreferenced_file_is_closed(disk: Disk, root: str) -> None:
     """Segments are let go of, not closed, so that a reader in the middle of one can finish."""
-    before = len(os.listdir("/dev/fd"))
     for number in range(30):
         file = disk.open(f"{root}/{number}", create=True)
         file.pwrite(b"content", 0)
         file.sync()
         del file
     gc.collect()
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(root) == 0
 
 
 # --- maps ---------------------------------------------------------------------------------------

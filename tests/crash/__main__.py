@@ -22,13 +22,21 @@ from logstore.testing.crash import CrashReport
 from tests.crash import (
     test_compaction_points,
     test_generated,
+    test_heal_points,
     test_log_dir_points,
     test_log_points,
+    test_queue_points,
     test_snapshot_points,
     test_store_points,
 )
 
-ROOMS: tuple[Any, ...] = (test_log_points, test_log_dir_points, test_store_points, test_snapshot_points)
+ROOMS: tuple[Any, ...] = (
+    test_log_points,
+    test_log_dir_points,
+    test_store_points,
+    test_snapshot_points,
+    test_heal_points,
+)
 HEAD = f"{'script':36}  moments   images distinct  opened   second  bad      s"
 
 
@@ -46,6 +54,7 @@ def scripts() -> dict[str, Explore]:
             name = f"compaction_{fill.__name__}_{passes}"
             found[name] = partial(test_compaction_points.explore, fill, passes)
     found["snapshot_of_a_log_dir"] = test_snapshot_points.explored_log_dir
+    found.update(test_queue_points.everything())
     return found
 
 

@@ -45,6 +45,7 @@ SINGLE_FILES = {
     "cleaner-offset-checkpoint",
     "leader-epoch-checkpoint",
     "partition.metadata",
+    "cursors.jsonl",
 }
 
 

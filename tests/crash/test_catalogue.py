@@ -38,6 +38,8 @@ CATALOGUE = {
     "snapshot": "snapshot_of_an_open_log snapshot_of_a_log_dir",
     "restore of a snapshot": "restore_to_an_offset",
     "truncation of what a snapshot shares": "truncation_of_a_shared_segment",
+    "mending of a segment": "mending_of_a_sealed_segment",
+    "rebuilding of derived files": "rebuilding_of_derived_files",
     "topic made": "topic_create topic_id",
     "topic deleted": "deletions delete_and_crash",
     "a log taken over by a log dir": "stand_alone_log_taken_over",

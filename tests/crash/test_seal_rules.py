@@ -12,6 +12,7 @@ import pytest
 from logstore.disk.errors import EngineError
 from logstore.log import truncate
 from logstore.log.partition_log import PartitionLog
+from logstore.segment.sealing import Sealing
 from logstore.segment.segment import Segment
 from tests.crash.script import Script, check
 from tests.crash.test_log_points import drawn
@@ -49,7 +50,7 @@ def restarts(run: Script) -> None:
         run.truncate_fully(3)
 
 
-def sealed_anyway(segment: Segment) -> None:
+def sealed_anyway(sealing: Sealing) -> None:
     """The seal stays."""
 
 
@@ -65,7 +66,7 @@ def lowered_to_itself(log: PartitionLog, offset: int) -> None:
 
 
 RULES_OFF: dict[str, tuple[object, str, Callable[..., object], Callable[[Script], None]]] = {
-    "a seal goes before its segment is cut": (Segment, "unseal", sealed_anyway, truncations),
+    "a seal goes before its segment is cut": (Sealing, "remove", sealed_anyway, truncations),
     "the recovery point is lowered to what stays": (truncate, "end_before", cut_at_the_offset, gaps),
     "and to nothing when all goes": (PartitionLog, "lower_bounds", lowered_to_itself, restarts),
 }

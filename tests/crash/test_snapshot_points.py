@@ -155,6 +155,7 @@ def test_every_point(script: Callable[[CrashRun[Promise]], None]) -> None:
     assert report.moments > 10
 
 
+@pytest.mark.timeout(600)
 def test_a_killed_process_leaves_all_or_nothing_too() -> None:
     report = explored(snapshot_of_an_open_log, images=1, second_images=1, depth=2)
     assert report.is_good, str(report)

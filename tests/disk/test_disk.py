@@ -19,6 +19,7 @@ import pytest
 import logstore.disk.files
 from logstore.disk.files import LOCK_FILE, OsDisk, publish, read_small_file
 from logstore.testing.disks import Fault, FaultyDisk, RecordingDisk
+from tests.descriptors import open_below
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -132,11 +133,10 @@ def test_symbolic_links_are_refused(tmp_path: Path) -> None:
 def test_pipe_is_refused_without_blocking(tmp_path: Path, write: bool) -> None:
     """An ordinary open of a pipe blocks until somebody opens the other end: for ever, here."""
     os.mkfifo(tmp_path / "pipe")
-    before = open_descriptors()
     with pytest.raises(OSError) as raised:
         OsDisk().open(f"{tmp_path}/pipe", write=write)
     assert raised.value.errno == errno.EINVAL
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == 0
 
 
 def test_a_device_is_refused() -> None:
@@ -293,7 +293,3 @@ def test_open_file_has_no_instance_dictionary(tmp_path: Path) -> None:
     file = OsDisk().open(f"{tmp_path}/file", create=True)
     assert not hasattr(file, "__dict__")
     file.close()
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/dev/fd"))

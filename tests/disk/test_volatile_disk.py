@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from random import Random
 
@@ -12,6 +11,7 @@ from logstore.disk.errors import DirectoryLocked
 from logstore.disk.files import Disk, OsDisk, publish, read_small_file
 from logstore.testing.disks import VolatileDisk
 from logstore.testing.disks.volatile import SAVED_BYTES
+from tests.descriptors import open_below
 from tests.disk.legality import Witness
 
 SEEDS = range(60)
@@ -174,19 +174,18 @@ def test_data_synced_after_a_removal_survives_with_the_file(tmp_path: Path) -> N
 def test_no_descriptor_stays_open_for_names_that_were_synced(tmp_path: Path) -> None:
     """Removed files are held open only until their directory's next sync."""
     disk = VolatileDisk(OsDisk())
-    before = len(os.listdir("/dev/fd"))
     for number in range(20):
         put(disk, f"{tmp_path}/file", b"content")
         publish(disk, str(tmp_path), "small", b"%d" % number)
         disk.remove(f"{tmp_path}/file")
-    assert len(os.listdir("/dev/fd")) > before
+    assert open_below(tmp_path) > 0
     disk.sync_dir(str(tmp_path))
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(tmp_path) == 0
     with pytest.raises(FileNotFoundError):
         disk.remove(f"{tmp_path}/file")
     with pytest.raises(FileNotFoundError):
         disk.rename(f"{tmp_path}/absent", f"{tmp_path}/small")
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(tmp_path) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))

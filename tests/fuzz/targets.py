@@ -140,6 +140,7 @@ class _Stranger:
     software = ""
     is_closing = False
     number = 0
+    door = login = None
 
     def __init__(self) -> None:
         self.when_lost: dict[int, Callable[[], None]] = {}

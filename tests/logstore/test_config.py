@@ -48,7 +48,7 @@ DEFAULTS = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
 }
-OURS = {"durability.level": "replicated"}
+OURS = {"durability.level": "replicated", "retain.for.cursors": "false"}
 
 
 def test_names_and_defaults_are_kafkas() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,10 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> Any:
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_crc32c)
+    find = PathFinder.find_spec
+    monkeypatch.setattr(
+        PathFinder, "find_spec", lambda name, *rest: None if "crc32c" in name else find(name, *rest)
+    )
     spec = importlib.util.find_spec("logstore.format.crc")
     assert spec is not None
     assert spec.loader is not None

@@ -102,7 +102,7 @@ class TestAppendAndRead:
             with pytest.raises(TypeError, match="keys, values and header values must be bytes or None"):
                 log.append(b"value", **part)
         with pytest.raises(TypeError, match="keys, values and header values must be bytes or None"):
-            log.append([(b"key", "text")])  # type: ignore[list-item]
+            log.append([(b"key", "text")])
         with pytest.raises(TypeError, match="key and headers go with a single value"):
             log.append([b"a"], key=b"k")
         assert log.log_end_offset == 0

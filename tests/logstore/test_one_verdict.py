@@ -1,7 +1,8 @@
-"""One judge: recover, verify, `dump --verify` and the reader agree on random damages of Kafka's directories.
+"""One judge: recover, verify, `dump --verify`, the reader and Spark's source agree on random damages.
 
-The directory has no seals and no checkpoints: a partition that was copied from somewhere. `SLOW=1000` draws
-that many damages.
+Of our own directory, and of partitions that Kafka wrote. They have no seals and no checkpoints beside them:
+a partition that was copied from somewhere. `SLOW=1000` draws that many damages;
+`tests/spark/test_one_verdict.py` asks the source in a session of Spark.
 """
 
 from __future__ import annotations
@@ -11,23 +12,19 @@ import random
 
 import pytest
 
-from logstore.cli.inspection import role_of
-from logstore.cli.shadow import ShadowDisk
-from logstore.cli.verification import verify_files
-from logstore.cli.whole_trees import verify_tree
-from logstore.config import LogConfig
 from logstore.disk.files import Disk
-from logstore.errors import DamagedLog
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.log.reader import LogReader
-from logstore.log.recovery import load
-from logstore.segment.damage import Verdict, judge
+from logstore.segment.damage import Verdict
 from logstore.segment.segment import file_name
 from logstore.testing.disks import MemoryDisk
+from tests.logstore import test_salvage as kafka
+from tests.logstore.verdicts import PARTS, spark_read
 
 DIRECTORY = "/copied/orders-0"
 COUNT = int(os.environ.get("SLOW", "60"))
+KNOWN = () if COUNT > 999 else (68, 99, 100, 238, 354, 725, 900)
+"""Seeds on which they once disagreed."""
 
 
 def whole() -> dict[str, bytes]:
@@ -67,59 +64,25 @@ def damaged(seed: int) -> dict[str, bytes]:
     return files | {name: bytes(data)}
 
 
-def recovered(disk: Disk) -> Verdict:
-    try:
-        loaded = load(
-            ShadowDisk(disk),
-            DIRECTORY,
-            LogConfig(),
-            is_clean=False,
-            recovery_point=None,
-            log_start_offset=0,
-            now_ms=0,
-            reads_all=True,
-        )
-    except DamagedLog:
-        return Verdict.DAMAGE
-    return Verdict.TORN_TAIL if loaded.report.cuts else Verdict.SOUND
-
-
-def verified(disk: Disk) -> Verdict:
-    found = list(verify_tree(disk, DIRECTORY, lambda _: None))
-    if any(each.is_damage for each in found):
-        return Verdict.DAMAGE
-    torn = any("torn by a crash" in each.text for each in found)
-    return Verdict.TORN_TAIL if torn else Verdict.SOUND
-
-
-def dumped(disk: Disk) -> Verdict:
-    names = sorted(entry.name for entry in disk.scan(DIRECTORY))
-    files = [(name, role) for name in names if (role := role_of(name)) is not None]
-    problems = [each for report in verify_files(disk, DIRECTORY, files) for each in report.problems]
-    if any(each.is_damage for each in problems):
-        return Verdict.DAMAGE
-    return Verdict.TORN_TAIL if problems else Verdict.SOUND
-
-
-def read(disk: Disk) -> Verdict:
-    reader = LogReader(DIRECTORY, disk=disk)
-    try:
-        for _ in reader.batches():
-            pass
-    except DamagedLog:
-        return Verdict.DAMAGE
-    tail = reader.tail
-    return Verdict.SOUND if tail is None else judge(tail.fault, is_end=True, below_durable=None)
+def check_one_verdict(disk: Disk) -> None:
+    verdicts = {each.__name__: each(disk, DIRECTORY) for each in PARTS}
+    assert len(set(verdicts.values())) == 1, verdicts
+    is_damaged = Verdict.DAMAGE in verdicts.values()
+    assert (spark_read(disk, DIRECTORY) is Verdict.DAMAGE) == is_damaged, verdicts
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_all_give_one_verdict(seed: int) -> None:
-    disk = MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in damaged(seed).items()})
-    verdicts = {each.__name__: each(disk) for each in (recovered, verified, dumped, read)}
-    assert len(set(verdicts.values())) == 1, verdicts
+    check_one_verdict(MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in damaged(seed).items()}))
+
+
+@pytest.mark.parametrize("seed", [*range(COUNT), *KNOWN])
+def test_all_give_one_verdict_on_what_kafka_wrote(seed: int) -> None:
+    """Every codec, transactions, a compacted topic, deleted partitions; one to three damages of each kind."""
+    _, _, files = kafka.damaged(seed)
+    check_one_verdict(MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in files.items()}))
 
 
 def test_a_wrong_offset_does_not_make_the_next_segment_a_leftover() -> None:
     """Seed 431: the last batch of a segment claims an offset far above; the next segment is sound."""
-    disk = MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in damaged(431).items()})
-    assert recovered(disk) is verified(disk) is dumped(disk) is Verdict.DAMAGE
+    check_one_verdict(MemoryDisk({f"{DIRECTORY}/{name}": data for name, data in damaged(431).items()}))

@@ -51,11 +51,11 @@ def test_tables_encode_as_the_loop_does(count: int, size: int) -> None:
         count = max((1 << 20) // size, 1)
     noise = random.Random(size)
     values = [noise.randbytes(size) for _ in range(count)]
-    expected = b"".join(encode_pairs((None, value) for value in values)[0])
+    expected = b"".join(encode_pairs([(None, value) for value in values])[0])
     assert b"".join(encode_equal_values(values, size)) == expected
     assert b"".join(encode_values(values, [size] * count)) == expected
     mixed = [value[: noise.randrange(size + 1)] for value in values]
-    expected = b"".join(encode_pairs((None, value) for value in mixed)[0])
+    expected = b"".join(encode_pairs([(None, value) for value in mixed])[0])
     assert b"".join(encode_values(mixed, [len(value) for value in mixed])) == expected
 
 

@@ -14,7 +14,7 @@ from logstore.format.record import Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.validation import validate_and_assign, validate_plain_group
-from logstore.segment.indexes import IndexEntries
+from logstore.segment.index_entries import IndexEntries
 from logstore.segment.scan import scan
 from logstore.testing.disks import MemoryDisk
 

@@ -13,7 +13,13 @@ from logstore.errors import InvalidRecord
 from logstore.format import record_parser
 from logstore.format.batch import Batch, encode_batch
 from logstore.format.record import MAX_INT, MAX_LONG, Header, Record
-from logstore.format.record_parser import NUMPY_UP_TO, decode_columns, decode_plainly
+from logstore.format.record_parser import (
+    NUMPY_UP_TO,
+    decode_columns,
+    decode_pairs,
+    decode_plainly,
+    decode_values,
+)
 from tests.logstore.forge import T0, forge, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, raw
 
@@ -58,6 +64,12 @@ def both(
         plain = list(decode_plainly(data, count, *fields))
     except InvalidRecord:
         plain = None
+        for decode in (decode_values, decode_pairs):
+            with pytest.raises(InvalidRecord):
+                list[object](decode(data, count))
+    if plain is not None:
+        assert list(decode_values(data, count)) == [record.value for record in plain]
+        assert list(decode_pairs(data, count)) == [(record.key, record.value) for record in plain]
     return found, plain
 
 
@@ -123,6 +135,24 @@ def test_lengths_of_one_byte_and_more(size: int) -> None:
     found, plain = both(payload(*records), 2)
     assert plain == records
     assert found == (records if size < 1 << 19 else None)
+
+
+@pytest.mark.parametrize(
+    ("count", "odd"),
+    [(8200, None), *((count, odd) for count in (1, 2, 64, 65, 130) for odd in (None, 0, 1, 63, 64, -1))],
+)
+def test_records_of_one_size_but_for_one(count: int, odd: int | None) -> None:
+    """Where all are even their places are guessed, and the guess is checked."""
+    sizes = [50] * count
+    if odd is not None and odd < count:
+        sizes[odd] = 49
+    data = payload(*(Record(slot, T0, None, bytes(size)) for slot, size in enumerate(sizes)))
+    found, plain = both(data, count)
+    assert found == plain
+    assert plain is not None
+    assert [len(record.value or b"") for record in plain] == sizes
+    is_even = len(set(sizes[:64])) == 1 and len(set(sizes[64:])) < 2 and count <= 8192
+    assert (record_parser._even_starts(data, count) is not None) == is_even
 
 
 def test_needlessly_long_integers() -> None:

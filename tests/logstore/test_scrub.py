@@ -152,5 +152,5 @@ def test_bytes_that_were_bad_when_they_were_sealed() -> None:
     (damage,) = whole(log).damages
     assert (damage.kind, damage.offset) == (DamageKind.BAD_BATCH, 0)
     flip(disk, 0, 70)
-    log.partition.segments[0].unseal()
+    log.partition.segments[0].sealing.remove()
     assert whole(log).damages == ()

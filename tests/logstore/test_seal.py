@@ -12,7 +12,7 @@ from logstore.disk.errors import EngineError
 from logstore.errors import CorruptSeal, DamagedLog, DamageKind
 from logstore.log.log import Log
 from logstore.segment.damage import Listed, judge_chain
-from logstore.segment.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal
+from logstore.segment.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal, write_seal
 from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY, log_file, names, put
 
@@ -281,6 +281,9 @@ class TestReadsBelieveNoHeader:
             list(log.read())
 
 
+COMPACTED = LogConfig(cleanup_policy="compact")
+
+
 class TestRewritten:
     """Segments that Kafka's cleaner rewrote behind our back: sound, in order, of another size than sealed."""
 
@@ -336,3 +339,60 @@ class TestRewritten:
         disk.open(f"{DIRECTORY}/{log_file(0)}", write=True).truncate(ends[19] if left != "nothing" else 0)
         with pytest.raises(DamagedLog, match="shorter than sealed"):
             Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000)
+
+    @staticmethod
+    def emptied(*names: str) -> MemoryDisk:
+        """A compacted log, killed, with some files of its first sealed segment emptied."""
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, COMPACTED, disk=disk, clock=lambda: 1000)
+        for number in range(6):
+            log.append([(b"k%d" % (number % 2), b"v")])
+            if number % 2:
+                log.partition.roll()
+        log.flush()
+        log.partition.abandon()
+        for name in names:
+            disk.open(f"{DIRECTORY}/{0:020d}{name}", write=True).truncate(0)
+        return disk
+
+    def test_a_segment_of_which_no_key_is_left(self) -> None:
+        """Kafka's cleaner leaves the first segment empty, and its new indexes too."""
+        disk = self.emptied(".log", ".index", ".timeindex")
+        with Log.open(DIRECTORY, COMPACTED, disk=disk, clock=lambda: 1000) as log:
+            assert [record.offset for record in log.read()] == [2, 3, 4, 5]
+            assert log.partition.report.damages == []
+        assert seal_name(0) not in names(disk)
+
+    @pytest.mark.parametrize("policy", ["compact", "delete"])
+    def test_an_emptied_segment_beside_its_old_index_is_damage(self, policy: str) -> None:
+        disk = self.emptied(".log")
+        with pytest.raises(DamagedLog, match="shorter than sealed"):
+            Log.open(DIRECTORY, LogConfig(cleanup_policy=policy), disk=disk, clock=lambda: 1000)
+
+    def test_an_emptied_segment_of_a_log_that_is_not_compacted_is_damage(self) -> None:
+        disk = self.emptied(".log", ".index", ".timeindex")
+        with pytest.raises(DamagedLog, match="shorter than sealed"):
+            Log.open(DIRECTORY, LogConfig(), disk=disk, clock=lambda: 1000)
+
+    def test_a_segment_that_was_merged_into_an_empty_one(self) -> None:
+        """Nothing is left of either: the first one is empty, as it was sealed, and the second one is gone."""
+        first = self.emptied(".log", ".index", ".timeindex")
+        file = first.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+        write_seal(
+            first, f"{DIRECTORY}/{seal_name(0)}", make_seal(file, 0, base_offset=0, end_offset=0, successor=2)
+        )
+        for suffix in (".log", ".index", ".timeindex"):
+            first.remove(f"{DIRECTORY}/{2:020d}{suffix}")
+        with_checkpoint = first.copy()
+        with Log.open(DIRECTORY, COMPACTED, disk=first, clock=lambda: 1000) as log:
+            assert [record.offset for record in log.read()] == [4, 5]
+            assert log.partition.report.damages == []
+            assert [note for note in log.partition.report.notes if "compacted away" in note]
+        with Log.open(DIRECTORY, COMPACTED, disk=first, clock=lambda: 1000) as log:
+            assert log.partition.report.notes == [], "the seal before it names the next one"
+        with_checkpoint.remove(f"{DIRECTORY}/{seal_name(2)}")
+        with pytest.raises(DamagedLog, match="should follow"):
+            Log.open(DIRECTORY, COMPACTED, disk=with_checkpoint.copy(), clock=lambda: 1000)
+        put(with_checkpoint, "cleaner-offset-checkpoint", b"0\n1\norders 0 4\n")
+        with Log.open(DIRECTORY, COMPACTED, disk=with_checkpoint, clock=lambda: 1000) as log:
+            assert [record.offset for record in log.read()] == [4, 5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,8 @@ from logstore.disk.files import read_small_file
 from logstore.errors import CorruptIndex
 from logstore.log.log import Log
 from logstore.segment.indexes import NO_TIMESTAMP, OffsetIndex, OffsetPosition, TimestampedOffset
-from logstore.segment.segment import Segment, SegmentIndexes, file_name
+from logstore.segment.segment import Segment, file_name
+from logstore.segment.segment_indexes import SegmentIndexes
 from logstore.segment.segments import (
     end_offset_of,
     locate,
@@ -160,7 +162,8 @@ def test_a_segment_that_was_let_go_leaves_its_names_alone() -> None:
     append(new, *records(40, 41, 42))
     new.sync_indexes()
     before = content_of(disk, file_name(BASE, ".index"))
-    for use in (lambda: bases(old, 55), lambda: locate(old, 55), old.indexes.rebuild, old.sync_log):
+    rebuild = partial(old.indexes.rebuild, ".index", "a test")
+    for use in (lambda: bases(old, 55), lambda: locate(old, 55), rebuild, old.sync_log):
         with pytest.raises(FileNotFoundError):
             use()
     assert content_of(disk, file_name(BASE, ".index")) == before
@@ -219,7 +222,7 @@ def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.Monkey
         return entry
 
     monkeypatch.setattr(OffsetIndex, "lookup", interrupted)
-    monkeypatch.setattr(SegmentIndexes, "rebuild", lambda _: pytest.fail("nothing is wrong with it"))
+    monkeypatch.setattr(SegmentIndexes, "rebuild", lambda *_: pytest.fail("nothing is wrong with it"))
     assert locate(segment, 58) is None
     append(segment, *records(47))
     assert bases(segment, 45) == [45, 46, 47]

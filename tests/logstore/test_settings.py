@@ -165,6 +165,14 @@ def test_retention_ms() -> None:
     assert filled(9, retention_ms="-1").maintain(NOW_MS * 2) == ()
 
 
+def test_retain_for_cursors() -> None:
+    for retains, first in (("true", 3), ("false", 9)):
+        log = filled(9, segment_bytes=str(3 * BATCH), retention_ms="1000", retain_for_cursors=retains)
+        log.cursor("slow").commit(4)
+        log.maintain(NOW_MS + 1001)
+        assert log.log_start_offset == first
+
+
 def test_max_message_bytes() -> None:
     assert filled(1, max_message_bytes=str(BATCH)).log_end_offset == 1
     with pytest.raises(RecordTooLarge):

@@ -145,7 +145,7 @@ def test_the_old_seal_goes() -> None:
     disk = disk_with(SEALED)
     segment = Segment(disk, DIRECTORY, 0, EVERY_BATCH, size=len(OLD), now_ms=NOW_MS)
     put(disk, file_name(0, ".index"), b"")
-    segment.make_seal(FARTHER + 1, FARTHER + 5)
+    segment.sealing.make(FARTHER + 1, FARTHER + 5)
     segment.let_go()
     loaded = opened(disk, clean=True, recovery_point=FARTHER + 6)
     assert bases_of(loaded) == [*BASES, FARTHER + 5]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,13 @@ def opened(disk: MemoryDisk | RecordingDisk | FaultyDisk, **settings: Any) -> Lo
 
 def managed(disk: MemoryDisk) -> LogManager:
     return LogManager(["/data"], disk=disk, clock=lambda: 1000, random=random.Random(1))
+
+
+def syncs_of(disk: RecordingDisk) -> list[str]:
+    """The names of the synced files and directories, in order, since the last call."""
+    found = [each.path.rpartition("/")[2] for each in disk.operations if each.name in ("sync", "sync_dir")]
+    disk.operations.clear()
+    return found
 
 
 def offsets(log: Log) -> list[int]:
@@ -244,3 +253,32 @@ def test_an_abandoned_log_gives_its_directory_back(tmp_path: Path) -> None:
     log.partition.abandon()
     with Log.open(tmp_path / "orders-0") as again:
         assert [record.value for record in again.read()] == [b"kept"]
+
+
+# --- the start of a program ---------------------------------------------------------------------------
+
+
+def test_the_syncs_of_a_new_log() -> None:
+    """Each is a wait for the disk: nothing is synced twice for one step, or unchanged."""
+    disk = RecordingDisk(new_disk())
+    log = opened(disk)
+    checkpoint = "recovery-point-offset-checkpoint.tmp"
+    assert syncs_of(disk) == ["", "data", checkpoint, "orders-0"]
+    log.append(b"a", sync=True)
+    epochs = "leader-epoch-checkpoint.tmp"
+    assert syncs_of(disk) == [epochs, "orders-0", "00000000000000000000.log"]
+    log.close()
+    assert "00000000000000000000.log" not in syncs_of(disk), "it was synced already"
+
+
+def test_a_start_imports_nothing_that_it_does_not_use() -> None:
+    """A third of the start of a program that appends one record went into these."""
+    heavy = ["crc32c", "email", "csv", "hashlib", "difflib", "logstore.compact", "logstore.columnar"]
+    program = (
+        "import sys; from logstore import Log; Log; import logstore.log.log; "
+        f"sys.exit(', '.join(each for each in {heavy} if each in sys.modules) or 0)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (found.returncode, found.stderr) == (0, "")

@@ -8,7 +8,8 @@ from typing import Any
 from logstore.log import heal
 from logstore.replication import healing
 from logstore.segment.scan import scan_buffer
-from tests.plants.registry import plant, swap
+from logstore.testing.stories.rules import swap
+from tests.plants.registry import plant
 
 
 @plant("damage is noted, and nobody is asked for sound batches (decision 056)")

@@ -19,7 +19,8 @@ from logstore.replication.node import ORDERS, Node
 from logstore.replication.order_gate import OrderGate
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
-from tests.plants.registry import plant, swap, swap_item
+from logstore.testing.stories.rules import former_controller_obeyed, swap
+from tests.plants.registry import plant, swap_item
 
 # --- roles and fences --------------------------------------------------------------------------
 
@@ -61,12 +62,7 @@ def former_registration_obeyed(stack: ExitStack) -> None:
     real = swap(stack, orders, "refusal_of", refusal_of)
 
 
-@plant("requests of a former controller are accepted")
-def former_controller_obeyed(stack: ExitStack) -> None:
-    def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
-        return real(manager, manager.controller_epoch, broker_epoch)
-
-    real = swap(stack, orders, "refusal_of", refusal_of)
+plant("requests of a former controller are accepted")(former_controller_obeyed)
 
 
 @plant("an order of a controller that the store does not know is obeyed")

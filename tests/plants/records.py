@@ -26,36 +26,21 @@ from logstore.replication.follower import Followers
 from logstore.replication.isr import PendingExpand, PendingShrink
 from logstore.replication.messages import DeleteRecordsResult, ProduceResult
 from logstore.replication.partition import Partition
-from logstore.replication.reconcile import Divergence, Truncation
 from logstore.replication.replica_manager import ReplicaManager
-from tests.plants.registry import plant, swap
+from logstore.testing.stories.rules import (
+    answer_without_epoch,
+    divergence_not_noticed,
+    swap,
+    truncate_by_high_watermark,
+)
+from tests.plants.registry import plant
 
 # --- truncation --------------------------------------------------------------------------------
 
 
-@plant("a follower truncates to its high watermark (KIP-101)")
-def truncate_by_high_watermark(stack: ExitStack) -> None:
-    def add(self: Followers, partition: Partition) -> None:
-        following.truncate_to(partition, partition.log.high_watermark)
-        real(self, partition)
-
-    real = swap(stack, Followers, "add", add)
-
-
-@plant("a leader does not compare epochs of fetches")
-def divergence_not_noticed(stack: ExitStack) -> None:
-    def divergence_of(**_: object) -> Divergence:
-        return Divergence(None, False)
-
-    swap(stack, reading, "divergence_of", divergence_of)
-
-
-@plant("a follower ignores the epoch of the leader's end offset (KIP-279)")
-def answer_without_epoch(stack: ExitStack) -> None:
-    def truncation_for(answer: Any, **facts: Any) -> Truncation:
-        return real(answer._replace(epoch=-1), **facts)  # type: ignore[no-any-return]
-
-    real = swap(stack, following, "truncation_for", truncation_for)
+plant("a follower truncates to its high watermark (KIP-101)")(truncate_by_high_watermark)
+plant("a leader does not compare epochs of fetches")(divergence_not_noticed)
+plant("a follower ignores the epoch of the leader's end offset (KIP-279)")(answer_without_epoch)
 
 
 @plant("the high watermark of a diverging response is applied before the truncation (KAFKA-14704)")
@@ -181,7 +166,7 @@ def served_above_the_high_watermark(stack: ExitStack) -> None:
     swap(stack, reading, "end_offset_for", end_offset_for)
 
 
-@plant("a waiting produce is answered by a later leadership")
+@plant("a waiting produce is answered by a later leadership", is_rare=True)
 def answered_in_another_tenure(stack: ExitStack) -> None:
     """Two rules hold this, each for the other: who waits is woken when the leader goes, and tenures are told
     apart. Only without both does it happen."""
@@ -358,7 +343,7 @@ def movement_not_noticed(stack: ExitStack) -> None:
     real = swap(stack, FetchSessions, "moved", moved)
 
 
-@plant("a follower continues a fetch session that its leader has dropped (KIP-227)")
+@plant("a follower continues a fetch session that its leader has dropped (KIP-227)", is_rare=True)
 def dropped_session_believed(stack: ExitStack) -> None:
     def on_session_error(self: Any, fetcher: Any, in_flight: Any, error: Any, now_ms: int) -> None:
         fetcher.joined(in_flight.body.session_id)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from logstore.replication.controller.context import Steps
 from logstore.replication.metastore.operations import Multi, Operation, Outcome
-
-Patch: TypeAlias = Callable[[ExitStack], None]
+from logstore.testing.stories.rules import Patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +49,6 @@ def plant(mistake: str, *, is_rare: bool = False) -> Callable[[Patch], Patch]:
         return patch
 
     return register
-
-
-def swap(stack: ExitStack, owner: Any, name: str, value: object) -> Any:
-    """Replace an attribute, where it is defined, until the stack unwinds; returns what was there."""
-    if isinstance(owner, type):
-        owner = next(each for each in owner.__mro__ if name in each.__dict__)
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    stack.callback(setattr, owner, name, before)
-    return before
 
 
 def swap_item(stack: ExitStack, table: Any, key: object, value: object) -> None:

@@ -18,7 +18,8 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Delete, Get, Multi, Outcome
 from logstore.replication.node import ORDERS
 from logstore.replication.replica_manager import ReplicaManager
-from tests.plants.registry import plant, rewritten, swap, swap_item
+from logstore.testing.stories.rules import swap
+from tests.plants.registry import plant, rewritten, swap_item
 
 
 def _unfenced(multi: Multi) -> Steps[Outcome]:

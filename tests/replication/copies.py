@@ -32,8 +32,8 @@ from logstore.replication.messages import (
     ResponseBody,
     UpdateMetadataRequest,
 )
+from logstore.testing.stage import Message, Stage
 from tests.replication.controller.world import Member, World
-from tests.replication.stage import Message, Stage
 
 LATER = 7
 """After how many later messages a late copy comes, on a network that delivers by itself."""

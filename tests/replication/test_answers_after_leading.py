@@ -15,7 +15,7 @@ from logstore.replication.durability import Durability
 from logstore.replication.messages import ProduceResponse
 from logstore.replication.partition import ACKS_ALL
 from logstore.replication.replica_manager import owes_answers
-from tests.replication.stage import TP, Pending, Stage
+from logstore.testing.stage import TP, Pending, Stage
 from tests.replication.test_replica_manager import ELSEWHERE, F1, F2, ME, P0, P1, Manager
 
 NONE = ErrorCode.NONE

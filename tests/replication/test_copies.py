@@ -9,8 +9,8 @@ import pytest
 from logstore.replication import orders
 from logstore.replication.fetcher import Fetcher, InFlight
 from logstore.replication.follower import Followers
+from logstore.testing.stage import Stage
 from tests.replication.copies import Copies, Network
-from tests.replication.stage import Stage
 
 
 def answers_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from logstore.replication.messages import (
     FetchResponse,
     NewTopic,
 )
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_driver import BASE, TP, write
 from tests.replication.test_replica_manager import F1, F2, ME, NOWHERE, P0, P1, Manager
 

@@ -22,7 +22,7 @@ from logstore.replication.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
 BASE = NodeConfig(

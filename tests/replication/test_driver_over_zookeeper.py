@@ -10,7 +10,7 @@ from logstore.replication.messages import NewTopic, ProduceResponse
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Get
 from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.zookeeper import Client
 
 TP = TopicPartition("t", 0)

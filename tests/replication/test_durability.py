@@ -29,7 +29,7 @@ from logstore.replication.messages import (
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Create, Get, Set
 from logstore.replication.partition import Partition
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 
 SAFE, PLAIN = TopicPartition("safe", 0), TopicPartition("plain", 0)
 BASE = NodeConfig(

@@ -37,7 +37,7 @@ from logstore.replication.messages import (
 from logstore.replication.metastore.layout import parse_state, partition_state_path
 from logstore.replication.metastore.operations import Get
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_driver import BASE, TP, error, is_whole, values, write
 
 OTHER = TopicPartition("other", 0)

@@ -24,7 +24,7 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
 )
 from logstore.segment.epochs import EpochEndOffset
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_driver import BASE, TP, write
 from tests.replication.test_replica_manager import CONTROLLER, F1, F2, ME, P0, P1, Manager
 

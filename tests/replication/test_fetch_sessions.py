@@ -17,7 +17,7 @@ from logstore.replication.fetch_sessions import EVICTION_MS, FetchSession, Fetch
 from logstore.replication.isr import CommittedIsr
 from logstore.replication.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from logstore.replication.waiting import DelayedByPartition
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_replica_manager import F1, F2, LAG_MS, ME, P0, P1, Manager
 
 MANY = [TopicPartition("t", number) for number in range(60)]

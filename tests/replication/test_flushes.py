@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import flushes
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Send, Sync, SyncDone
 from logstore.replication.messages import (
@@ -100,3 +105,70 @@ def test_a_flush_that_fails_takes_the_replica_out() -> None:
     rig.take(rig.manager.on_sync_done(SyncDone(P0, 1, "no space on the moon"), rig.now_ms))
     assert rig.error("a") is ErrorCode.KAFKA_STORAGE_ERROR
     assert "moon" in rig.manager.offline[P0]
+
+
+class TestAheadOfARoll:
+    """A segment is synced before the next one is made: a roll waits for what was not flushed before."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(flushes, "AHEAD_BYTES", 4_000)
+        monkeypatch.setattr(flushes, "AHEAD_NEAR_THE_END_BYTES", 500)
+
+    @staticmethod
+    def synced(rig: Manager) -> list[TopicPartition]:
+        return [effect.topic_partition for effect in rig.effects if isinstance(effect, Sync)]
+
+    @staticmethod
+    def end(rig: Manager, topic_partition: TopicPartition) -> None:
+        """As the thread does."""
+        rig.manager.partitions[topic_partition].log.flush()
+        rig.take(rig.manager.on_sync_done(SyncDone(topic_partition, 1), rig.now_ms))
+
+    def test_a_leader_flushes_some_megabytes_at_a_time(self) -> None:
+        rig = Manager()
+        rig.role(ME, 1)
+        rig.produce("a" * 3_000, acks=1)
+        assert self.synced(rig) == [], "the kernel may take its time"
+        rig.produce("b" * 1_500, acks=1)
+        assert self.synced(rig) == [P0]
+        rig.produce("c" * 5_000, acks=1)
+        assert self.synced(rig) == [], "it is under way"
+        self.end(rig, P0)
+        rig.produce("d" * 100, acks=1)
+        assert self.synced(rig) == []
+
+    def test_one_partition_at_a_time(self) -> None:
+        """The threads also serve partitions whose clients wait for a flush."""
+        rig = Manager()
+        rig.role(ME, 1, P0, P1)
+        rig.produce("a" * 5_000, P0, acks=1)
+        assert self.synced(rig) == [P0]
+        rig.produce("b" * 5_000, P1, acks=1)
+        assert self.synced(rig) == []
+        self.end(rig, P0)
+        rig.produce("c" * 100, P1, acks=1)
+        assert self.synced(rig) == [P1]
+
+    def test_more_often_near_the_end(self) -> None:
+        rig = Manager(log_config=LogConfig(segment_bytes=10_000))
+        rig.role(ME, 1)
+        rig.produce("a" * 5_900, acks=1)
+        assert self.synced(rig) == [P0]
+        self.end(rig, P0)
+        rig.produce("b" * 600, acks=1)
+        assert self.synced(rig) == [P0]
+
+    def test_a_follower_does_the_same(self) -> None:
+        rig = Manager()
+        rig.role(F1, 1)
+        [send] = [each for each in rig.effects if isinstance(each, Send)]
+        source = Manager()
+        source.role(ME, 1)
+        source.produce("a" * 5_000, acks=1)
+        response = source.follow(F1, 0)
+        assert response is not None
+        result = response.partitions[P0]._replace(high_watermark=0)
+        rig.take(rig.manager.on_response(send.correlation_id, FetchResponse({P0: result}), rig.now_ms))
+        assert self.synced(rig) == [P0]
+        assert [each for each in rig.effects if isinstance(each, Send)], "and fetches on meanwhile"

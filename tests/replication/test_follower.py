@@ -29,7 +29,7 @@ from logstore.replication.messages import (
 )
 from logstore.segment.epochs import EpochEndOffset
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from tests.replication.stage import TP, Stage, batch
+from logstore.testing.stage import TP, Stage, batch
 from tests.replication.test_partition import F1, Rig, data
 
 NOW_MS = 1_000_000

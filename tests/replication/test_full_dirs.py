@@ -6,10 +6,10 @@ import errno
 
 from logstore.disk.errors import ErrorCode
 from logstore.replication import InProcessCluster
-from logstore.replication.full_dirs import ASK_AGAIN_MS, PROBE_MS, ROOM_BYTES, FullDirs
+from logstore.replication.full_dirs import ASK_AGAIN_MS, PROBE_MS, ROOM_BYTES, FullDirs, Relief
 from logstore.replication.messages import ProduceResponse
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_driver import TP
 from tests.replication.test_failing_disks import cluster, faulty_disks
 
@@ -110,9 +110,9 @@ def test_the_state_ends_with_room_for_more_than_a_batch() -> None:
 
 
 def test_it_asks_once_in_a_while() -> None:
-    dirs = FullDirs(lambda path: 0)
-    assert not dirs.may_ask(0)
-    dirs.found.add("a")
-    dirs.begin(5)
-    asked = [now_ms for now_ms in range(5, 3 * ASK_AGAIN_MS, 100) if dirs.may_ask(now_ms)]
+    relief = Relief()
+    asked = [now_ms for now_ms in range(5, 3 * ASK_AGAIN_MS, 100) if relief.is_due(now_ms)]
     assert asked == [5, 5 + ASK_AGAIN_MS, 5 + 2 * ASK_AGAIN_MS]
+    assert not relief.is_due(asked[-1] + 1)
+    relief.ask_at_once()
+    assert relief.is_due(asked[-1] + 1)

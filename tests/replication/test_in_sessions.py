@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from logstore.testing.stage import Stage
 from tests.replication import test_schedules, test_schedules_of_isrs, test_schedules_of_logs
-from tests.replication.stage import Stage
 
 Schedule = Callable[[], None]
 

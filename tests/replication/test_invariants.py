@@ -11,9 +11,9 @@ from logstore.replication.follower import Followers
 from logstore.replication.isr_channel import IsrChannel
 from logstore.replication.partition import ACKS_ALL
 from logstore.segment.epochs import LeaderEpochCache
+from logstore.testing.stage import Stage
 from logstore.testing.stored import Violation
 from tests.replication import test_topics
-from tests.replication.stage import Stage
 
 
 def answered_again(monkeypatch: pytest.MonkeyPatch) -> None:

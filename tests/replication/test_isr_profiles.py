@@ -14,7 +14,7 @@ from logstore.replication.isr import LagBounds, lags_in_messages, lags_in_time
 from logstore.replication.messages import FetchRequest, FetchResponse, FetchResult
 from logstore.replication.partition import ACKS_ALL
 from logstore.replication.replica import RemoteReplica
-from tests.replication.stage import Stage
+from logstore.testing.stage import Stage
 from tests.replication.test_replica_manager import F1, F2, ME, P0, P1, Manager
 
 LAG_MS = 10_000

@@ -48,8 +48,8 @@ from logstore.replication.metastore.layout import (
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
 from logstore.replication.node import Node
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from tests.replication.new_logs import finished_in
-from tests.replication.stage import batch
+from logstore.testing.new_logs import finished_in
+from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
 PATH = broker_path(0)

@@ -29,7 +29,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.memory import MemoryStore
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
 BASE = NodeConfig(

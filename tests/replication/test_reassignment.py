@@ -33,7 +33,7 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.memory import MemoryStore
 from logstore.replication.metastore.operations import Create, Get, Operation, Outcome, StoreError
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
 ORIGIN: tuple[int, ...] = (1, 2, 3)

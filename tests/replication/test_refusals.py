@@ -12,6 +12,7 @@ from logstore.disk.memory import MemoryDisk
 from logstore.errors import DiskFull
 from logstore.format.batch import encode_batch
 from logstore.format.record import MAX_INT, Record
+from logstore.log.producer_state import ProducerState
 from logstore.replication import serving
 from logstore.replication.effects import Client
 from logstore.replication.messages import ProduceRequest
@@ -77,6 +78,20 @@ def test_too_few_replicas_in_sync_refuse_what_follows_too() -> None:
     assert leader.manager.partitions[P0].log.log_end_offset == 2
 
 
+def test_a_late_repetition_that_is_refused_holds_up_nothing() -> None:
+    """Row 259: it was appended long ago, so nobody sends it again; what follows it waited for a minute."""
+    leader = Leader(min_insync=2)
+    leader.role(ME, 1, isr=(ME, F1))
+    leader.send(0)
+    leader.send(1)
+    leader.role(ME, 1, isr=(ME,))
+    assert leader.send(0) is TOO_FEW
+    leader.role(ME, 1, isr=(ME, F1))
+    leader.send(1)
+    leader.send(2)
+    assert leader.manager.partitions[P0].log.log_end_offset == 3
+
+
 def test_other_producers_and_a_gap_of_the_producers_own_are_not_concerned() -> None:
     leader = Leader()
     leader.fill()
@@ -123,8 +138,8 @@ def test_a_refused_batch_that_is_refused_for_good_says_so() -> None:
 
 def test_the_first_refused_one_counts_and_sequences_wrap() -> None:
     refusals, error = Refusals(), DiskFull("no room")
-    refusals.note(batch_of(1), error, 0)
-    refusals.note(batch_of(MAX_INT), error, 0)
+    refusals.note(batch_of(1), error, 0, ProducerState())
+    refusals.note(batch_of(MAX_INT), error, 0, ProducerState())
     for sequence in (0, 1, 2):
         with pytest.raises(DiskFull, match=f"sequence {sequence} follows {MAX_INT}"):
             refusals.check(batch_of(sequence), 0)
@@ -137,10 +152,10 @@ def test_the_first_refused_one_counts_and_sequences_wrap() -> None:
 def test_memory_is_bounded_and_what_is_no_producers_is_ignored() -> None:
     refusals, error = Refusals(), EngineError("refused")
     for producer_id in range(MOST_PRODUCERS + 5):
-        refusals.note(batch_of(0, producer_id=producer_id), error, 0)
+        refusals.note(batch_of(0, producer_id=producer_id), error, 0, ProducerState())
     assert len(refusals) == MOST_PRODUCERS
     refusals.clear()
-    refusals.note(encode_batch([Record(0, 0, None, b"plain")]), error, 0)
-    refusals.note(b"not a batch", error, 0)
+    refusals.note(encode_batch([Record(0, 0, None, b"plain")]), error, 0, ProducerState())
+    refusals.note(b"not a batch", error, 0, ProducerState())
     refusals.check(b"not a batch", 0)
     assert not refusals

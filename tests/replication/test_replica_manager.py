@@ -37,8 +37,8 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
 )
 from logstore.replication.replica_manager import ReplicaManager
-from tests.replication.new_logs import finished
-from tests.replication.stage import batch
+from logstore.testing.new_logs import finished
+from logstore.testing.stage import batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ELSEWHERE, NOWHERE = TopicPartition("elsewhere", 0), TopicPartition("nowhere", 0)

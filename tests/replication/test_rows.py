@@ -27,7 +27,7 @@ from logstore.replication.messages import (
     ProduceResponse,
 )
 from logstore.segment.epochs import EpochEndOffset, LeaderEpochCache
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_driver import BASE, TP, write
 from tests.replication.test_replica_manager import F1, P0, Manager
 

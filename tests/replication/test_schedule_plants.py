@@ -17,8 +17,8 @@ from logstore.replication.messages import (
 from logstore.replication.partition import Partition
 from logstore.replication.replica import RemoteReplica
 from logstore.segment.epochs import EpochEndOffset
+from logstore.testing.stage import Stage
 from tests.replication import test_schedules, test_schedules_of_members
-from tests.replication.stage import Stage
 
 
 def shrink_before_it_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:

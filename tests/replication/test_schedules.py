@@ -15,7 +15,7 @@ from logstore.replication.messages import (
     LATEST_TIMESTAMP,
 )
 from logstore.replication.partition import ACKS_ALL
-from tests.replication.stage import Stage
+from logstore.testing.stage import Stage
 
 
 def test_s0a_the_high_watermark_travels_by_fetches() -> None:

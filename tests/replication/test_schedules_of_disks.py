@@ -18,7 +18,7 @@ from logstore.replication import Durability, InProcessCluster
 from logstore.replication.driver import three_nodes
 from logstore.replication.messages import NO_LEADER, NewTopic, ProduceRequest
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 from tests.replication.test_driver import BASE, TP, cluster, error, is_whole, values, write
 from tests.replication.test_schedules_of_isrs import stored
 

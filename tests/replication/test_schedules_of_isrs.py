@@ -22,7 +22,7 @@ from logstore.replication.messages import (
 from logstore.replication.metastore.layout import LeaderAndIsr, parse_state, partition_state_path
 from logstore.replication.metastore.operations import Get
 from logstore.replication.partition import ACKS_ALL
-from tests.replication.stage import Stage
+from logstore.testing.stage import Stage
 from tests.replication.test_driver import BASE, TP, cluster, is_whole, write
 
 

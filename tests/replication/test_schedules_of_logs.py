@@ -18,7 +18,7 @@ from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client
 from logstore.replication.messages import NO_EPOCH, OffsetForLeaderEpochRequest, ProduceRequest
 from logstore.replication.partition import ACKS_ALL
-from tests.replication.stage import TP, Message, Stage, batch
+from logstore.testing.stage import TP, Message, Stage, batch
 
 
 def test_s10_a_checkpoint_ahead_of_its_log() -> None:

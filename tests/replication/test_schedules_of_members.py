@@ -11,7 +11,7 @@ from logstore.replication.messages import (
     AlterPartitionResult,
 )
 from logstore.replication.partition import ACKS_ALL
-from tests.replication.stage import Message, Stage
+from logstore.testing.stage import Message, Stage
 
 
 def isolated_leader(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from logstore.replication.driver import three_nodes
 from logstore.replication.messages import NewTopic, ProduceResponse
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.memory import MemoryStore
-from tests.replication.stage import batch
+from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
 

@@ -147,7 +147,7 @@ class WriterUnderFire(StreamWriter):
         given = {name.lower(): value for name, value in options.items()}
         self._plan = Path(given.pop(PLAN))
         self._control = bool(given.pop(CONTROL, ""))
-        super().__init__(given, schema, overwrite)
+        super().__init__(WriteOptions.parse(given, streaming=True))
         self._watch: CommitUnderFire | None = None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from logstore import Log, encode_batch
 from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LEADER_EPOCH_CHECKPOINT
@@ -146,15 +147,55 @@ def test_nothing_to_read(spark: SparkSession, logs: Path) -> None:
     assert load(spark, logs, subscribePattern="nothing.*").collect() == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"startingOffsets": '{"orders":{"0":999,"1":0}}'},
+            "orders-0: offsets 200 to 998 are lost, truncated",
+        ),
+        (
+            {
+                "startingOffsets": '{"orders":{"0":9,"1":0}}',
+                "endingOffsets": '{"orders":{"0":5,"1":5}}',
+            },
+            "orders-0: the batch would start at offset 9, past its end at 5",
+        ),
+        (
+            {"startingTimestamp": str(T0 + 100), "endingTimestamp": str(T0 + 50)},
+            "orders-0: the batch would start at offset 100, past its end at 50",
+        ),
+    ],
+)
+def test_a_start_past_the_end_is_no_empty_batch(
+    spark: SparkSession, logs: Path, options: dict[str, str], message: str
+) -> None:
+    """A job with saved offsets must not succeed, empty, after its topic was made anew."""
+    with pytest.raises(PySparkException, match=message):
+        load(spark, logs, **options).collect()
+
+
+def test_a_start_past_the_end_is_skipped_on_request(spark: SparkSession, logs: Path) -> None:
+    past = load(spark, logs, startingOffsets='{"orders":{"0":999,"1":190}}', failOnDataLoss="false")
+    assert offsets(past) == {("orders", 1): list(range(190, 200))}
+
+
+def test_a_pattern_is_found_anywhere_in_the_name_as_java_would(spark: SparkSession, logs: Path) -> None:
+    for pattern in ("rde", r"^\p{Lower}+s$", "[a-z&&[^t]]{6}", r"(?<two>[a-z])rders"):
+        assert {topic for topic, _ in offsets(load(spark, logs, subscribePattern=pattern))} == {"orders"}, (
+            pattern
+        )
+
+
 def test_filters_are_pushed_down(spark: SparkSession, logs: Path) -> None:
     """Fewer tasks and the right rows; without the setting Spark refuses, and says which one."""
     from pyspark.sql import functions as f
 
     with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
-        load(spark, logs, pushdown="true").collect()
+        load(spark, logs, pushdown="one_query").collect()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        frame = load(spark, logs, pushdown="true")
+        frame = load(spark, logs, pushdown="one_query")
         found = frame.where((f.col("partition") == 1) & (f.col("offset") >= 190))
         assert found.rdd.getNumPartitions() == 1
         assert offsets(found) == {("orders", 1): list(range(190, 200))}
@@ -162,6 +203,12 @@ def test_filters_are_pushed_down(spark: SparkSession, logs: Path) -> None:
         found = frame.where((f.col("timestamp") > since) & (f.col("topic") == "orders"))
         assert offsets(found) == {("orders", p): list(range(151, 200)) for p in range(2)}
         assert frame.where(f.col("partition") == 7).count() == 0
+        assert frame.count() == 0, "Spark forgets the filters between queries now: decision 086 can go"
+        with pytest.raises(Exception, match="Set it to one_query and load anew for each filter"):
+            load(spark, logs, pushdown="true").collect()
+        frame = load(spark, logs)
+        some = frame.where(f.col("partition") == 0).union(frame.where(f.col("partition") == 1))
+        assert (some.count(), frame.count()) == (400, 400)
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

@@ -162,11 +162,22 @@ def nobody() -> BrokerLogs:
     return BrokerLogs(ReadOptions.parse(options, streaming=None))
 
 
-def test_nobody_there_is_told_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_address_is_refused_at_once() -> None:
+    made = nobody()
+    try:
+        with pytest.raises(
+            RequestUnanswered, match=r"127.0.0.1:1: Connection refused.*Check kafka.bootstrap"
+        ):
+            made.partitions()
+    finally:
+        made.close()
+
+
+def test_brokers_that_are_gone_are_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     made = nobody()
     try:
         with pytest.raises(RequestUnanswered, match=r"127.0.0.1:1: no .*kafka.bootstrap.servers names some"):
-            made.partitions()
+            made.bounds([TopicPartition("orders", 0)])
         warned = [record.getMessage().rpartition("; ")[2] for record in caplog.records]
         assert warned == ["retrying, up to 2 times", "retrying, up to 1 times"]
     finally:
@@ -185,4 +196,5 @@ def test_no_thread_and_no_socket_is_left(cluster: BrokerCluster) -> None:
     made.close()
     made.close()
     logs_of(cluster).close()
-    assert set(threading.enumerate()) <= before
+    left = {each.name for each in set(threading.enumerate()) - before}
+    assert not {name for name in left if not name.startswith("sync_")}, "those are of the brokers beside it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from logstore.broker.limits import Address
@@ -56,17 +58,31 @@ def test_what_does_nothing_is_told() -> None:
 @pytest.mark.parametrize(
     ("kafka", "name"),
     [
-        ({"security.protocol": "SASL_SSL"}, "kafka.security.protocol"),
-        ({"sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism"),
-        ({"ssl.truststore.location": "/x"}, "kafka.ssl.truststore.location"),
+        ({"security.protocol": "TLS"}, "s kafka.…: security.protocol"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}, "s kafka.…: sasl.mechanism"),
+        ({"sasl.mechanism": "PLAIN"}, "s kafka.…: sasl.mechanism"),
+        ({"ssl.truststore.location": "/x"}, "s kafka.…: ssl.truststore.location"),
+        ({"security.protocol": "SSL", "ssl.truststore.location": "/x"}, "s kafka.…: ssl.truststore.location"),
         ({"request.timeout.ms": "soon"}, "kafka.request.timeout.ms"),
         ({"fetch.max.bytes": "0"}, "kafka.fetch.max.bytes"),
     ],
 )
 def test_what_cannot_be_done_is_refused(kafka: dict[str, str], name: str) -> None:
     """To connect in plain text where somebody asked for TLS would be worse than not to connect."""
-    with pytest.raises(InvalidOption, match=f"^option {name}"):
+    with pytest.raises(InvalidOption, match=f"^option ?{name}"):
         ClientSettings.parse(SERVERS, kafka)
+
+
+def test_a_login_travels_to_executors() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hush";'
+    secured = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    settings = ClientSettings.parse(SERVERS, secured)
+    assert settings.unused == ()
+    assert "hush" not in repr(settings)
+    there = pickle.loads(pickle.dumps(settings))
+    login = there.client()._connections.security.login
+    assert login is not None
+    assert (login.username, login.password.reveal()) == ("me", "hush")
 
 
 @pytest.mark.parametrize("servers", ["", " , ", "one", "one:many", "one:9092,two"])

@@ -91,6 +91,8 @@ def test_the_start_is_the_same_each_time_it_is_asked_for() -> None:
         {"startingOffsets": "latest"},
         {"startingOffsets": '{"t":{"0":-1,"1":4}}'},
         {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"},
+        {"startingTimestamp": "-1"},
+        {"startingOffsetsByTimestamp": '{"t":{"0":-1,"1":-1}}'},
     ],
 )
 def test_a_start_that_would_move_is_written_down_as_the_end_of_an_empty_batch(

@@ -74,6 +74,18 @@ def test_starting_by_time() -> None:
         starting(position, BOUNDS, {A0: None, A1: 50}, latest_if_none=False)
 
 
+@pytest.mark.parametrize(("time_ms", "start"), [(-1, {A0: 10, A1: 100}), (-2, {A0: 5, A1: 0})])
+def test_a_time_that_is_a_name(time_ms: int, start: dict[TopicPartition, int]) -> None:
+    """-1 latest, -2 earliest: nothing is looked up, and neither needs a record."""
+    for position in (AtTime(time_ms, "x"), AtTimes(dict.fromkeys(BOUNDS, time_ms), "x")):
+        assert times_of(position, BOUNDS) == {}
+        assert starting(position, BOUNDS, {}, latest_if_none=False) == start
+        assert ending(position, BOUNDS, {}) == start
+    mixed = AtTimes({A0: -1, A1: 7}, "x")
+    assert times_of(mixed, BOUNDS) == {A1: 7}
+    assert starting(mixed, BOUNDS, {A1: 9}, latest_if_none=False) == {A0: 10, A1: 9}
+
+
 def test_ending() -> None:
     """No match means the end."""
     assert ending(Latest(), BOUNDS, {}) == {A0: 10, A1: 100}

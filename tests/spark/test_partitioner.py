@@ -46,7 +46,7 @@ def test_kafkas_own_vectors() -> None:
 def test_text_and_the_number_of_partitions_of_each_row() -> None:
     keys = ["a", "b", None, "", "häuser"]
     counts = np.array([3, 7, 5, 11, 4])
-    found = partitions_of(Blobs.of(pa.array(keys), "key"), counts, turn=13).tolist()
+    found = partitions_of(Blobs.of(pa.array(keys), "key"), counts, np.full(5, 13)).tolist()
     assert found == [
         13 % count if key is None else partition_of_key(key.encode(), count)
         for key, count in zip(keys, counts.tolist(), strict=True)
@@ -54,5 +54,10 @@ def test_text_and_the_number_of_partitions_of_each_row() -> None:
 
 
 def test_no_rows_and_no_keys() -> None:
-    assert partitions_of(Blobs.of(pa.array([], pa.binary()), "key"), np.zeros(0, np.int64), 0).tolist() == []
-    assert partitions_of(Blobs.none(3), np.array([4, 4, 2]), 6).tolist() == [2, 2, 0]
+    assert (
+        partitions_of(
+            Blobs.of(pa.array([], pa.binary()), "key"), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        ).tolist()
+        == []
+    )
+    assert partitions_of(Blobs.none(3), np.array([4, 4, 2]), np.full(3, 6)).tolist() == [2, 2, 0]

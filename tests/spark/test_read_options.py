@@ -95,11 +95,11 @@ def test_what_is_read_must_be_said_once_and_well(options: dict[str, str], messag
 
 
 def test_a_selection_among_what_is_there() -> None:
-    """A pattern is of the whole name and leaves Kafka's own topics out; by name they can be had."""
+    """A pattern is found anywhere in a name, and leaves Kafka's own topics out; by name they can be had."""
     there = [A0, A1, TopicPartition("ab", 0), TopicPartition("__consumer_offsets", 0)]
     assert Selection(partitions=(A1,)).choose(there) == [A1]
     assert Selection(topics=("ab", "a")).choose(there) == [A0, A1, TopicPartition("ab", 0)]
-    assert Selection(pattern="a").choose(there) == [A0, A1]
+    assert Selection(pattern="^a$").choose(there) == [A0, A1]
     assert Selection(pattern=".*").choose(there) == there[:3]
     assert Selection(topics=("__consumer_offsets",)).choose(there) == there[3:]
     with pytest.raises(UnknownTopic, match="here has no x, a-7; its topics: __consumer_offsets, a, ab"):
@@ -142,8 +142,8 @@ def _position(word: str, **options: str) -> Any:
         ({"startingOffsets": '{"a":[0]}'}, "write it like"),
         ({"startingOffsets": '{"a":{"x":0}}'}, "both must be whole numbers"),
         ({"startingOffsets": '{"a":{"0":true}}'}, "both must be whole numbers"),
-        ({"startingOffsetsByTimestamp": '{"a":{"0":-5}}'}, "a negative time"),
-        ({"startingTimestamp": "yesterday"}, "must be a whole number, 0 or more"),
+        ({"startingOffsetsByTimestamp": '{"a":{"0":-5}}'}, "a time below -2"),
+        ({"startingTimestamp": "yesterday"}, "must be a whole number, -2 or more"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "use error or latest"),
     ],
 )
@@ -223,9 +223,16 @@ def test_client_settings_that_are_refused(name: str) -> None:
 def test_flags() -> None:
     """True and false, in any letter case, nothing else."""
     assert parse(includeHeaders="TRUE").columns == (*CONNECTOR_COLUMNS, "headers")
-    assert parse(pushdown="true").pushdown
-    for name in ("failOnDataLoss", "includeHeaders", "pushdown"):
+    for name in ("failOnDataLoss", "includeHeaders"):
         refused(f"option {name} is 'yes'; use true or false", **{name: "yes"})
+
+
+def test_filters_for_one_query() -> None:
+    """`true` was wrong for two: it says what to do."""
+    assert parse(pushdown="one_query").pushdown
+    assert not parse(pushdown="false").pushdown
+    refused("option pushdown is 'true': Spark keeps .* load anew for each filter", pushdown="true")
+    refused("option pushdown is 'yes'; use false or one_query", pushdown="yes")
 
 
 def test_columns() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,9 +72,18 @@ def test_keys_decide_and_the_column_partition_wins() -> None:
 
 
 def test_rows_without_a_key_stay_together_and_the_next_go_on() -> None:
+    """For 16 KiB, whatever batches Spark makes of them; rows with a key do not count."""
     taking = intake(turn=4, topic="a")
-    batch = rows(value=["x", "y"])
-    assert [places(taking, batch) for _ in range(4)] == [[("a", each)] * 2 for each in (1, 2, 0, 1)]
+    batch = rows(key=[None, "k", None], value=[b"x" * 6000] * 3)
+    loose = [place for _ in range(4) for place in places(taking, batch)[::2]]
+    assert loose == [("a", each) for each in (1, 1, 1, 2, 2, 2, 0, 0)]
+
+
+def test_rows_without_a_key_fill_all_partitions_alike() -> None:
+    taking = intake(topic="a")
+    found = Counter(place for _ in range(2) for place in places(taking, rows(value=[b"x" * 100] * 6000)))
+    assert sorted(found) == [("a", 0), ("a", 1), ("a", 2)]
+    assert max(found.values()) - min(found.values()) <= 16384 // 100 + 1
 
 
 def test_the_option_topic_wins_and_other_columns_are_passed_over() -> None:

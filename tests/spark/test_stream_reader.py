@@ -83,9 +83,17 @@ def test_the_source_itself_never_asks_for_everything(directory: Path) -> None:
 
 
 def test_what_a_stream_refuses(directory: Path) -> None:
-    with pytest.raises(InvalidOption, match="fixed schema"):
-        StreamReader({"path": str(directory), "subscribe": "orders"}, spark_schema(("offset",)))
-    with pytest.raises(InvalidOption, match="option endingOffsets is for batch reads"):
-        reader_of(directory, endingOffsets="latest")
-    with pytest.raises(InvalidOption, match="option commitGroup needs brokers"):
-        reader_of(directory, commitGroup="readers")
+    """At the first call: of an error in the constructor, Spark shows an `UnboundLocalError` of its own."""
+    given = {"path": str(directory), "subscribe": "orders"}
+    for reader, message in (
+        (StreamReader(given, spark_schema(("offset",))), "fixed schema"),
+        (reader_of(directory, endingOffsets="latest"), "option endingOffsets is for batch reads"),
+        (reader_of(directory, commitGroup="readers"), "option commitGroup needs brokers"),
+        (
+            reader_of(directory, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="8"),
+            "option minOffsetsPerTrigger is 9, more than maxOffsetsPerTrigger, which is 8",
+        ),
+    ):
+        with pytest.raises(InvalidOption, match=message):
+            reader.initialOffset()
+        reader.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from logstore.format.record import Record
 from logstore.log.append import append_as_leader
 from logstore.log.manager import LogManager
 from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.testing import disk_faults
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 
 TP = TopicPartition("t", 0)
@@ -95,3 +98,24 @@ def test_a_log_that_has_no_room_to_begin_anew_stays_as_it_was() -> None:
     disk.heal()
     truncate_fully_and_start_at(log.partition, 9)
     assert (log.log_start_offset, log.partition.high_watermark, log.log_end_offset) == (9, 9, 9)
+
+
+def test_a_flush_of_a_new_log_on_a_full_disk() -> None:
+    """A new log has its topic id written with its first sync: the simulation ended with `DiskFull` (seed
+    3899). Nothing is synced, and the next flush does it; without a full disk the error is none to expect."""
+    disk = FaultyDisk(MemoryDisk())
+    logs = LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
+    log = logs.get_or_begin(TP, topic_id="AAECAwQFBgcICQoLDA0ODw")
+    append_as_leader(log.partition, encode_batch([Record(0, 0, None, b"new")]), leader_epoch=0, now_ms=0)
+    host: Any = SimpleNamespace(node_id=1, node=SimpleNamespace(logs=logs), disk_is_dead=False)
+    time: Any = SimpleNamespace(stamp=lambda _: None)
+    disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
+    host.disk_is_full = False
+    with pytest.raises(DiskFull):
+        disk_faults.flush(time, host, sealed_only=False)
+    host.disk_is_full = True
+    disk_faults.flush(time, host, sealed_only=False)
+    assert log.partition.recovery_point == 0
+    disk.heal()
+    disk_faults.flush(time, host, sealed_only=False)
+    assert log.partition.recovery_point == 1

@@ -331,6 +331,18 @@ def test_the_throttles_of_a_broker_are_deleted_though_there_are_none() -> None:
     run(test, 1)
 
 
+def test_the_throttles_of_a_topic_are_deleted_though_there_are_none() -> None:
+    """The same tool does so on every topic of its plan, with null as the value."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        throttled = [f"{who}.replication.throttled.replicas" for who in ("leader", "follower")]
+        deleted = await change(client, TOPIC, "t", *((name, 1, None) for name in throttled))
+        assert deleted.error_code == ErrorCode.NONE
+
+    run(test, 1)
+
+
 def test_transactions_are_refused_by_what_ends_each_clients_search() -> None:
     """librdkafka asks again for ever after any other error."""
 

@@ -272,7 +272,7 @@ class TestFetch:
         async def test(nodes: Nodes, client: Asker) -> None:
             await produce(client, batch(b"x"))
             counting(reading, "read_checked")
-            counting(fetch_handler, "read_bytes")
+            counting(fetch_handler, "read_ahead")
             assert (await fetch(client, nodes)).high_watermark == 1
             assert reads == [0], "warm: once"
             monkeypatch.setattr(fetch_handler, "is_cold", lambda *_: True)

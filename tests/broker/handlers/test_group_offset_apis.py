@@ -230,7 +230,7 @@ class TestSasl:
     def test_there_is_no_mechanism(self, version: int) -> None:
         async def test(_: Nodes, client: Asker) -> None:
             answer = await client.ask(t.SaslHandshakeRequest(mechanism="PLAIN"), version)
-            assert (answer.error_code, answer.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, [])
+            assert (answer.error_code, answer.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
 
         run(test, is_ready=False)
 
@@ -239,6 +239,6 @@ class TestSasl:
         async def test(_: Nodes, client: Asker) -> None:
             answer = await client.ask(t.SaslAuthenticateRequest(auth_bytes=b"\0a\0b"), version)
             assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
-            assert "no SASL mechanism" in answer.error_message
+            assert "no SASL" in answer.error_message
 
         run(test, is_ready=False)

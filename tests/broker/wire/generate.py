@@ -33,6 +33,7 @@ _PYTHON: Final = {
     "bool": "bool",
     "string": "str",
     "uuid": "bytes",
+    "float64": "float",
     "bytes": "bytes",
     "records": "bytes | memoryview",
 }
@@ -42,7 +43,7 @@ _IGNORABLE: Final = {
     "ProduceResponsePartitionProduceResponse": "log_start_offset record_errors error_message",
     "FetchRequest": "cluster_id session_id session_epoch rack_id",
     "FetchRequestFetchTopic": "topic topic_id",
-    "FetchRequestFetchPartition": "current_leader_epoch log_start_offset",
+    "FetchRequestFetchPartition": "current_leader_epoch log_start_offset replica_directory_id",
     "FetchRequestForgottenTopic": "topic topic_id",
     "FetchResponse": "error_code",
     "FetchResponseFetchableTopicResponse": "topic topic_id",
@@ -102,12 +103,33 @@ _OURS: Final = {
     "FetchRequestForgottenTopic": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
     "FetchRequestFetchPartition": ['is_synced: bool = wire("bool", versions="12+", tag=10000)'],
     "FetchResponseFetchableTopicResponse": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
+    "ListOffsetsRequestListOffsetsPartition": [
+        'receipt_offset: int = wire("int64", versions="6+", tag=10000, ignorable=True, default=-1)',
+        'receipt_level: int = wire("int8", versions="6+", tag=10001, ignorable=True)',
+        'receipt_copies: int = wire("int32", versions="6+", tag=10002, ignorable=True)',
+        'receipt_wait_ms: int = wire("int32", versions="6+", tag=10003, ignorable=True)',
+    ],
+    "ListOffsetsResponseListOffsetsPartitionResponse": [
+        'receipt_replicas: int = wire("int32", versions="6+", tag=10000)',
+        'receipt_written_on: int = wire("int32", versions="6+", tag=10001)',
+        'receipt_synced_on: int = wire("int32", versions="6+", tag=10002)',
+        'receipt_is_committed: bool = wire("bool", versions="6+", tag=10003)',
+        'receipt_message: str = wire("string", versions="6+", tag=10004)',
+    ],
+    "ListPartitionReassignmentsResponse": [
+        "deletions: list[TopicDeletion] = wire([TopicDeletion], tag=10000)"
+    ],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
     "AlterPartitionRequestPartitionData": ['all_synced: bool = wire("bool", tag=10000)'],
     "AlterPartitionResponseTopicData": ['topic_name: str = wire("string", tag=10000)'],
     "AlterPartitionResponsePartitionData": ['min_insync: int = wire("int32", tag=10000)'],
 }
 """Fields that our brokers add to Kafka's, in tags that Kafka will not use."""
+
+_OUR_PARTS: Final = [
+    'class TopicDeletion(Struct):\n    name: str = wire("string")\n    waits_for: str = wire("string")'
+]
+"""Structs of these fields."""
 
 
 @dataclass
@@ -131,7 +153,7 @@ class _Struct:
 
 def source() -> str:
     """Return the text of `types.py`."""
-    structs: list[str] = []
+    structs = list(_OUR_PARTS)
     for row in TABLE:
         if row.key in NOT_IN_KIO:
             continue
@@ -227,6 +249,8 @@ def _default_of(declared: Any, kind: str) -> Any:
         return None  # it may be null in all of Kafka's messages, and is without an error
     if default is dataclasses.MISSING:
         return _ZEROS.get(kafka_type, 0) if kafka_type else None
+    if default is None and kafka_type == "uuid":
+        return _ZEROS["uuid"]
     if default is None or dataclasses.is_dataclass(default):
         return None
     if kafka_type.startswith("timedelta"):

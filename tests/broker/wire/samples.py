@@ -84,6 +84,8 @@ class Generator:
             case "bytes" | "records":
                 sizes = [0, 1, 5] if self._small else [0, 1, 126, 127, 128, 20_000]
                 return draw.randbytes(draw.choice(sizes))
+            case "float64":
+                return draw.choice([0.0, -1.5, draw.random() * 1e12])
             case "uuid":
                 return draw.choice([NO_UUID, draw.randbytes(16)])
         bits = _BITS[kind]

@@ -24,6 +24,8 @@ from logstore.replication.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     LeaderAndIsrRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     StopReplicaPartition,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -98,15 +100,21 @@ def test_states_of_a_deletion_with_an_obstacle() -> None:
 
     assert deletion.start(obstacle) == {2: [T0]}
     assert deletion.blocking == {3: "not alive"}
+    assert deletion.awaited == "broker 3 (not alive) for t-0, t-1"
     dead.clear()
     deletion.broker_gone(2)
     assert set(deletion.blocking) == {2, 3}
     deletion.retry(obstacle)
     assert deletion.start(obstacle) == {2: [T0], 3: [T0, T1]}
+    assert deletion.awaited == "the answer of broker 2 for t-0; the answer of broker 3 for t-0, t-1"
+    assert deletion.move(Replica(T1, 3), ReplicaState.INELIGIBLE, "KAFKA_STORAGE_ERROR")
+    assert deletion.awaited == "broker 3 (KAFKA_STORAGE_ERROR) for t-1"
     for replica in list(deletion.states):
         assert deletion.move(replica, ReplicaState.SUCCESSFUL)
     deletion.broker_gone(3)
     assert deletion.is_complete is True, "what was confirmed stays confirmed"
+    assert deletion.awaited == ""
+    assert Deletion("id", waits_for="a reassignment").awaited == "a reassignment"
 
 
 # --- the way of a deletion --------------------------------------------------------------------
@@ -159,6 +167,9 @@ def test_s65_a_dead_replica_is_waited_for_and_named() -> None:
     world.run()
     context = context_of(world)
     assert context.deletions["t"].blocking == {3: "not alive"}
+    listed = world.ask(ListPartitionReassignmentsRequest())
+    assert isinstance(listed, ListPartitionReassignmentsResponse)
+    assert listed.deletions == {"t": "broker 3 (not alive) for t-0, t-1"}
     assert world.members[2].broker.states.keys() == {TopicPartition("other", 0)}, "who lives goes ahead"
     assert world.admin(Get(layout.topic_path("t"))).stat is not None
     world.create(topic((2,), name="third"))

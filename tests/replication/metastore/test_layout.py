@@ -33,6 +33,8 @@ def test_written_text_is_canonical_and_read_back() -> None:
         b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"5","clean":true}'
     )
     assert layout.parse_broker(layout.encode_broker(broker)) == broker
+    keeps = BrokerRegistration("h", 9092, keeps_topics=True)
+    assert layout.parse_broker(layout.encode_broker(keeps)) == keeps
     damaged = BrokerRegistration("h", 9092, damaged=(TopicPartition("t", 3),))
     assert json.loads(layout.encode_broker(damaged))["damaged"] == [{"topic": "t", "partition": 3}]
     assert layout.parse_broker(layout.encode_broker(damaged)) == damaged

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 
+from logstore.disk.copying import is_there
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.spark.jobs import compact
 from logstore.spark.jobs.compact import OutputExists, place
@@ -184,7 +185,7 @@ def recover(disk: Disk) -> dict[str, bytes]:
         if ledger.intent is not None:
             place(disk, LEDGER, OUTPUT, ledger.intent.number)
             ledger.finish({})
-    return read_files(disk, OUTPUT) if compact.is_there(disk, OUTPUT) else {}
+    return read_files(disk, OUTPUT) if is_there(disk, OUTPUT) else {}
 
 
 def go_on(disk: Disk) -> dict[str, bytes]:

@@ -53,8 +53,25 @@ def test_nothing_is_said_of_what_is_done_at_once(stream: StringIO) -> None:
     assert run(stream, 1, step_s=0.3) == ""
 
 
+def test_what_has_no_total_shows_its_time_and_whoever_waits_shows_it() -> None:
+    stream, clock = StringIO(), Clock()
+    progress = Progress(stream, clock)
+    progress.begin("starting Spark")
+    for _ in range(120):
+        clock.now_s += 0.25
+        progress.tick()
+    shown = [f"starting Spark: {seconds} s" for seconds in (1, 11, 21)]
+    assert stream.getvalue().splitlines() == shown
+    progress.tick(3, 8)
+    assert progress.line(clock.now_s).startswith("starting Spark: 3 of 8 , 37 %")
+    progress.end()
+    clock.now_s += 60
+    progress.tick()
+    assert stream.getvalue().count("\n") == 3, "nothing is under way"
+
+
 def test_a_total_of_nothing_divides_by_nothing() -> None:
-    assert Progress(StringIO(), Clock()).line(100.0) == ": 0 of 0 , 0/s"
+    assert Progress(StringIO(), Clock()).line(100.0) == ": 100 s"
 
 
 @pytest.mark.parametrize(

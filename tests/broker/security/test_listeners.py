@@ -1,0 +1,179 @@
+"""Brokers with several listeners: who is told which address, and what is served where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from logstore.broker import Address, Client, SharedStore, client_security, open_store
+from logstore.broker.errors import RequestUnanswered
+from logstore.broker.wire import interbroker as w
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import InvalidConfig
+from logstore.replication.messages import CreateTopicsRequest, NewTopic
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import encode_broker, parse_broker
+from logstore.replication.metastore.operations import Get
+from tests.broker.asking import Asker
+from tests.broker.security.authority import broker, stores, trusting
+
+TWO = {
+    "listeners": "INTERNAL://127.0.0.1:0,CLIENTS://localhost:0",
+    "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:SSL",
+    "inter.broker.listener.name": "INTERNAL",
+}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_a_client_logs_in_by_tls(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = {"listeners": "SSL://localhost:0", **stores(tmp_path)}
+        async with broker(settings) as running:
+            async with Client([running.address], security=trusting(tmp_path), timeout_s=20) as client:
+                await client.create_topic("orders")
+                placed = await client.append("orders", b"a")
+                (record,) = await client.read("orders", placed.partition, placed.offset)
+                assert record.value == b"a"
+            async with Client([running.address], timeout_s=0.5) as client:
+                with pytest.raises(RequestUnanswered):
+                    await client.metadata()
+
+    run(test)
+
+
+def test_a_broker_of_another_authority_is_not_believed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker(
+            {"listeners": "SSL://127.0.0.1:0", **stores(tmp_path, "wrong", "elsewhere")}
+        ) as other:
+            for security in (client_security({"security.protocol": "SSL"}), trusting(tmp_path)):
+                async with Client([other.address], security=security, timeout_s=0.5) as client:
+                    with pytest.raises(RequestUnanswered):
+                        await client.metadata()
+            unchecked = trusting(tmp_path, **{"ssl.endpoint.identification.algorithm": ""})
+            async with Client([other.address], security=unchecked, timeout_s=20) as client:
+                assert await client.metadata()
+
+    run(test)
+
+
+def test_each_listener_names_its_own_addresses(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with broker({**TWO, **stores(tmp_path)}) as running:
+            internal, clients = running.listeners.values()
+            assert running.bootstrap == str(clients)
+            assert running.address == internal
+            await running.create_topic("orders", 1)
+            for address, security in ((internal, None), (clients, trusting(tmp_path))):
+                async with Client([address], security=security, timeout_s=20) as client:
+                    (known,) = (await client.metadata()).brokers
+                    assert (known.host, known.port) == address
+            async with Asker(internal) as asker:
+                cluster = await asker.ask(t.DescribeClusterRequest(), 0)
+                assert [(each.host, each.port) for each in cluster.brokers] == [internal]
+                found = await asker.ask(t.FindCoordinatorRequest(coordinator_keys=["g"]), 4)
+                assert found.coordinators[0].error_code in (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    run(test)
+
+
+def test_messages_of_brokers_are_refused_on_other_listeners() -> None:
+    async def test() -> None:
+        plain = TWO | {"listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:PLAINTEXT"}
+        async with broker(plain) as running:
+            internal, clients = running.listeners.values()
+            follower = t.FetchRequest(replica_id=2, max_wait_ms=1, max_bytes=1, min_bytes=0)
+            proposal = t.AlterPartitionRequest(broker_id=9)
+            shutdown = w.ControlledShutdownRequest(broker_id=9)
+            for request, version in ((follower, 4), (proposal, 3), (shutdown, 3)):
+                async with Asker(clients) as asker:
+                    asker.send(request, version)
+                    assert await asker.is_cut_off(), request
+                async with Asker(internal) as asker:
+                    await asker.ask(request, version)
+            async with Asker(clients) as asker:
+                follower.replica_id = -1
+                assert not (await asker.ask(follower, 4)).error_code
+
+    run(test)
+
+
+def test_brokers_replicate_over_their_own_listener(tmp_path: Path) -> None:
+    """Two brokers, with certificates among themselves; a third one knows another listener only."""
+
+    async def test() -> None:
+        settings = {
+            "listeners": "INTERNAL://localhost:0,CLIENTS://127.0.0.1:0",
+            "listener.security.protocol.map": "INTERNAL:SSL,CLIENTS:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+            "listener.name.internal.ssl.client.auth": "required",
+            **stores(tmp_path),
+        }
+        with open_store() as store:
+            assert isinstance(store, SharedStore)
+            async with (
+                broker(settings, 1, metadata=store) as one,
+                broker(settings, 2, metadata=store) as two,
+            ):
+                await one.create_topic("orders", 1, replication_factor=2)
+                placed = await two.append("orders", b"a", acks="all")
+                assert placed.offset == 0
+                clients = [each.listeners["CLIENTS"] for each in (one, two)]
+                async with Client(clients, timeout_s=20) as client:
+                    while len((await client.metadata()).partitions[TopicPartition("orders", 0)].isr) < 2:
+                        await asyncio.sleep(0.01)
+                    known = (await client.metadata()).brokers
+                    assert {Address(each.host, each.port) for each in known} == set(clients)
+                node = await one._running.services.ask_store(Get(layout.broker_path(1)))
+                registered = parse_broker(node.data)
+                assert [each.listener for each in registered.endpoints] == ["INTERNAL", "CLIENTS"]
+                assert encode_broker(registered) == node.data
+
+    run(test)
+
+
+def test_a_leader_without_the_listener_is_not_shown() -> None:
+    async def test() -> None:
+        one_only = {**TWO, "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:PLAINTEXT"}
+        hidden = {**one_only, "listeners": "INTERNAL://127.0.0.1:0"}
+        with open_store() as store:
+            async with (
+                broker(one_only, 1, metadata=store) as one,
+                broker(hidden, 2, metadata=store),
+            ):
+                new = NewTopic("orders", assignment=((2,),))
+                await one.of_controller(CreateTopicsRequest((new,)))
+                async with Asker(one.listeners["CLIENTS"]) as asker:
+                    for version, error in ((1, ErrorCode.LEADER_NOT_AVAILABLE), (9, 72)):
+                        answer = await asker.ask(t.MetadataRequest(topics=None), version)
+                        assert [each.node_id for each in answer.brokers] == [1]
+                        (partition,) = answer.topics[0].partitions
+                        assert (partition.error_code, partition.leader_id) == (error, -1)
+
+    run(test)
+
+
+def test_an_open_listener_needs_a_word() -> None:
+    with pytest.raises(InvalidConfig, match="--insecure"):
+        broker({}, listen="0.0.0.0:0", advertised="127.0.0.1:1")
+    broker({}, listen="0.0.0.0:0", advertised="127.0.0.1:1", insecure=True)
+
+
+def test_a_broker_that_cannot_be_secured_does_not_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        with pytest.raises(InvalidConfig, match=r"ssl\.keystore\.location"):
+            await broker({"listeners": "SSL://localhost:0", "ssl.keystore.location": "/no/such"}).start()
+
+    run(test)

@@ -1,0 +1,229 @@
+"""A queue on a broker: several clients, who must agree, and a process that dies with a message in hand."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from logstore.broker import BlockingClient, Broker, BrokerConfig, SharedQueue
+from logstore.disk.errors import InvalidTopic
+from logstore.errors import InvalidConfig
+from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
+
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(BrokerConfig()) as running:
+        yield running
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Clients:
+    """Several connections to one queue, named for the test."""
+
+    def __init__(self, broker: Broker, name: str, clock: Clock) -> None:
+        self._broker, self._name, self._clock = broker, name, clock
+        self._clients: list[BlockingClient] = []
+
+    def connect(self, config: QueueConfig | None = None) -> SharedQueue:
+        self._clients.append(BlockingClient([self._broker.address]))
+        return SharedQueue(self._clients[-1], self._name, config, clock=self._clock)
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def clients(broker: Broker, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Clients]:
+    made = Clients(broker, request.node.originalname.replace("_", "-"), clock)
+    yield made
+    made.close()
+
+
+def got(queue: SharedQueue, *topics: str) -> Message:
+    message = queue.get(topics or None, timeout=0)
+    assert message is not None, queue.stats()
+    return message
+
+
+def test_each_message_goes_to_one_of_two(clients: Clients) -> None:
+    one, two = clients.connect(), clients.connect()
+    assert one.put_many([b"0", (b"key", b"1"), b"2", b"3"]) == [0, 1, 2, 3]
+    first, second, third = got(one), got(two), got(one)
+    assert [(m.value, m.key, m.deliveries) for m in (first, second, third)] == [
+        (b"0", None, 1),
+        (b"1", b"key", 1),
+        (b"2", None, 1),
+    ]
+    one.ack(first)
+    two.ack(second)
+    one.nack(third)
+    assert [(m.value, m.deliveries) for m in (got(two), got(two))] == [(b"2", 2), (b"3", 1)]
+    assert two.get(timeout=0) is None
+    assert one.stats().topics["default"][:4] == two.stats().topics["default"][:4] == (0, 2, 0, 2)
+
+
+def test_a_lease_that_ends_goes_to_another(clients: Clients, clock: Clock) -> None:
+    one, two = clients.connect(), clients.connect()
+    one.put(b"job")
+    late = got(one)
+    clock.now_ms += 29_999
+    assert two.get(timeout=0) is None
+    one.extend(late)
+    clock.now_ms += 29_999
+    assert two.get(timeout=0) is None
+    clock.now_ms += 1
+    again = got(two)
+    assert again.deliveries == 2
+    with pytest.raises(LeaseEnded):
+        one.ack(late)
+    two.ack(again)
+    with pytest.raises(AlreadyFinished):
+        two.ack(again)
+    assert clients.connect().get(timeout=0) is None
+
+
+def test_who_reads_second_does_not_have_it(clients: Clients) -> None:
+    """Both choose the same message; the event of one of them is first."""
+    one, two = clients.connect(), clients.connect()
+    one.put_many([b"0", b"1"])
+    assert two.get(timeout=0) is not None
+    lane = two._lanes["default"]
+    stale = type(lane)(two._calls, lane._messages, "default")  # has read no event
+    stale.catch_up = lambda through=-1: through >= 0 and type(stale).catch_up(stale, through)  # type: ignore[method-assign]
+    message = stale.take(0, 1000)
+    assert message is not None
+    assert message.value == b"1"
+
+
+def test_delays_dead_letters_and_priorities(clients: Clients, clock: Clock) -> None:
+    config = QueueConfig(max_deliveries=2, priorities={"urgent": 1})
+    one, two = clients.connect(config), clients.connect(config)
+    one.put(b"later", delay=10)
+    one.put(b"poison")
+    one.put(b"first", topic="urgent")
+    assert [got(two).value, got(two, "default").value] == [b"first", b"poison"]
+    clock.now_ms += 30_000
+    message = next(m for m in (got(one) for _ in range(3)) if m.value == b"poison")
+    assert message.deliveries == 2
+    assert not one.nack(message, reason="bad")
+    assert [(d.message.value, d.message.deliveries, d.reason) for d in two.dead_letters()] == [
+        (b"poison", 2, "bad")
+    ]
+    assert one.stats().dead_letters == 1
+    assert [m.value for m in two.peek()] == [b"later"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_life(clients: Clients, clock: Clock, seed: int) -> None:
+    rng = random.Random(seed)
+    queues = [clients.connect(QueueConfig(max_deliveries=1000)) for _ in range(3)]
+    unfinished: set[bytes] = set()
+    hands: list[tuple[SharedQueue, Message]] = []
+    for number in range(80):
+        queue = rng.choice(queues)
+        match rng.choice(["put", "get", "get", "ack", "nack", "pass"]):
+            case "put":
+                unfinished.add(value := b"%d-%d" % (seed, number))
+                queue.put(value, delay=rng.choice([0, 0, 5]))
+            case "get":
+                message = queue.get(timeout=0)
+                if message is not None:
+                    assert message.value in unfinished or not message.value.startswith(b"%d-" % seed)
+                    hands.append((queue, message))
+            case "ack" | "nack" as what if hands:
+                owner, message = hands.pop(rng.randrange(len(hands)))
+                try:
+                    owner.ack(message) if what == "ack" else owner.nack(message)
+                    if what == "ack":
+                        unfinished.discard(message.value)
+                except (LeaseEnded, AlreadyFinished):
+                    pass
+            case "pass":
+                clock.now_ms += rng.randrange(15_000)
+    clock.now_ms += 100_000
+    last = clients.connect(QueueConfig(max_deliveries=1000))
+    found = last.get_many(1000, timeout=0)
+    assert sorted(m.value for m in found) == sorted(unfinished), f"seed {seed}"
+    last.ack_many(found)
+
+
+CHILD = """
+import os, signal, sys
+from logstore.broker import SharedQueue
+queue = SharedQueue.connect(sys.argv[1], "killed")
+queue.ack(queue.get())
+print(queue.get(lease=0.2).value.decode(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_another_process_dies_with_a_message_in_hand(broker: Broker) -> None:
+    """Its lease ends; a `get` that waits in this process has the message then."""
+    with SharedQueue(broker, "killed") as queue:
+        queue.put_many([b"0", b"1"])
+        address = f"{broker.address.host}:{broker.address.port}"
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD, address],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert child.stdout == "1\n", child.stderr
+        message = queue.get(timeout=LIMIT_S)
+        assert message is not None
+        assert (message.value, message.deliveries) == (b"1", 2)
+    with pytest.raises(QueueClosed):
+        queue.put(b"2")
+
+
+def test_waiting_for_the_first_message_of_all(broker: Broker) -> None:
+    found: list[Message | None] = []
+    with SharedQueue.connect(f"{broker.address.host}:{broker.address.port}", "waiting") as queue:
+        worker = threading.Thread(target=lambda: found.append(queue.get(timeout=LIMIT_S)))
+        worker.start()
+        SharedQueue(broker, "waiting").put(b"job", topic="mail")
+        worker.join(LIMIT_S)
+        assert found[0] is not None
+        assert (found[0].topic, found[0].value) == ("mail", b"job")
+
+
+def test_mistakes(broker: Broker) -> None:
+    for config in (QueueConfig(deduplication_window=1), QueueConfig(durability="synced")):
+        with pytest.raises(InvalidConfig, match="shared queue"):
+            SharedQueue(broker, "mistakes", config)
+    with SharedQueue(broker, "mistakes") as queue:
+        with pytest.raises(InvalidTopic, match="have no"):
+            queue.put(b"job", topic="a.b")
+        with pytest.raises(TypeError, match="encode"):
+            queue.put("job")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not a message"):
+            queue.ack(b"job")  # type: ignore[arg-type]
+        queue.put(b"job")
+        message = queue.get(timeout=0)
+        assert message is not None
+        with pytest.raises(ValueError, match="does not exist"):
+            queue.ack(message._replace(offset=99))
+    with pytest.raises(ValueError, match="host:port"):
+        SharedQueue.connect("localhost", "mistakes")

@@ -1,0 +1,82 @@
+"""`logstore acls` against a broker that has an authorizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from logstore.broker import Broker, BrokerConfig
+from tests.cli.conftest import Outcome
+
+Command = Callable[..., Outcome]
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with Broker(BrokerConfig(settings=SETTINGS)) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture
+def acls(command: Command, bootstrap: str) -> Command:
+    return lambda verb, *words: command("acls", verb, *words, "--bootstrap", bootstrap)
+
+
+def test_rules_are_added_found_and_removed(acls: Command) -> None:
+    assert acls("list").out == ""
+    alice = ("--principal", "User:alice")
+    added = acls("add", *alice, "--operation", "read", "--topic", "orders")
+    assert added.out == "allow User:alice to read topic orders\n"
+    assert acls("add", *alice, "--operation", "read", "--group", "bill", "--prefixed").code == 0
+    everybody = ("--principal", "User:*", "--host", "10.0.0.1")
+    denied = acls("add", *everybody, "--operation", "all", "--cluster", "--deny")
+    assert denied.out == "deny User:* from 10.0.0.1 to all cluster kafka-cluster\n"
+    assert len(acls("list").out.splitlines()) == 3
+    assert acls("list", *alice, "--group", "bill").out == "allow User:alice to read group bill…\n"
+    (found,) = [json.loads(line) for line in acls("list", "--topic", "orders", "--json").out.splitlines()]
+    assert found == {
+        "resource": "topic",
+        "name": "orders",
+        "pattern": "literal",
+        "principal": "User:alice",
+        "host": "*",
+        "operation": "read",
+        "permission": "allow",
+    }
+    gone = acls("remove", *alice)
+    assert (gone.code, len(gone.out.splitlines())) == (0, 2)
+    again = acls("remove", *alice)
+    assert (again.code, again.err) == (1, "logstore: no rule matches\n")
+    assert acls("remove", "--cluster").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["add", "--topic", "t", "--operation", "read"], "a rule needs --principal"),
+        (["add", "--principal", "User:a", "--topic", "t", "--operation", "look"], "it is one of all, read"),
+        (["list", "--topic", "t", "--group", "g"], "give one of"),
+        (["remove"], "name what to remove"),
+    ],
+)
+def test_bad_usage(acls: Command, words: list[str], said: str) -> None:
+    ended = acls(*words)
+    assert ended.code == 2
+    assert said in ended.err
+
+
+def test_what_the_broker_refuses_is_told(acls: Command, command: Command) -> None:
+    refused = acls("add", "--principal", "alice", "--operation", "read", "--topic", "t")
+    assert refused.code == 1
+    assert "the rule: " in refused.err
+    with Broker() as plain:
+        ended = command("acls", "list", "--bootstrap", plain.bootstrap)
+        assert ended.code == 1
+        assert "SECURITY_DISABLED" in ended.err

@@ -1,0 +1,139 @@
+"""`health` and `why`: each trouble by what a cluster reports, and real brokers that are killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from logstore.broker import BrokerCluster
+from logstore.cli.cluster_state import Cluster, Topic
+from logstore.cli.troubles import LogDir, Observed, Rank, troubles
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
+from tests.cli.conftest import Outcome
+
+Command = Callable[..., Outcome]
+ORDERS = TopicPartition("orders", 0)
+
+
+def observed(
+    *,
+    live: tuple[int, ...] = (1, 2, 3),
+    leader: int = 1,
+    isr: tuple[int, ...] = (1, 2, 3),
+    min_isr: int = 1,
+    adding: tuple[int, ...] = (),
+    controller: int | None = 1,
+    doomed: bool = False,
+    log_dirs: tuple[LogDir, ...] | None = None,
+    silent: Mapping[int, str] | None = None,
+) -> Observed:
+    """One partition with replicas on the brokers 1, 2 and 3."""
+    moving = {0: adding} if adding else {}
+    topic = Topic(TopicAssignment("id", {0: (1, 2, 3)}, moving), {}, -1, -1)
+    cluster = Cluster(
+        {broker: BrokerRegistration("host", 9092) for broker in live},
+        {"orders": topic},
+        {ORDERS: LeaderAndIsr(leader, 5, isr, -1)},
+        controller,
+        {"orders": "broker 3 (not alive) for orders-0"} if doomed else {},
+    )
+    everywhere = tuple(LogDir(broker, "/data", replicas=frozenset((ORDERS,))) for broker in live)
+    return Observed(cluster, {"orders": min_isr}, everywhere if log_dirs is None else log_dirs, silent or {})
+
+
+def test_a_sound_cluster_has_none() -> None:
+    assert troubles(observed()) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "rank", "subject", "said"),
+    [
+        (observed(controller=None), Rank.UNAVAILABLE, "cluster", "no controller is active"),
+        (
+            observed(live=(2, 3), leader=-1, isr=(1,)),
+            Rank.UNAVAILABLE,
+            "orders-0",
+            "every replica in sync is down (1)",
+        ),
+        (
+            observed(live=(1, 2), leader=3, isr=(3, 1)),
+            Rank.UNAVAILABLE,
+            "orders-0",
+            "it has no leader, though 1 of its ISR are up",
+        ),
+        (
+            observed(live=(1,), isr=(1,), min_isr=2),
+            Rank.REFUSES_WRITES,
+            "orders-0",
+            "writes with acks=all are refused: 1 replicas are in sync, 2 are needed",
+        ),
+        (observed(isr=(1, 2)), Rank.AT_RISK, "orders-0", "1 of 3 replicas are not in sync"),
+        (observed(live=(1, 2), isr=(1, 2)), Rank.AT_RISK, "broker 3", "it is down, and holds replicas of 1"),
+        (observed(silent={2: "no answer in 5 s"}), Rank.AT_RISK, "broker 2", "does not answer"),
+        (
+            observed(log_dirs=(LogDir(2, "/bad", "KAFKA_STORAGE_ERROR"),)),
+            Rank.AT_RISK,
+            "broker 2, /bad",
+            "the log dir is offline",
+        ),
+        (
+            observed(log_dirs=(LogDir(2, "/full", "", 1000, 40),)),
+            Rank.AT_RISK,
+            "broker 2, /full",
+            "the disk is nearly full",
+        ),
+        (
+            observed(isr=(1, 2), adding=(3,)),
+            Rank.UNDER_WAY,
+            "orders-0",
+            "it is being reassigned, and waits for broker 3",
+        ),
+        (
+            observed(live=(1, 2), doomed=True),
+            Rank.UNDER_WAY,
+            "orders-0",
+            "it is being deleted, and waits for broker 3",
+        ),
+    ],
+)
+def test_each_trouble_by_its_name(seen: Observed, rank: Rank, subject: str, said: str) -> None:
+    found = {(each.rank, each.subject): each for each in troubles(seen)}
+    assert said in found[rank, subject].says
+    assert found[rank, subject].evidence
+    assert found[rank, subject].next_step
+
+
+def test_the_worst_comes_first_and_the_reason_is_named() -> None:
+    found = troubles(observed(live=(1,), isr=(1,), min_isr=2, silent={}))
+    assert [each.rank for each in found] == sorted(each.rank for each in found)
+    assert found[0].evidence == "ISR 1 of replicas 1, 2, 3; broker 2 is down; broker 3 is down"
+    assert found[0].next_step == "start broker 2, 3"
+    behind = troubles(observed(isr=(1, 2)))[0]
+    assert "broker 3 is up and behind" in behind.evidence
+
+
+def test_brokers_that_are_killed_are_named(command: Command) -> None:
+    with BrokerCluster(3) as cluster:
+        over = ("--bootstrap", cluster.bootstrap)
+        settings = {"min.insync.replicas": "2"}
+        cluster.create_topic("orders", replication_factor=3, settings=settings)
+        cluster.append("orders", [b"x"])
+        sound = command("health", *over)
+        assert (sound.code, sound.err) == (0, "")
+        assert sound.out.startswith("nothing is wrong: 3 brokers, ")
+        assert "nothing is wrong" in command("why", "orders-0", *over).out
+        assert command("why", "none-0", *over).err == "logstore: no partition none-0\n"
+        leader = cluster.leader("orders")
+        dead = [broker for broker in (1, 2, 3) if broker != leader]
+        for broker in dead:
+            cluster.kill(broker)
+        named: set[str] = set()
+        while not {f"broker {broker}" for broker in dead} <= named:
+            told = command("why", "orders-0", "--bootstrap", cluster.bootstrap, "--json")
+            facts = [json.loads(line) for line in told.out.splitlines()]
+            named = {each["subject"] for each in facts}
+        assert command("why", "orders-0", "--bootstrap", cluster.bootstrap).code == 1
+        assert command("health", "--bootstrap", cluster.bootstrap).code == 1

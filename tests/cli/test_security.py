@@ -1,0 +1,128 @@
+"""`logstore certs` and `logstore users`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from logstore.broker.security.config import tls_config
+from logstore.broker.security.tls import client_context, now, server_context
+from tests.cli.conftest import Outcome
+
+Command = Callable[..., Outcome]
+
+
+def test_certificates_for_development(command: Command, tmp_path: Path) -> None:
+    home = tmp_path / "tls"
+    assert command("certs", home, "--host", "localhost", "--host", "::1", "--client", "alice").code == 0
+    assert sorted(each.name for each in home.iterdir()) == ["alice.pem", "broker.pem", "ca.key", "ca.pem"]
+    assert {each.stat().st_mode & 0o777 for each in home.iterdir()} == {0o600}
+    stores = {
+        "ssl.keystore.location": str(home / "broker.pem"),
+        "ssl.truststore.location": str(home / "ca.pem"),
+    }
+    server_context(tls_config({**stores, "ssl.client.auth": "required"}), now())
+    client_context(tls_config({**stores, "ssl.keystore.location": str(home / "alice.pem")}), now())
+    authority, broker = (home / "ca.pem").read_bytes(), (home / "broker.pem").read_bytes()
+    assert command("certs", home).code == 0
+    assert (home / "ca.pem").read_bytes() == authority
+    assert (home / "broker.pem").read_bytes() != broker
+    refused = command("certs", home, "--client", "../x")
+    assert (refused.code, "file's name" in refused.err) == (2, True)
+
+
+def test_users_of_a_stopped_broker(command: Command, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("hush\nignored\n")
+    store = ("--metadata", f"embedded:{tmp_path / 'store'}")
+    for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
+        done = command("users", "set", "ann", *store, "--password-file", password, "--mechanism", mechanism)
+        assert (done.code, done.out) == (0, "")
+    assert command("users", "list", *store).out.split() == ["ann", "SCRAM-SHA-256,", "SCRAM-SHA-512"]
+    listed = command("users", "list", *store, "--json").out
+    assert '"SCRAM-SHA-512": 4096' in listed
+    assert command("users", "delete", "ann", *store).code == 0
+    gone = command("users", "delete", "ann", *store)
+    assert (gone.code, gone.err) == (1, "logstore: user ann has no credential for SCRAM-SHA-512\n")
+    assert command("users", "list", *store).out == "ann  SCRAM-SHA-256\n"
+    assert b"hush" not in b"".join(
+        each.read_bytes() for each in (tmp_path / "store").rglob("*") if each.is_file()
+    )
+
+
+def test_what_users_refuses(command: Command, tmp_path: Path) -> None:
+    store = ("--metadata", f"embedded:{tmp_path / 'store'}")
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    for words, complaint in (
+        (("users", "set", "ann", *store, "--password-file", empty), "password is empty"),
+        (("users", "set", "", *store, "--password-file", empty), "name is empty"),
+        (("users", "list", "--metadata", "embedded"), "embedded:DIR"),
+    ):
+        refused = command(*words)
+        assert (refused.code, complaint in refused.err) == (2, True), refused
+    password = tmp_path / "password"
+    password.write_text("x")
+    few = command("users", "set", "ann", *store, "--password-file", password, "--iterations", "1")
+    assert (few.code, "expected 4096 to 16384" in few.err) == (1, True)
+
+
+def test_a_sound_broker_passes_the_check(command: Command, tmp_path: Path) -> None:
+    home = tmp_path / "tls"
+    command("certs", home)
+    config = tmp_path / "server.properties"
+    jaas = (
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="admin" password="hush";'
+    )
+    config.write_text(
+        "listeners=SASL_SSL://localhost:9093\n"
+        "sasl.enabled.mechanisms=SCRAM-SHA-512\n"
+        "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512\n"
+        f"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={jaas}\n"
+        f"ssl.keystore.location={home / 'broker.pem'}\n"
+        "authorizer.class.name=kafka.security.authorizer.AclAuthorizer\n"
+        "super.users=User:admin\n"
+    )
+    config.chmod(0o600)
+    done = command("security", "check", "--config", config)
+    assert (done.code, "PROBLEM" in done.out) == (0, False), done.out
+    assert "listener SASL_SSL  protocol SASL_SSL" in done.out
+    assert "super users: User:admin" in done.out
+    (home / "broker.pem").chmod(0o644)
+    config.chmod(0o640)
+    done = command("security", "check", "--config", config, "--json")
+    assert done.code == 1
+    assert f"chmod 600 {home / 'broker.pem'}" in done.out
+    assert f"chmod 600 {config}" in done.out
+    assert "hush" not in done.out
+
+
+def test_problems_are_listed(command: Command, tmp_path: Path) -> None:
+    home = tmp_path / "tls"
+    command("certs", home, "--days", 3)
+    plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="hush";'
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "listeners=PLAINTEXT://:9092,SSL://localhost:9093,SASL_PLAINTEXT://localhost:9094\n"
+        "advertised.listeners=PLAINTEXT://one.example:9092,SSL://localhost:9093\n"
+        "sasl.enabled.mechanisms=PLAIN\n"
+        f"listener.name.sasl_plaintext.plain.sasl.jaas.config={plain}\n"
+        f"ssl.keystore.location={home / 'broker.pem'}\n"
+    )
+    config.chmod(0o600)
+    password = tmp_path / "password"
+    password.write_text("x")
+    store = ("--metadata", f"embedded:{tmp_path / 'store'}")
+    command("users", "set", "bob", *store, "--password-file", password)
+    done = command("security", "check", "--config", config, *store)
+    assert done.code == 1
+    problems = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
+    assert len(problems) == 3, problems
+    for complaint in ("--insecure", "without encryption", "ends in 2 days"):
+        assert any(complaint in each for each in problems)
+    assert "user bob  mechanisms SCRAM-SHA-512" in done.out
+    assert "plain_users ann" in done.out
+    (home / "broker.pem").write_text("nothing")
+    assert "has 0 private keys" in command("security", "check", "--config", config).out
+    config.write_text("port=9092\nhost.name=0.0.0.0\n")
+    assert "--insecure" in command("security", "check", "--config", config).out

@@ -1,0 +1,307 @@
+"""The operators' verbs over brokers: the same words as over the metadata store, by Kafka's admin requests.
+
+Three brokers of ours; with `-m slow` also three of Apache Kafka 3.9, which need Java and jars from Maven.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer
+
+from bench.kafka.jars import Missing, jars
+from bench.kafka.servers import Kafka
+from logstore.broker import BlockingClient, BrokerCluster
+from logstore.broker.connections import Connections
+from logstore.broker.errors import MalformedMessage
+from logstore.broker.limits import Address
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
+from logstore.cli.groups import partitions_in
+from logstore.cli.operating import wait_until
+from logstore.disk.topic_partition import TopicPartition
+from tests.cli.conftest import Outcome
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture(
+    scope="module",
+    params=["ours", pytest.param("3.9.1", marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+)
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Three brokers with the ids 1 to 3."""
+    if request.param == "ours":
+        with BrokerCluster(3) as running:
+            yield running.bootstrap
+        return
+    try:
+        servers = Kafka(tmp_path_factory.mktemp("kafka"), 3, version=request.param, jars=jars(request.param))
+    except Missing as error:
+        pytest.fail(str(error))
+    try:
+        servers.start_all()
+        servers.wait_until_whole()
+        yield servers.bootstrap
+    finally:
+        servers.end_all()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Struct]:
+    """The requests that verbs send, in order."""
+    requests: list[Struct] = []
+    plain = Connections.ask_wire
+
+    async def heard(self: Connections, address: Address, request: Struct) -> Struct:
+        requests.append(request)
+        return await plain(self, address, request)
+
+    monkeypatch.setattr(Connections, "ask_wire", heard)
+    return requests
+
+
+def append(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    with closing(BlockingClient(bootstrap)) as client:
+        client.append(topic, values, partition=0)
+
+
+def lines(ended: Outcome) -> list[dict[str, Any]]:
+    assert ended.code == 0, ended.err
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+@pytest.fixture
+def over(command: Command, bootstrap: str) -> Command:
+    """Run a verb over these brokers."""
+    return lambda *words: command(*words, "--bootstrap", bootstrap)
+
+
+def test_a_topic_from_its_creation_to_its_deletion(over: Command) -> None:
+    (made,) = lines(
+        over(
+            "topics", "create", "orders", "--partitions", 3, "--replication-factor", 2,
+            "--config", "min.insync.replicas=2", "--wait", 30, "--json",
+        )
+    )  # fmt: skip
+    assert made["is_done"]
+    assert {"topic": "orders", "is_being_deleted": False} in lines(over("topics", "list", "--json"))
+    partitions = lines(over("topics", "describe", "orders", "--json"))
+    assert [each["partition"] for each in partitions] == [0, 1, 2]
+    assert all(each["leader"] == each["replicas"][0] and each["is_available"] for each in partitions)
+    assert f"orders  id {made['topic_id']}  min.insync.replicas=2" in over("topics", "describe", "orders").out
+    altered = over(
+        "topics", "alter", "orders", "--partitions", 4, "--config", "retention.ms=1000",
+        "--delete-config", "min.insync.replicas",
+    )  # fmt: skip
+    assert altered.code == 0, altered.err
+    assert "keys" not in altered.err
+    text = over("topics", "describe", "orders").out
+    assert "  retention.ms=1000\n" in text
+    assert text.count("orders-") == 4
+    assert over("topics", "delete", "orders", "--wait", 30).code == 0
+    assert {"topic": "orders", "is_being_deleted": False} not in lines(over("topics", "list", "--json"))
+
+
+def test_replicas_placed_round_robin(over: Command) -> None:
+    """Replica j of partition i is on broker (i + j) mod 3 of 1, 2, 3: sent as an explicit assignment."""
+    options = ["--placement", "round-robin", "--partitions", "4", "--replication-factor", "2"]
+    made = over("topics", "create", "placed", *options, "--wait", 30)
+    assert (made.code, made.err) == (0, "")
+    partitions = lines(over("topics", "describe", "placed", "--json"))
+    assert [each["replicas"] for each in partitions] == [[1, 2], [2, 3], [3, 1], [1, 2]]
+    refused = over("topics", "create", "wide", "--placement", "round-robin", "--replication-factor", 9)
+    assert refused.code == 1
+    assert "3 brokers are alive" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "keys"),
+    [
+        (("topics", "list"), []),
+        (("topics", "describe", "asked", "--json"), []),
+        (("topics", "describe", "--under-replicated"), []),
+        (("elect-preferred", "asked-0"), []),
+        (("health",), [["min.insync.replicas"]]),
+        (("topics", "describe", "asked"), [None]),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+)
+def test_settings_are_asked_for_only_where_they_count(
+    over: Command, asked: list[Struct], verb: tuple[str, ...], keys: list[list[str] | None]
+) -> None:
+    """`keys` are the names asked for by each request for settings; None asks for all."""
+    over("topics", "create", "asked", "--wait", 60)
+    asked.clear()
+    over(*verb)
+    described = [each for each in asked if isinstance(each, t.DescribeConfigsRequest)]
+    assert [each.resources[0].configuration_keys for each in described] == keys
+
+
+def test_what_the_controller_refuses_is_its_own_words(over: Command) -> None:
+    refused = over("topics", "create", "wide", "--replication-factor", 9)
+    assert refused.code == 1
+    assert "topic wide: " in refused.err
+    assert "INVALID_REPLICATION_FACTOR" in refused.err or "replication factor" in refused.err.lower()
+    assert "no topic 'none'" in over("topics", "delete", "none").err
+    assert "no topic 'none'" in over("topics", "describe", "none").err
+    assert over("topics", "create", "by-hand", "--replica-assignment", "0:77").code == 1
+
+
+def test_what_a_deletion_waits_for(command: Command) -> None:
+    """Brokers forget a topic at once; the controller tells what its deletion waits for, until it is over."""
+    with BrokerCluster(3) as running:
+        over = ("--bootstrap", running.brokers[1].bootstrap)
+        assert (
+            command("topics", "create", "gone", "--replica-assignment", "1:3", "--wait", 30, *over).code == 0
+        )
+        running.stop(3)
+        assert wait_until(60, lambda: len(lines(command("brokers", "list", "--json", *over))) == 2)
+        ended = command("topics", "delete", "gone", "--wait", 0.1, *over)
+        assert ended.code == 1
+        assert "not deleted yet: it waits for broker 3 (not alive) for gone-0" in ended.err
+        told = "gone (being deleted, waits for broker 3 (not alive) for gone-0)\n"
+        assert command("topics", "list", *over).out == command("topics", "describe", *over).out == told
+        assert command("topics", "describe", "gone", *over).out == told
+        seen = command("health", *over)
+        assert "topic gone: it is being deleted, and waits for broker 3 (not alive) for gone-0" in seen.out
+        running.start(3)
+        assert wait_until(60, lambda: command("topics", "list", *over).out == "")
+
+
+def test_a_deletion_that_is_disabled(command: Command) -> None:
+    with BrokerCluster(1, settings={"delete.topic.enable": "false"}) as running:
+        over = ("--bootstrap", running.bootstrap)
+        assert command("topics", "create", "kept", *over).code == 0
+        refused = command("topics", "delete", "kept", *over)
+        assert refused.code == 1
+        assert "topic deletion is disabled; set delete.topic.enable=true on the brokers" in refused.err
+        assert command("topics", "list", *over).out == "kept\n"
+
+
+def test_leaders_go_back_to_the_preferred_replicas(over: Command, bootstrap: str) -> None:
+    assert over("topics", "create", "led", "--replica-assignment", "1:2,2:3", "--wait", 30).code == 0
+    elected = lines(over("elect-preferred", "led-0", "led-1", "--wait", 30, "--json"))
+    assert [each["leader"] for each in elected] == [each["preferred"] for each in elected] == [1, 2]
+    assert [each["is_needed"] for each in elected] == [False, False]
+    said = over("elect-preferred", "led-1").out
+    assert said == "led-1  leader 2  nothing to elect: it led already\n"
+    nothing = over("elect-preferred", "none-0")
+    assert nothing.code == 1
+    assert "no partition none-0: skipped" in nothing.err
+
+
+def test_replicas_move_and_the_plan_is_verified(over: Command, tmp_path: Path) -> None:
+    assert over("topics", "create", "moved", "--replica-assignment", "1:2", "--wait", 30).code == 0
+    topics, plan = tmp_path / "topics.json", tmp_path / "plan.json"
+    topics.write_text('{"version":1,"topics":[{"topic":"moved"}]}')
+    proposed = json.loads(over("reassign", "generate", topics, "--broker-list", "2,3", "--json").out)
+    assert proposed["current"]["partitions"][0]["replicas"] == [1, 2]
+    plan.write_text(json.dumps(proposed["proposed"]))
+    executed = over("reassign", "execute", plan, "--wait", 60)
+    assert executed.code == 0, executed.err
+    (verified,) = lines(over("reassign", "verify", plan, "--json"))
+    assert (verified["standing"], sorted(verified["replicas"])) == ("completed", [2, 3])
+    assert over("reassign", "list").out == "no reassignment is under way\n"
+    over_already = over("reassign", "cancel", plan)
+    assert over_already.code == 1
+    assert "none of these partitions is being reassigned" in over_already.err
+
+
+def test_one_way_to_the_cluster_is_given(command: Command, bootstrap: str) -> None:
+    for words in ([], ["--bootstrap", bootstrap, "--metadata", "zookeeper://127.0.0.1:1"]):
+        ended = command("topics", "list", *words)
+        assert ended.code == 2
+        assert "give --bootstrap HOST:PORT, or --metadata URL" in ended.err
+
+
+def test_a_wrong_address_fails_at_once_with_one_line(command: Command) -> None:
+    ended = command("topics", "list", "--bootstrap", "127.0.0.1:1")
+    assert ended.code == 1
+    assert ended.err.startswith("logstore: no broker answers: failed to connect to 127.0.0.1:1")
+    assert ended.err.count("\n") == 1
+    assert command("topics", "list", "--bootstrap", "nowhere").code == 2
+
+
+# --- groups, settings, offsets, sizes -------------------------------------------------------------------
+
+
+def test_a_group_from_its_first_commit_to_its_deletion(over: Command, bootstrap: str) -> None:
+    assert over("topics", "create", "read", "--partitions", 2, "--wait", 30).code == 0
+    append(bootstrap, "read", [b"x"] * 10)
+    with closing(BlockingClient(bootstrap)) as client:
+        client.topic("read").partition(0).cursor("billing").commit(4)
+    assert {"group": "billing", "state": "Empty"}.items() <= lines(over("groups", "list", "--json"))[
+        0
+    ].items()
+    (found,) = lines(over("groups", "describe", "billing", "--json"))
+    assert (found["committed"], found["end"], found["lag"], found["member"]) == (4, 10, 6, None)
+    planned = over("groups", "reset", "billing", "read", "--to", "latest", "--plan")
+    assert planned.out.splitlines() == ["read-0  4 -> 10", "read-1  - -> 0"]
+    for to, expected in (("+3", 7), ("=-2", 5), ("earliest", 0), ("2", 2), ("99", 10), ("@0", 0)):
+        option = ["--to" + to] if to.startswith("=") else ["--to", to]
+        (moved,) = lines(over("groups", "reset", "billing", "read-0", *option, "--json"))
+        assert (moved["to"], moved["is_done"]) == (expected, True), to
+    assert "write earliest, latest" in over("groups", "reset", "billing", "read-0", "--to", "soon").err
+    assert over("groups", "delete", "billing").code == 0
+    assert over("groups", "describe", "billing").err == "logstore: no group billing\n"
+
+
+def test_who_reads_and_whose_offsets_stay(over: Command, bootstrap: str) -> None:
+    assert over("topics", "create", "watched", "--partitions", 2, "--wait", 30).code == 0
+    consumer = KafkaConsumer("watched", bootstrap_servers=bootstrap, group_id="watchers", client_id="ann")
+    try:
+        consumer.poll(timeout_ms=10_000)
+        found = lines(over("groups", "describe", "watchers", "--json"))
+        assert [(each["partition"], each["client"]) for each in found] == [(0, "ann"), (1, "ann")]
+        refused = over("groups", "reset", "watchers", "watched", "--to", "earliest")
+        assert (refused.code, "has 1 members" in refused.err) == (1, True)
+        assert "NON_EMPTY_GROUP" in over("groups", "delete", "watchers").err
+    finally:
+        consumer.close()
+
+
+def test_an_assignment_that_is_none() -> None:
+    for bad in (
+        b"\0\0",
+        b"\0\0\0\0\0\1",
+        b"\0\0\0\0\0\1\0\1a\x7f\xff\xff\xff",
+        b"\0\0\0\0\0\1\0\1\xff\0\0\0\0",
+    ):
+        with pytest.raises(MalformedMessage):
+            partitions_in(bad)
+    good = b"\0\0" + b"\0\0\0\1" + b"\0\1a" + b"\0\0\0\2" + b"\0\0\0\0\0\0\0\7" + b"\xff\xff\xff\xff"
+    assert partitions_in(good) == {TopicPartition("a", 0), TopicPartition("a", 7)}
+
+
+def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str) -> None:
+    assert over("topics", "create", "sized", "--replication-factor", 3, "--wait", 30).code == 0
+    append(bootstrap, "sized", [b"x" * 100] * 5)
+    found = lines(over("brokers", "list", "--json"))
+    assert [each["broker"] for each in found] == [1, 2, 3]
+    assert sum(each["is_controller"] for each in found) == 1
+    assert "  controller" in over("brokers", "list").out
+    dirs = lines(over("brokers", "log-dirs", "--broker", 2, "--json"))
+    assert [each["broker"] for each in dirs] == [2]
+    assert dirs[0]["replicas"]["sized-0"] > 500
+    assert over("configs", "alter", "--topic", "sized", "--config", "retention.ms=7000").code == 0
+    assert lines(over("configs", "describe", "--topic", "sized", "--json")) == [
+        {"name": "retention.ms", "value": "7000", "source": "topic", "is_read_only": False}
+    ]
+    assert over("configs", "alter", "--topic", "sized", "--delete-config", "retention.ms").code == 0
+    assert over("configs", "describe", "--topic", "sized").out == ""
+    assert "retention.ms=" in over("configs", "describe", "--topic", "sized", "--all").out
+    assert over("configs", "describe", "--broker", 1, "--all").code == 0
+    assert over("configs", "describe", "--topic", "none").code == 1
+    assert over("configs", "describe").code == 2
+    assert over("offsets", "sized").out == "sized-0  5\n"
+    assert over("delete-records", "sized-0", 3).out == "sized-0  starts at 3\n"
+    assert lines(over("offsets", "sized-0", "--at", "earliest", "--json"))[0]["offset"] == 3
+    assert over("delete-records", "sized-0", "latest").out == "sized-0  starts at 5\n"
+    assert over("offsets", "none").err == "logstore: UNKNOWN_TOPIC_OR_PARTITION: no topic or partition none\n"
+    assert over("offsets", "sized", "--at", "soon").code == 2

@@ -1,0 +1,213 @@
+"""Derived files that rot: every flipped bit is found, by a scrub or by the read that meets it, and mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
+from logstore.config import LogConfig
+from logstore.errors import CorruptIndex, DamageKind
+from logstore.log.log import FetchIsolation, Log
+from logstore.log.scrub import Scrubbed
+from logstore.segment.indexes import OffsetIndex, TimeIndex
+from logstore.segment.seal import SEAL_SUFFIX
+from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
+from logstore.testing.disks import MemoryDisk
+from tests.logstore.logs import content_of, names, put
+from tests.logstore.producing import ABORT, COMMIT, committed, end, plain, produce
+from tests.logstore.transacting import DIRECTORY, stand_alone
+
+SETTINGS = {"segment_bytes": 1500, "index_interval_bytes": 150, "segment_index_bytes": 2400}
+
+
+def opened() -> tuple[MemoryDisk, Log]:
+    """A log of some segments, each with aborted transactions and entries in both indexes."""
+    disk = MemoryDisk(directories=["/data"])
+    log = stand_alone(disk, **SETTINGS)
+    for round_number in range(12):
+        produce(log, 1, 2 * round_number, count=2)
+        produce(log, 2, 2 * round_number, count=2)
+        plain(log, 2)
+        end(log, 1, ABORT)
+        end(log, 2, COMMIT)
+    assert len(log.partition.segments) >= 3
+    return disk, log
+
+
+def flipped(content: bytes, position: int, bit: int) -> bytes:
+    return content[:position] + bytes([content[position] ^ bit]) + content[position + 1 :]
+
+
+def write(disk: MemoryDisk, name: str, content: bytes) -> None:
+    """Change bytes of a file in place, as a disk does: whoever has it open sees them."""
+    file = disk.open(f"{DIRECTORY}/{name}", write=True)
+    file.pwrite(content, 0)
+    file.close()
+
+
+def sealed_files(log: Log) -> list[str]:
+    base_offset = log.partition.segments[1].base_offset
+    suffixes = (OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX, SEAL_SUFFIX)
+    return [file_name(base_offset, suffix) for suffix in (*suffixes, SNAPSHOT_SUFFIX)]
+
+
+def test_a_sound_log_has_nothing_to_rebuild() -> None:
+    _, log = opened()
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
+def test_every_byte_of_a_sealed_segments_files_and_of_the_epoch_file() -> None:
+    disk, log = opened()
+    before = committed(log)
+    for name in (*sealed_files(log), LEADER_EPOCH_CHECKPOINT):
+        right = content_of(disk, name)
+        assert len(right) > 3
+        for position in range(0, len(right), 3):
+            write(disk, name, flipped(right, position, 1 << position % 8))
+            (rebuilt,) = log.scrub().rebuilt
+            assert (rebuilt.kind, rebuilt.file) == (DamageKind.DERIVED, name)
+            assert content_of(disk, name) == right, f"{name} at byte {position}"
+    assert log.scrub() == Scrubbed(log.size, None)
+    assert committed(log) == before
+
+
+def test_every_byte_of_the_active_segments_files() -> None:
+    disk, log = opened()
+    active = log.partition.segments.active
+    active.indexes.offsets.flush()
+    active.indexes.times.flush()
+    for suffix in (OffsetIndex.suffix, TRANSACTION_INDEX_SUFFIX):
+        name = file_name(active.base_offset, suffix)
+        right = content_of(disk, name)
+        for position in range(0, len(right), 3):
+            write(disk, name, flipped(right, position, 0x40))
+            (rebuilt,) = log.scrub().rebuilt
+            assert rebuilt.file == name
+            assert content_of(disk, name) == right, f"{name} at byte {position}"
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
+def test_a_block_of_zeros_and_a_lost_file() -> None:
+    disk, log = opened()
+    for name in sealed_files(log):
+        right = content_of(disk, name)
+        write(disk, name, b"\0" * len(right))
+        assert [each.file for each in log.scrub().rebuilt] == [name]
+        assert content_of(disk, name) == right
+        if not name.endswith(SNAPSHOT_SUFFIX):  # a snapshot that is missing is not needed
+            disk.remove(f"{DIRECTORY}/{name}")
+            assert [each.file for each in log.scrub().rebuilt] == [name]
+            assert content_of(disk, name) == right
+
+
+def test_a_scrub_survives_the_next_owner() -> None:
+    """The seal has the digests of the rebuilt files: the next open reads no batch."""
+    disk, log = opened()
+    name = sealed_files(log)[2]
+    write(disk, name, b"\1" * len(content_of(disk, name)))
+    assert len(log.scrub().rebuilt) == 1
+    log.close()
+    again = stand_alone(disk, **SETTINGS)
+    assert again.partition.report.scanned_bytes == 0
+    assert again.scrub() == Scrubbed(again.size, None)
+
+
+def test_appends_go_on_over_a_bad_last_entry() -> None:
+    """An offset past the end of the log once ended the broker with an AssertionError."""
+    disk = MemoryDisk(directories=["/data"])
+    config = LogConfig(index_interval_bytes=60)
+    log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 0)
+    for number in range(20):
+        log.append(b"%d" % number * 20)
+    log.close()
+    name = file_name(0, OffsetIndex.suffix)
+    entries = content_of(disk, name)
+    for closed in (True, False):
+        log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 0)
+        if not closed:
+            log.append(b"it is open")
+            log.flush()
+            log.partition.segments.active.indexes.offsets.flush()
+            entries = content_of(disk, name)
+        write(disk, name, flipped(entries, len(entries) - 6, 0x40))
+        end_offset = log.log_end_offset
+        for number in range(20):
+            log.append(b"%d" % number * 20)
+        assert log.log_end_offset == end_offset + 20
+        assert [record.offset for record in log.read(end_offset)] == list(range(end_offset, end_offset + 20))
+        log.scrub()
+        assert log.scrub() == Scrubbed(log.size, None)
+        log.close()
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_time_lookup_does_not_believe_a_bad_entry(is_sealed: bool) -> None:
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, LogConfig(index_interval_bytes=1200), disk=disk, clock=lambda: 0)
+    for number in range(100):
+        log.append((b"k", b"%d" % number * 20), timestamp_ms=1000 + number)
+    if is_sealed:
+        log.partition.roll()
+    log.partition.segments[0].indexes.times.flush()
+    name = file_name(0, TimeIndex.suffix)
+    right = content_of(disk, name)
+    wanted = [log.offset_for_timestamp(1000 + number) for number in range(100)]
+    for position in range(len(right)):
+        write(disk, name, flipped(right, position, 0x04))
+        log.partition.segments[0].rest()
+        assert [log.offset_for_timestamp(1000 + number) for number in range(100)] == wanted, position
+        log.scrub()
+        assert log.scrub() == Scrubbed(log.size, None)
+        right = content_of(disk, name)
+
+
+def test_a_bad_index_of_aborted_transactions_is_never_believed() -> None:
+    """It lies in a sealed segment that the next owner has not read yet: no aborted record is served."""
+    disk, log = opened()
+    before = committed(log)
+    name = sealed_files(log)[2]
+    right = content_of(disk, name)
+    log.partition.abandon()
+    log = stand_alone(disk, **SETTINGS)
+    for position in range(2, len(right), 3):
+        segment = log.partition.segments[1]
+        segment.aborts._index = None  # as of a segment that was mended or compacted
+        write(disk, name, flipped(right, position, 0x01))
+        with pytest.raises(CorruptIndex):
+            list(log.read(isolation=FetchIsolation.TXN_COMMITTED))
+        (rebuilt,) = log.scrub().rebuilt
+        assert rebuilt.file == name
+        assert committed(log) == before
+
+
+def test_what_a_read_rebuilds_is_told_by_the_next_scrub() -> None:
+    disk, log = opened()
+    name = sealed_files(log)[0]
+    segment = log.partition.segments[1]
+    assert names(disk)
+    segment.rest()
+    put(disk, name, flipped(content_of(disk, name), 2, 0x10))
+    list(log.read(segment.base_offset + 3))
+    assert [each.file for each in log.scrub().rebuilt] == [name]
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
+@pytest.mark.parametrize("interval", [0, 4096])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_was_rebuilt_from_a_rotten_batch_lets_appends_go_on(interval: int, suffix: str) -> None:
+    """No checksum covers its base offset, which lies past the end of the log now."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open("/data/t-0", LogConfig(index_interval_bytes=interval), disk=disk, clock=lambda: 1000)
+    for number in range(5):
+        log.append(b"%d" % number)
+    segment = log.partition.segments.active
+    file = disk.open(segment.path(".log"), write=True)
+    at = 4 * file.size() // 5 + 7
+    file.pwrite(bytes([file.pread(1, at)[0] ^ 64]), at)
+    segment.indexes.rebuild(suffix, "a read met it")
+    for number in range(5, 100):
+        log.append(b"%d" % number, timestamp_ms=1000 + number)
+    assert log.log_end_offset == 100
+    (damage,) = log.scrub().damages
+    assert (damage.offset, damage.end_offset) == (4, 5)

@@ -1,0 +1,105 @@
+"""A cleaner of Kafka's rewrote a sealed segment without a change of its size, while the log was closed.
+
+Every batch is sound and in order, and the blocks are not the sealed ones. An opening does not read them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.config import MAX_LONG, LogConfig
+from logstore.errors import DamageKind
+from logstore.format.batch import encode_batch, walk
+from logstore.log.log import Log
+from logstore.segment.seal import read_seal
+from logstore.spark.directory_files import SegmentSize
+from logstore.spark.verification.check import Kind, examine
+from logstore.spark.verification.planning import Run
+from logstore.testing.disks import MemoryDisk
+from tests.logstore.logs import DIRECTORY, log_file
+
+
+def opened(disk: MemoryDisk, policy: str) -> Log:
+    config = LogConfig(segment_bytes=400, cleanup_policy=policy)
+    return Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000)
+
+
+def rewritten(policy: str) -> MemoryDisk:
+    """The first segment's batches have delete horizons, as after the pass that sets them."""
+    disk = MemoryDisk(directories=["/data"])
+    with opened(disk, policy) as log:
+        for number in range(20):
+            log.append(b"%02d" % number, key=b"k%02d" % number)
+    file = disk.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+    data = b"".join(
+        encode_batch(
+            list(batch.records()),
+            base_offset=batch.base_offset,
+            leader_epoch=batch.leader_epoch,
+            delete_horizon_ms=1001,
+        )
+        for batch in walk(file.pread(file.size(), 0))
+    )
+    assert len(data) == file.size()
+    file.pwrite(data, 0)
+    return disk
+
+
+def flip(disk: MemoryDisk, position: int) -> None:
+    file = disk.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+    file.pwrite(bytes([file.pread(1, position)[0] ^ 1]), position)
+
+
+def test_the_scrub_of_a_compacted_log_seals_it_anew() -> None:
+    disk = rewritten("compact")
+    with opened(disk, "compact") as log:
+        first = log.scrub()
+        assert first.damages == ()
+        assert [(each.kind, each.file) for each in first.rebuilt] == [(DamageKind.DERIVED, f"{0:020d}.seal")]
+        assert log.scrub().rebuilt == ()
+        assert log.partition.segments.first.seal == read_seal(disk, DIRECTORY, 0)
+        flip(disk, 3)  # of a base offset, which no checksum covers
+        assert log.scrub().damages, "the new seal is believed"
+        flip(disk, 3)
+    with opened(disk, "compact") as log:
+        assert log.scrub()[2:] == ((), ()), "after a restart, too"
+
+
+def test_in_a_log_that_is_not_compacted_it_is_damage() -> None:
+    disk = rewritten("delete")
+    with opened(disk, "delete") as log:
+        (damage,) = log.scrub().damages
+        assert damage.kind is DamageKind.CHANGED
+        assert log.scrub().damages == (damage,)
+
+
+def test_what_changes_after_it_was_compared_is_damage() -> None:
+    """Nobody else writes to a log that this process has: not even a change that compaction might make."""
+    disk = rewritten("compact")
+    file = disk.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+    horizons = file.pread(file.size(), 0)
+    with opened(disk, "compact") as log:
+        log.scrub()
+        assert log.scrub()[2:] == ((), ())
+        before = [encode_batch(list(each.records()), base_offset=each.base_offset) for each in walk(horizons)]
+        file.pwrite(b"".join(before), 0)
+        assert log.scrub().damages
+
+
+def test_a_bad_checksum_in_it_is_damage() -> None:
+    disk = rewritten("compact")
+    flip(disk, 70)
+    with opened(disk, "compact") as log:
+        assert log.scrub().damages[0].kind is DamageKind.BAD_BATCH
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_the_verification_of_replicas(is_compacted: bool) -> None:
+    disk = rewritten("compact")
+    size = disk.open(f"{DIRECTORY}/{log_file(0)}").size()
+    following = next(base for base in range(1, 20) if f"{DIRECTORY}/{log_file(base)}" in disk.files())
+    run = Run(
+        0, DIRECTORY, (SegmentSize(0, size),), SegmentSize(following, 100), 0, MAX_LONG, (), is_compacted
+    )
+    found = [fault.kind for fault in examine(disk, run).faults]
+    assert found == ([] if is_compacted else [Kind.SEAL])

@@ -1,0 +1,97 @@
+"""The compiled walk over batches finds what the walk in Python finds, in sound bytes and in any others."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from logstore.config import LogConfig
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.segment import scan
+from logstore.segment.scan import Fault, scan_buffer, use_compiled
+from logstore.testing.disks import MemoryDisk
+
+
+@pytest.fixture(autouse=True)
+def plain_again() -> Iterator[None]:
+    if not use_compiled():
+        pytest.skip("no compiled walk on this processor")  # callers walk in Python, which is tested elsewhere
+    yield
+    use_compiled(wanted=False)
+
+
+def batches(rng: random.Random, count: int) -> list[bytes]:
+    found = []
+    for base_offset in range(count):
+        value = rng.randbytes(rng.choice((0, 1, 7, 8, 9, 100, 5_000)))
+        found.append(encode_batch([Record(base_offset, 1_000, None, value)], base_offset=base_offset))
+    return found
+
+
+def assert_the_same(data: bytes, size: int, note: object) -> Fault | None:
+    use_compiled()
+    compiled = scan_buffer(data, size)
+    use_compiled(wanted=False)
+    plain = scan_buffer(data, size)
+    assert plain.headers.tobytes() == compiled.headers.tobytes(), note
+    assert plain.positions.tolist() == compiled.positions.tolist(), note
+    assert plain[2:] == compiled[2:], note
+    return plain.fault
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_change_of_any_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    data = b"".join(batches(rng, 20))
+    faults = {assert_the_same(data, len(data), seed)}
+    for step in range(400):
+        changed = bytearray(data)
+        for _ in range(rng.choice((1, 1, 3))):
+            changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.5:
+            at = data.rindex(struct.pack(">q", rng.randrange(20)))
+            struct.pack_into(">i", changed, at + 8, rng.choice((-(2**31), -1, 0, 48, 49, 2**31 - 1)))
+        size = rng.choice((len(data), rng.randrange(len(data))))
+        faults.add(assert_the_same(bytes(changed), size, (seed, step)))
+    assert {Fault.TORN, Fault.CHECKSUM, Fault.SIZE} <= faults
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, 61, 62])
+def test_hardly_any_bytes(size: int) -> None:
+    data = encode_batch([Record(0, 1_000, None, b"")])
+    assert_the_same(data, min(size, len(data)), size)
+    assert_the_same(bytes(size), size, size)
+
+
+def test_a_long_walk_of_small_batches_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening after a crash gives the same log; larger batches and short walks stay in Python."""
+    monkeypatch.setattr(scan, "COMPILED_FROM_BYTES", 20_000)
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 10_000)
+    for value_bytes, is_loaded in ((50, True), (5_000, False)):
+        use_compiled(wanted=False)
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open("/data/orders-0", LogConfig(), disk=disk)
+        for number in range(100_000 // value_bytes):
+            log.append(b"%d" % number * (value_bytes // 8))
+        log.partition.abandon()
+        opened = Log.open("/data/orders-0", LogConfig(), disk=disk)
+        assert (scan._Compiled.walk is not None) is is_loaded
+        assert opened.log_end_offset == 100_000 // value_bytes
+        assert opened.partition.report.scanned_bytes == opened.size
+
+
+def test_without_the_extra_or_the_instruction_the_walk_is_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_compiled(wanted=False)
+    from logstore.columnar import walking
+
+    for available in (False, True):
+        monkeypatch.setattr(scan, "_Compiled", SimpleNamespace(walk=None, is_refused=False))
+        monkeypatch.setattr(walking, "is_available", lambda available=available: available)
+        assert use_compiled() is available
+        assert use_compiled() is available

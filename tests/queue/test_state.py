@@ -1,0 +1,126 @@
+"""The state of a topic, beside a model that keeps a line for each message."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from logstore.errors import InvalidRecord
+from logstore.queue.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from logstore.queue.state import Deadlines, Event, EventKind, QueueState, decode_event, finished
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_state_agrees_with_a_line_for_each_message(seed: int) -> None:
+    rng = random.Random(seed)
+    state, now_ms, end = QueueState(), 1000, 0
+    lines: dict[int, tuple[str, int, int]] = {}  # ready, leased or delayed; until; deliveries
+    events: list[Event] = []
+
+    def happen(event: Event) -> list[int]:
+        events.append(event)
+        return state.apply(event)
+
+    for _ in range(300):
+        match rng.choice(["put", "take", "take", "finish", "return", "pass"]):
+            case "put":
+                lines[end] = "ready", 0, 0
+                end += 1
+            case "take":
+                for offset, (kind, until, deliveries) in lines.items():
+                    if kind == "delayed" and until <= now_ms:
+                        lines[offset] = "ready", 0, deliveries
+                wanted = min((o for o, (kind, _, _) in lines.items() if kind == "ready"), default=None)
+                assert state.candidate(end, now_ms) == wanted, f"seed {seed}"
+                if wanted is not None:
+                    deliveries = lines[wanted][2] + 1
+                    lines[wanted] = "leased", now_ms + 500, deliveries
+                    assert happen(Event(EventKind.TAKEN, (wanted,), now_ms + 500, deliveries)) == [wanted]
+                    assert happen(Event(EventKind.TAKEN, (wanted,), now_ms + 900, deliveries)) == []
+                    events.pop()
+            case "finish" | "return" as what:
+                leased = [offset for offset, (kind, _, _) in lines.items() if kind == "leased"]
+                if not leased:
+                    continue
+                offset = rng.choice(leased)
+                deliveries = lines[offset][2]
+                if what == "finish":
+                    del lines[offset]
+                    happen(Event(EventKind.FINISHED, (offset,)))
+                else:
+                    due_ms = rng.choice([0, now_ms + rng.randrange(1, 400)])
+                    lines[offset] = "delayed" if due_ms else "ready", due_ms, deliveries
+                    happen(Event(EventKind.RETURNED, (offset,), due_ms, deliveries))
+            case "pass":
+                now_ms += rng.randrange(200)
+        unfinished = {o: line[2] for o, line in lines.items() if o < state.next_offset}
+        assert state.unfinished == unfinished, f"seed {seed}"
+        assert list(state.unfinished) == sorted(state.unfinished)
+        assert state.low_mark == min(unfinished, default=state.next_offset)
+        assert {o for o, _ in state.leases.items()} == {o for o, line in lines.items() if line[0] == "leased"}
+    replayed = QueueState()
+    for event in events:
+        replayed.apply(decode_event(event.encode()))
+    wanted_state = state.next_offset, state.unfinished
+    assert (replayed.next_offset, replayed.unfinished) == wanted_state, f"seed {seed}"
+    found = decode_checkpoint(encode_checkpoint(Checkpoint(state, 7, 8, True, b"keys")), "x.checkpoint")
+    assert (found.state.next_offset, found.state.unfinished) == wanted_state
+    assert (found.events_offset, found.keys_offset, found.is_clean, found.keys) == (7, 8, True, b"keys")
+    assert dict(found.state.delays.items()) == dict(state.delays.items())
+
+
+def test_an_event_about_an_earlier_delivery_changes_nothing() -> None:
+    state = QueueState()
+    state.take(0, 1, 100)
+    state.give_back(0, 1, 0)
+    state.take(0, 2, 200)
+    assert state.apply(Event(EventKind.RETURNED, (0,), 0, 1)) == []
+    assert state.apply(Event(EventKind.TAKEN, (0,), 900, 2)) == []
+    assert state.apply(Event(EventKind.FINISHED, (0,), 0, 1)) == []
+    assert state.apply(Event(EventKind.EXTENDED, (0,), 900, 1)) == []
+    assert dict(state.leases.items()) == {0: 200}
+    assert state.apply(Event(EventKind.EXTENDED, (0,), 300, 2)) == [0]
+    assert dict(state.leases.items()) == {0: 300}
+    assert state.apply(Event(EventKind.FINISHED, (0,), 0, 2)) == [0]
+
+
+def test_an_acknowledgement_ahead_means_that_those_before_were_delivered() -> None:
+    """Deliveries are not written down, so the events tell of them only in this way."""
+    state = QueueState()
+    assert state.apply(decode_event(finished(3))) == [3]
+    assert (state.next_offset, state.unfinished) == (4, {0: 0, 1: 0, 2: 0})
+    assert state.candidate(4, 0) == 0
+    assert state.apply(decode_event(finished(3))) == []
+
+
+def test_what_a_power_cut_took_is_forgotten() -> None:
+    state = QueueState()
+    for offset in range(6):
+        state.take(offset, 1, 10)
+    state.clamp(1, 4)
+    assert (state.next_offset, state.unfinished) == (4, {1: 1, 2: 1, 3: 1})
+    state.release_all()
+    assert [state.candidate(4, 0)] == [1]
+    state.clamp(9, 9)
+    assert (state.next_offset, state.unfinished) == (9, {})
+
+
+def test_deadlines_keep_no_leftovers_for_ever() -> None:
+    deadlines = Deadlines()
+    for number in range(10_000):
+        deadlines.set(number, number)
+        deadlines.discard(number)
+    assert len(deadlines) == 0
+    assert len(deadlines._heap) < 100
+    deadlines.set(1, 5)
+    deadlines.set(1, 9)
+    assert deadlines.pop_due(8) == []
+    assert deadlines.pop_due(9) == [1]
+    assert deadlines.first() is None
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x05" + finished(1)[1:]])
+def test_what_is_no_event_is_refused(value: bytes | None) -> None:
+    with pytest.raises(InvalidRecord, match="not an event"):
+        decode_event(value)

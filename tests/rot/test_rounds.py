@@ -1,0 +1,53 @@
+"""One round of `make rot` for each kind of file, and a planted mistake, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rot.campaign import misread
+from tests.rot.rotting import KINDS
+from tests.rot.workload import Reader
+
+ROOT = Path(__file__).parents[2]
+LONGEST_S = 400
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="O_DIRECT is Linux's")
+
+
+def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.rot", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+
+
+@pytest.mark.timeout(LONGEST_S + 60)
+def test_a_round_of_each_kind() -> None:
+    """Found and mended by themselves; nothing wrong is served, nothing is lost."""
+    done = campaign("--rounds", str(len(KINDS)))
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[1] for row in rows if row[:1] and row[0].isdigit() and row[1] in KINDS] == [*KINDS]
+    assert ", 0 violations" in done.stdout
+
+
+@pytest.mark.timeout(LONGEST_S + 60)
+def test_a_broker_that_never_scrubs_is_found_out() -> None:
+    done = campaign("--rounds", "1", "--only", "snapshot", "--plant", "no-scrub", "--patience", "5")
+    assert done.returncode == 1, done.stdout[-4000:] + done.stderr[-4000:]
+    assert "is not mended in 5 s" in done.stdout
+    assert "changed, and no counter rose" in done.stdout
+
+
+def test_a_wrong_record_is_a_violation() -> None:
+    reader = Reader("", 1)
+    reader.take(0, 7, b"seven")
+    reader.take(0, 7, b"seven")
+    reader.take(0, 8, b"eight")
+    assert misread(reader, {0: {7: b"seven", 8: b"eight"}}) == []
+    reader.take(0, 7, b"rotten")
+    first, second = misread(reader, {0: {7: b"seven", 8: b"other"}})
+    assert first == "partition 0, offset 7: read b'rotten', before b'seven'"
+    assert second == "the reader got b'eight' at partition 0, offset 8; the log has b'other'"

@@ -1,0 +1,225 @@
+"""The examples do what they say, and take few lines of this package."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from logstore.log.log import Log
+from tests.page_runner import ROOT
+
+EXAMPLES = ROOT / "examples"
+MOST_LINES = 15
+LIMIT_S = 60
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lines_of_logstore(source: str) -> set[int]:
+    """The lines that name the package, one of its names, or a variable that holds one of its objects."""
+    tree = ast.parse(source)
+    names: set[str] = set()
+
+    def is_ours(node: ast.AST | None) -> bool:
+        return node is not None and any(
+            isinstance(each, ast.Name) and each.id in names for each in ast.walk(node)
+        )
+
+    def bind(target: ast.AST | None) -> None:
+        names.update(each.id for each in ast.walk(target or ast.Pass()) if isinstance(each, ast.Name))
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "logstore":
+            names.update(alias.asname or alias.name for alias in node.names)
+    for _ in range(3):  # objects made of objects
+        for node in ast.walk(tree):
+            match node:
+                case ast.withitem(context_expr=ast.Call() as made, optional_vars=target) if is_ours(
+                    made.func
+                ):
+                    bind(target)
+                case ast.Assign(targets=[ast.Name() as target], value=ast.Call() as made) if is_ours(
+                    made.func
+                ):
+                    bind(target)
+                case ast.arg(arg=name, annotation=annotation) if is_ours(annotation):
+                    names.add(name)
+                case ast.AnnAssign(target=target, annotation=annotation) if is_ours(annotation):
+                    bind(target)
+    lines = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names}
+    return lines | {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "logstore"
+    }
+
+
+@pytest.mark.parametrize("name", ["event_sourced_service", "outbox", "other_process", "three_hosts"])
+def test_it_takes_few_lines_of_logstore(name: str) -> None:
+    lines = lines_of_logstore((EXAMPLES / f"{name}.py").read_text())
+    assert 3 <= len(lines) <= MOST_LINES, sorted(lines)
+
+
+def test_the_lines_are_counted() -> None:
+    source = """
+from logstore import Log
+import json
+
+with Log.open("a") as log:
+    for record in log.read():
+        print(record)
+    last = log.last()
+    print(json.dumps(last))
+
+def f(log: Log) -> None:
+    log.append(
+        b"a"
+    )
+"""
+    assert lines_of_logstore(source) == {2, 5, 6, 8, 9, 11, 12}
+
+
+# --- the service --------------------------------------------------------------------------------------
+
+
+def test_a_service_appends_projects_and_replays(tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    example = loaded("event_sourced_service")
+    with TestClient(example.service(str(tmp_path))) as client:
+        answers = [
+            client.post("/movements", json={"account": "ann", "amount": amount}) for amount in (100, -30, 5)
+        ]
+        assert [each.status_code for each in answers] == [200, 200, 200]
+        assert answers[-1].json() == {"offset": 2, "balance": 75}
+        refused = client.post("/movements", json={"account": "ann", "amount": -76})
+        assert (refused.status_code, refused.json()) == (409, {"detail": "the account has too little"})
+        assert client.get("/accounts/bob").json() == {"balance": 0}
+    with TestClient(example.service(str(tmp_path))) as client:
+        assert client.get("/accounts/ann").json() == {"balance": 75}
+    with Log.open(tmp_path / "movements-0") as log:
+        assert log.log_end_offset == 3
+
+
+def test_a_service_begins_at_its_snapshot(tmp_path: Path) -> None:
+    from fastapi.testclient import TestClient
+
+    example = loaded("event_sourced_service")
+    vars(example)["SNAPSHOT_EVERY"] = 2
+    with TestClient(example.service(str(tmp_path))) as client:
+        for _ in range(5):
+            client.post("/movements", json={"account": "ann", "amount": 1})
+    with Log.open(tmp_path / "balances-0") as log:
+        newest = log.last()
+        assert newest is not None
+        assert json.loads(newest.value or b"") == {"next_offset": 4, "balances": {"ann": 4}}
+    with Log.open(tmp_path / "movements-0") as log:
+        log.delete_records(4)  # what the snapshot holds is not read again
+    with TestClient(example.service(str(tmp_path))) as client:
+        assert client.get("/accounts/ann").json() == {"balance": 5}
+
+
+# --- the outbox ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    database = sqlite3.connect(tmp_path / "shop.sqlite")
+    database.executescript(loaded("outbox").TABLES)
+    yield database
+    database.close()
+
+
+def test_the_outbox_empties_into_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = loaded("outbox")
+    for _ in range(2):
+        example.main(str(tmp_path))
+    with Log.open(tmp_path / "orders-0") as log:
+        events = [json.loads(value or b"") for value in log.read_values()]
+    assert [each["event"] for each in events] == ["placed nut", "placed bolt", "placed washer"] * 2
+    assert [each["id"] for each in events] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_relay_that_dies_at_any_step_moves_each_event_once(
+    tmp_path: Path, database: sqlite3.Connection
+) -> None:
+    """It dies before or after each statement; a lower id is committed late, as PostgreSQL may do it."""
+    example = loaded("outbox")
+    vars(example)["MOST"] = 3
+
+    class Dying:
+        def __init__(self, left: int) -> None:
+            self.left = left
+
+        def execute(self, *arguments: object) -> object:
+            self._step()
+            return database.execute(*arguments)  # type: ignore[arg-type]
+
+        def commit(self) -> None:
+            self._step()
+            database.commit()
+
+        def _step(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise InterruptedError
+
+    with Log.open(tmp_path / "orders-0", serializer="json") as log:
+        for left in range(1, 12):
+            for item in ("nut", "bolt", "washer", "screw"):
+                example.place(database, item)
+            if left % 3 == 0:  # the one that was committed late
+                database.execute("INSERT INTO outbox (id, key, event) VALUES (?, 'late', 'late')", (-left,))
+                database.commit()
+            try:
+                while example.relay(Dying(left), log):
+                    pass
+            except InterruptedError:
+                database.rollback()
+        while example.relay(database, log):
+            pass
+        ids = [json.loads(value or b"")["id"] for value in log.read_values()]
+    assert sorted(ids) == sorted([*range(1, 45), -3, -6, -9])
+
+
+# --- several processes and hosts ------------------------------------------------------------------------
+
+
+def test_a_reader_in_another_process(tmp_path: Path) -> None:
+    example = loaded("other_process")
+    example.write(str(tmp_path), ["one\n", "two\n"])
+    command = [sys.executable, str(EXAMPLES / "other_process.py"), "read", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        alarm = threading.Timer(LIMIT_S, reader.kill)
+        alarm.start()
+        try:
+            assert reader.stdout is not None
+            assert [next(reader.stdout), next(reader.stdout)] == ["0 one\n", "1 two\n"]
+            example.write(str(tmp_path), ["three\n"])
+            assert next(reader.stdout) == "2 three\n"
+        finally:
+            alarm.cancel()
+            reader.kill()
+
+
+def test_three_hosts_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loaded("three_hosts").main(str(tmp_path))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-3:] == ["0 placed", "1 paid", "2 shipped"]
