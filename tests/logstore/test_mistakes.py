@@ -435,8 +435,15 @@ def test_mistakes_in_calling_a_broker() -> None:
 
 
 def test_an_interrupt_while_the_command_starts_prints_no_trace(tmp_path: Path) -> None:
-    """The signal arrives in the longest import of the command."""
-    (tmp_path / "typer.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    """The signal arrives in the longest import of the command.
+
+    A shell starts what runs in its background with SIGINT ignored, and children inherit that.
+    """
+    (tmp_path / "typer.py").write_text(
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+    )
     found = subprocess.run(
         [sys.executable, "-m", "logstore.cli.main", "--version"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
