@@ -230,9 +230,13 @@ def _take_role_of(
     roles.codes[topic_partition] = code
     change = "becomes leader" if state.leader == manager.config.node_id else "becomes follower"
     if code is ErrorCode.NONE:
-        manager.note(topic_partition, change, now_ms, state=state)
+        manager.note(topic_partition, change, now_ms, state=state, reason=_order_of(roles.body))
     else:
         manager.note(topic_partition, "refuses a role", now_ms, state=state, reason=code.name)
+
+
+def _order_of(body: LeaderAndIsrRequest | StopReplicaRequest) -> str:
+    return f"ordered by the controller, broker {body.controller_id}"
 
 
 def _refused(
@@ -455,7 +459,9 @@ def stop_replica(
     for topic_partition, code in codes.items():
         order = body.partitions[topic_partition]
         change = "deletes the replica" if order.delete else "stops the replica"
-        reason = "" if code is ErrorCode.NONE else f"refused: {code.name}"
+        reason = f"refused: {code.name}" if code is not ErrorCode.NONE else _order_of(body)
+        if code is ErrorCode.NONE and order.leader_epoch == BEING_DELETED:
+            reason += ": the topic is being deleted"
         manager.note(topic_partition, change, now_ms, leader_epoch=order.leader_epoch, reason=reason)
     manager.followers.drop_idle()
     manager.effects.append(answer(address, StopReplicaResponse(ErrorCode.NONE, codes)))

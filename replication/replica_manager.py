@@ -194,9 +194,8 @@ class ReplicaManager:
             healing.pump(self, now_ms)
         if self._newly_offline:
             for topic_partition in self._newly_offline:
-                self.note(
-                    topic_partition, "goes offline", now_ms, reason=self.offline.get(topic_partition, "")
-                )
+                reason = self.offline.get(topic_partition, "its log failed")
+                self.note(topic_partition, "goes offline", now_ms, reason=reason)
             self._newly_offline.clear()
         if self._newly_stuck:
             for topic_partition, text in self._newly_stuck:
@@ -349,7 +348,7 @@ class ReplicaManager:
         *,
         state: PartitionState | None = None,
         leader_epoch: int = NO_EPOCH,
-        reason: str = "",
+        reason: str,
     ) -> None:
         """Write a line to the state-change log, with the facts of `state` if there is one."""
         self._state_changes(
@@ -437,7 +436,7 @@ class ReplicaManager:
                 continue
             match membership.on_isr_answer(partition, pending, result):
                 case membership.IsrOutcome.ADOPTED:
-                    self.record(partition, "adopts an ISR", "", now_ms)
+                    self.record(partition, "adopts an ISR", "the controller has written it", now_ms)
                     self.advance(partition, now_ms)
                     self.waiting.wake(topic_partition)
                 case membership.IsrOutcome.RESEND:

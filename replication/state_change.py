@@ -34,8 +34,8 @@ class Side(Enum):
 class StateChange:
     """One decision about one partition.
 
-    `change` is a short fixed phrase ("elects a leader", "becomes follower"). `reason` is free text, possibly
-    empty. Unknown epochs are -1.
+    `change` is a short fixed phrase ("elects a leader", "becomes follower"). `reason` is free text;
+    the engine always gives one. Unknown epochs are -1.
     """
 
     time_ms: int

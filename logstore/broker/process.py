@@ -37,7 +37,7 @@ from logstore.broker.pauses import PauseReport
 from logstore.broker.security.config import refuse_open
 from logstore.broker.server import Descriptors
 from logstore.broker.settings import Settings, read_settings
-from logstore.broker.state_change_file import StateChangeFile
+from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, boot_id
@@ -61,7 +61,8 @@ class ServeOptions:
     `metadata` is zookeeper://host:port/chroot, or `embedded` or `embedded:DIRECTORY`: a store in this
     process, for a cluster of one. `advertised` is the address for clients and brokers, if it is not `listen`.
     Named listeners among the settings take the place of both. `insecure` allows a listener beyond this host
-    without TLS or a login. Without `log_file` the log goes to stderr.
+    without TLS or a login. Without `log_file` the log goes to stderr. `state_change_log` is a file, by
+    default beside the first log dir, or `none`.
     """
 
     node_id: int
@@ -92,9 +93,7 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
             )
         if not options.insecure:
             refuse_open(settings.security, options.listen)
-        sink: Sink = unheard
-        if options.state_change_log is not None:
-            sink = StateChangeFile(options.state_change_log, disk=disk)
+        sink = state_change_sink(options, disk=disk)
         allow_open_files(settings.limits.max_connections)
         compile_checks()
         with (
@@ -105,6 +104,19 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def state_change_sink(options: ServeOptions, *, disk: Disk) -> Sink:
+    """Return what keeps the state changes. Raises `OSError` if the file that was asked for cannot be opened.
+
+    The one beside the first log dir is made with its first line: then this process holds the log dirs.
+    """
+    if options.state_change_log == OFF:
+        return unheard
+    sink = StateChangeFile(options.state_change_log or default_path(options.log_dirs), disk=disk)
+    if options.state_change_log is not None:
+        sink.open()
+    return sink
 
 
 def allow_open_files(connections: int) -> None:

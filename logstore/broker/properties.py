@@ -4,6 +4,7 @@
     listeners, advertised.listeners    a single PLAINTEXT://host:port; also the older `port`, `host.name`
     log.dirs, log.dir                  the log dirs
     zookeeper.connect                  host:port,host:port/chroot
+    state.change.log                   the file of decisions about partitions, or none
 
 Settings of Kafka's parts that do not exist here, or need no setting (threads, socket buffers, transactions),
 are ignored. Other listeners stay among the settings (`security/config.py`). A file for KRaft is refused.
@@ -50,6 +51,8 @@ _OF_KRAFT: Final = ("process.roles", "controller.quorum.voters", "controller.lis
 def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return identity and addresses (`node.id`, `listen`, `advertise`, `log.dirs`, `metadata`), and settings.
 
+    `state.change.log` is among the former.
+
     Raises `InvalidConfig`.
     """
     rest = {name: value.strip() for name, value in properties.items() if name not in WITHOUT_EFFECT}
@@ -60,6 +63,7 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
     for names, key in (
         (("broker.id", "node.id"), "node.id"),
         (("log.dirs", "log.dir"), "log.dirs"),
+        (("state.change.log",), "state.change.log"),
     ):
         found = [rest.pop(name, None) for name in names]
         given = [value for value in found if value is not None]

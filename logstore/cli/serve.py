@@ -63,7 +63,9 @@ def serve(
     state_change_log: Annotated[
         str | None,
         typer.Option(
-            "--state-change-log", metavar="FILE", help="Log every decision about a partition, one line each."
+            "--state-change-log",
+            metavar="FILE",
+            help="The log of all decisions about partitions, if not beside the first log dir; or none.",
         ),
     ] = None,
     log_file: LogFile = None,
@@ -139,7 +141,7 @@ def _options(
         metadata=given.get("metadata", "embedded"),
         advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
         http=_address(given["http"], "--http") if "http" in given else None,
-        state_change_log=given.get("state.change.log"),
+        state_change_log=given.get("state.change.log") or None,
         log_file=given.get("log.file"),
         settings=rest,
     )

@@ -81,13 +81,13 @@ def brokers_changed(context: Context) -> Steps[None]:
         if broker_id not in found or found[broker_id].endpoint.epoch != broker.endpoint.epoch:
             mark("brokers: one left, or restarted between two readings")
             forget_broker(context, broker_id)
-    yield from _settle_out_of_date(context)
+    yield from _settle_out_of_date(context, _alive(context))
     meet_brokers(context, {key: broker for key, broker in found.items() if key not in context.brokers})
     # Addresses before roles: a follower that cannot find its leader would wait for another request.
     context.announce_brokers()
     # Roles only once the states account for the new brokers: a broker that came back with a loss takes
     # its first role as proof that the loss is recorded, and may stop cleanly afterwards.
-    yield from _settle_out_of_date(context)
+    yield from _settle_out_of_date(context, _alive(context))
     if any(context.newcomers & set(assignment.leaving) for assignment in context.assignments.values()):
         # The leaving replicas are taken from the copy. A later controller may have brought these brokers
         # back before they restarted, which erased their memory of it. A controller elected after this
@@ -101,7 +101,11 @@ def brokers_changed(context: Context) -> Steps[None]:
     yield from deletion.resume(context)
 
 
-def _settle_out_of_date(context: Context, reason: str = "", *, note: bool = False) -> Steps[None]:
+def _alive(context: Context) -> str:
+    return f"the live brokers are {', '.join(map(str, sorted(context.brokers))) or 'none'}"
+
+
+def _settle_out_of_date(context: Context, reason: str, *, note: bool = False) -> Steps[None]:
     # Judged by states, not by the brokers that just left: an event that failed half-way and starts again
     # must find the same work.
     decide = after_failures(context)
@@ -165,7 +169,8 @@ def replicas_failed(
         return
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
     told: set[TopicPartition] = set()
-    yield from settle(context, failed, after_failures(context), on_change=told.add)
+    reason = f"broker {broker_id} cannot use its replica"
+    yield from settle(context, failed, after_failures(context), reason=reason, on_change=told.add)
     # The role that it refused may be outdated: once it learns that it is outside the ISR, it may cut a
     # damaged log and follow. Only once, because another refusal would lead here again.
     refusing = context.refusing.get(broker_id, set())
@@ -181,7 +186,8 @@ def replicas_returned(
         return
     mark("controller: an unusable replica is usable again")
     context.offline_replicas.get(broker_id, set()).difference_update(returned)
-    yield from settle(context, returned, after_failures(context))
+    reason = f"broker {broker_id} can use its replica again"
+    yield from settle(context, returned, after_failures(context), reason=reason)
 
 
 # --- controlled shutdown ----------------------------------------------------------------------

@@ -269,7 +269,7 @@ class Context:
             self.channels[broker_id].enqueue(m.UpdateMetadataRequest, states)
         self.announce((), is_full=True)
 
-    def record(self, topic_partition: TopicPartition, change: str, reason: str = "") -> None:
+    def record(self, topic_partition: TopicPartition, change: str, reason: str) -> None:
         """Write a decision to the state-change log, with the resulting state."""
         state, partition_epoch = self.states.get(topic_partition) or (None, -1)
         self._state_changes(

@@ -277,7 +277,7 @@ def _begin(context: Context, name: str, node: layout.TopicAssignment) -> None:
     context.deletions[name] = Deletion(node.topic_id, replicas_in(name, node))
     context.announce_metadata(context.partitions_of(name))
     for each in context.partitions_of(name):
-        context.record(each, "begins to delete the topic")
+        context.record(each, "begins to delete the topic", "its deletion is requested in the store")
 
 
 def is_in_doubt(context: Context, name: str, topic_id: str) -> bool:
@@ -370,7 +370,7 @@ def advance(context: Context) -> Steps[None]:
         if deletion.is_complete:
             was_replaced |= not (yield from _remove_nodes(context, name, deletion.topic_id))
             for each in context.partitions_of(name):
-                context.record(each, "has deleted the topic")
+                context.record(each, "has deleted the topic", "every replica is confirmed as deleted")
             for channel in context.channels.values():
                 # An order may be queued twice. The second one would reach a new topic of this name.
                 channel.withdraw(name, m.StopReplicaRequest)

@@ -119,7 +119,10 @@ def take_over(context: Context) -> Steps[None]:
     yield from note_config_changes(context)
     context.announce_brokers()
     yield from deletion.learn_requests(context)  # before elections: none for topics to be deleted
-    yield from settle(context, context.replicas, after_failures(context), tell=lambda *partitions: None)
+    reason = f"broker {context.node_id} takes over as the controller"
+    yield from settle(
+        context, context.replicas, after_failures(context), reason=reason, tell=lambda *partitions: None
+    )
     context.announce(context.replicas, to=context.newcomers, is_full=True)
     context.newcomers.clear()
     for resume in RESUME:

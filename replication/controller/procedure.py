@@ -187,8 +187,8 @@ def settle(
     topic_partitions: Iterable[TopicPartition],
     decide: Decide,
     *,
+    reason: str,
     tell: Tell | None = None,
-    reason: str = "",
     on_change: Callable[[TopicPartition], None] = lambda topic_partition: None,
     from_copy: bool = False,
 ) -> Steps[None]:

@@ -277,7 +277,9 @@ def _begin(context: Context, topic_partition: TopicPartition, target: tuple[int,
     if topic_partition in context.replicas and topic_partition not in context.states:
         # It never had a leader; one of the new replicas may be its first.
         mark("reassignment: of a partition without a state")
-        yield from settle(context, (topic_partition,), after_failures(context))
+        yield from settle(
+            context, (topic_partition,), after_failures(context), reason="one of its new replicas may lead"
+        )
     return topic_partition in context.replicas and context.assignment_of(topic_partition).target == target
 
 

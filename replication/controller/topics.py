@@ -146,7 +146,7 @@ def _usable_settings(context: Context, name: str, node: Outcome) -> Mapping[str,
 def load_and_settle(context: Context, names: Iterable[str]) -> Steps[None]:
     """Read these topics and give their partitions the states that they lack."""
     stateless = yield from load_topics(context, names)
-    yield from settle(context, stateless, after_failures(context))
+    yield from settle(context, stateless, after_failures(context), reason="it had no state yet")
     # Without a live replica there is no first state. Clients must still see the partition.
     context.announce_metadata(each for each in stateless if each not in context.states)
 
@@ -177,7 +177,7 @@ def topic_config_changed(context: Context, topic: str) -> Steps[None]:
     yield from load_topics(context, [topic])
     partitions = context.partitions_of(topic)
     context.announce(partitions)
-    yield from settle(context, partitions, after_failures(context))
+    yield from settle(context, partitions, after_failures(context), reason="the topic's settings changed")
 
 
 # --- creating topics --------------------------------------------------------------------------

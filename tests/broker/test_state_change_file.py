@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from logstore.broker import state_change_file
-from logstore.broker.state_change_file import StateChangeFile
+from logstore.broker.limits import Address
+from logstore.broker.process import ServeOptions, state_change_sink
+from logstore.broker.state_change_file import OFF, StateChangeFile
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
@@ -39,14 +41,60 @@ def test_a_torn_last_line_stays_alone() -> None:
     assert [parse_line(line) for line in lines(disk)] == [None, CHANGE]
 
 
-def test_a_disk_that_fails_stops_the_log_and_nothing_else() -> None:
+@pytest.mark.parametrize("written", [True, False], ids=["a short write", "no write"])
+def test_lines_that_the_disk_refuses_are_counted(caplog: pytest.LogCaptureFixture, written: bool) -> None:
+    """The log goes on with whole lines once there is room again: a full disk is when it is wanted."""
     disk = FaultyDisk(MemoryDisk())
     log = StateChangeFile(PATH, disk=disk)
     log(CHANGE)
-    disk.inject(Fault(operation="pwrite"))
+    size = disk.open(PATH).size()
+    for _ in range(2):
+        disk.inject(Fault(operation="pwrite"))
+        log(CHANGE)
+        if written:
+            disk.inner.open(PATH, write=True).pwrite(b"x" * (size + 50), size)
+    log(CHANGE)
+    log(CHANGE)
+    assert [parse_line(line) for line in lines(disk)] == [CHANGE] * 3
+    assert [each.message.partition(": ")[2].partition(":")[0] for each in caplog.records] == [
+        "decisions are not written",
+        "written again; 2 lines are missing",
+    ]
+
+
+def test_a_file_that_cannot_be_opened_is_tried_again() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    log = StateChangeFile(PATH, disk=disk)
+    disk.inject(Fault(operation="open"))
     log(CHANGE)
     log(CHANGE)
     assert len(lines(disk)) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "files"),
+    [(None, ["data.state-changes"]), ("changes.log", ["changes.log"]), (OFF, [])],
+    ids=["by default beside the first log dir", "where asked", "off"],
+)
+def test_where_a_broker_keeps_it(asked: str | None, files: list[str]) -> None:
+    disk = MemoryDisk()
+    options = ServeOptions(
+        node_id=1, listen=Address("127.0.0.1", 0), log_dirs=("data/", "more"), state_change_log=asked
+    )
+    sink = state_change_sink(options, disk=disk)
+    assert [each.name for each in disk.scan("")] == (files if asked else [])
+    sink(CHANGE)
+    assert [each.name for each in disk.scan("") if not each.is_directory] == files
+
+
+def test_a_place_that_cannot_be_is_refused_at_the_start() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    disk.inject(Fault(operation="open"))
+    options = ServeOptions(
+        node_id=1, listen=Address("127.0.0.1", 0), log_dirs=("data",), state_change_log="changes.log"
+    )
+    with pytest.raises(OSError, match="Input/output error"):
+        state_change_sink(options, disk=disk)
 
 
 def test_a_full_file_is_kept_until_the_next_one_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,7 @@ def test_both_sides_write_down_a_life_of_a_partition() -> None:
     cluster.advance(5000)
     cluster.administer(DeleteTopicsRequest(("t",)))
     cluster.advance(5000)
+    assert [change for change in heard if not change.reason] == []
     by_controller = [change.change for change in heard if change.side is Side.CONTROLLER]
     assert by_controller[:2] == ["writes the first state", "elects a leader"]
     assert "changes the ISR" in by_controller

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from logstore.disk.errors import ErrorCode
@@ -56,6 +57,11 @@ from logstore.replication.metastore.operations import (
 from logstore.replication.state_change import StateChange
 
 SESSION_TIMEOUT_MS = 6_000
+
+
+def _hear(changes: list[StateChange], change: StateChange) -> None:
+    assert change.reason, f"no reason: {change}"
+    changes.append(change)
 
 
 @dataclass
@@ -195,7 +201,7 @@ class World:
             self.config,
             random=random.Random(self._random.randrange(2**32)),
             next_id=lambda: next(self._ids),
-            state_changes=self.changes.append,
+            state_changes=partial(_hear, self.changes),
         )
         self.members[broker_id] = Member(ScriptedBroker(broker_id), controller)
         self.register(broker_id, clean=clean, damaged=damaged)
