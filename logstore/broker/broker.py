@@ -27,6 +27,7 @@ from logstore.broker.pauses import Pauses
 from logstore.broker.readiness import until_topics_known
 from logstore.broker.runtime import Runtime, StoreClient
 from logstore.broker.scrubbing import Pace, Scrubbing
+from logstore.broker.security.audit import Audit, AuditFile
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.client import NO_SECURITY, inter_broker_security
 from logstore.broker.security.door import Door
@@ -37,7 +38,7 @@ from logstore.broker.security.quota_store import Followed
 from logstore.broker.security.quotas import Windows
 from logstore.broker.security.tls import Renewed
 from logstore.broker.server import Server
-from logstore.broker.settings import Settings
+from logstore.broker.settings import ServiceConfig, Settings
 from logstore.broker.store_session import StoreSession
 from logstore.broker.threads import run_all
 from logstore.disk.files import Disk, make_durable_dir
@@ -104,8 +105,9 @@ class Assembly:
         """
         _check_usable(log_dirs, disk)
         node_id = settings.node.node_id
+        audit = _open_audit(settings.broker)
         store = StoreSession(store_of, session_timeout_ms=settings.node.zookeeper_session_timeout_ms)
-        server = Server(_not_yet, settings.limits)
+        server = Server(_not_yet, settings.limits, audit)
         speaking, endpoints = NO_SECURITY, tuple[Endpoint, ...]()
         if settings.security is not None:
             speaking = inter_broker_security(settings.security.of_brokers)
@@ -146,7 +148,7 @@ class Assembly:
                 state_changes=partial(_heard, state_changes),
             )
             if settings.security is not None and settings.security.rules is not None:
-                authorizer = Authorizer(settings.security.rules, store, node.replicas.metadata)
+                authorizer = Authorizer(settings.security.rules, store, node.replicas.metadata, audit)
                 await authorizer.open()
             quotas = _follow_quotas(settings, store, clock, node)
             quotas.limiter.authorizer = authorizer
@@ -166,12 +168,13 @@ class Assembly:
             if quotas is not None:
                 quotas.close()
             server.close()
+            audit.close()
             if logs is not None:
                 logs.abandon()
             await store.close()
             raise
         services = Services(
-            runtime, settings, cluster_id=cluster_id, store=store, quotas=quotas, random=random
+            runtime, settings, cluster_id=cluster_id, store=store, quotas=quotas, audit=audit, random=random
         )
         runtime.after_change = services.after_change
         if authorizer is not None:
@@ -218,6 +221,13 @@ class Assembly:
         await self._store.close()
 
 
+def _open_audit(settings: ServiceConfig) -> Audit:
+    """Return the audit log of a broker. Raises `OSError` if its file cannot be opened."""
+    if not settings.audit_log_path:
+        return Audit()
+    return Audit(AuditFile(settings.audit_log_path, settings.audit_log_max_bytes, settings.audit_log_files))
+
+
 def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], int], node: Node) -> Followed:
     broker = settings.broker
     limiter = Limiter(
@@ -238,7 +248,9 @@ async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tupl
     endpoints = []
     for each in security.listeners:
         tls = Renewed(each.tls) if each.protocol.has_tls else None
-        sasl = await sasl_door(each, ask, settings.limits, server.logins) if each.protocol.has_sasl else None
+        sasl = None
+        if each.protocol.has_sasl:
+            sasl = await sasl_door(each, ask, settings.limits, server.logins, server.audit)
         rules = parse_rules(each.tls.ssl_principal_mapping_rules)
         door = Door(each.name, is_only or each.name == security.inter_broker, tls, sasl, rules)
         bound = await server.listen(each.bind, door)

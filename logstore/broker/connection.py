@@ -252,8 +252,12 @@ class Connection(Frames):
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             principal = principal_of(certificate, door.rules)
             if principal is None:
-                self.refuse("no rule of ssl.principal.mapping.rules matches the certificate")
+                reason = "no rule of ssl.principal.mapping.rules matches the certificate"
+                self._server.audit("login failed", host=self.peer, mechanism="TLS", reason=reason)
+                self.refuse(reason)
             self._principal = principal or ANONYMOUS
+            if self._principal != ANONYMOUS:
+                self._server.audit("login", principal=principal, host=self.peer, mechanism="TLS")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True

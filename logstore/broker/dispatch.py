@@ -27,6 +27,8 @@ from logstore.broker.groups.service import GroupService
 from logstore.broker.producer_ids import ProducerIds
 from logstore.broker.receipts import Receipts
 from logstore.broker.runtime import CLIENT, Asked, Runtime
+from logstore.broker.security.audit import Audit
+from logstore.broker.security.audited import ADMINISTRATIVE, changes_of
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.door import Door
 from logstore.broker.security.limiter import Meter
@@ -101,6 +103,7 @@ class Call:
         "client_id",
         "connection",
         "correlation_id",
+        "hear",
         "is_done",
         "meter",
         "number",
@@ -126,6 +129,8 @@ class Call:
         self.is_done = False
         self.amend: Callable[[Struct], None] | None = None
         """Changes the answer before it is sent."""
+        self.hear: Callable[[Struct], None] | None = None
+        """Called with the handler's answer, for the audit log."""
         self.on_answer: Callable[[], None] | None = None
         """Called when the request is answered, or ends without an answer; not if it is refused."""
         self.on_lost: Callable[[], None] | None = None
@@ -150,6 +155,8 @@ class Call:
         if self.is_done:
             return
         try:
+            if self.hear is not None:
+                self.hear(body)
             if self.amend is not None:
                 self.amend(body)
             if self.meter is not None:
@@ -251,9 +258,11 @@ class Services:
         cluster_id: str,
         store: StoreSession,
         quotas: Followed,
+        audit: Audit,
         random: Random,
     ) -> None:
         """The caller keeps `store` and closes it."""
+        self.audit = audit
         self.runtime, self.settings = runtime, settings
         self.cluster_id = cluster_id
         self.ask_store = store.ask
@@ -374,7 +383,14 @@ class Services:
         if self.authorizer is not None:
             self.authorizer.close()
         self.quotas.close()
+        self.audit.close()
         self._checks.shutdown(wait=False, cancel_futures=True)
+
+    def audit_changes(self, call: Call, body: Struct, answer: Struct) -> None:
+        """Write what the answer to an administrative request confirms to the audit log."""
+        by, host = call.connection.principal, call.connection.peer
+        for event, facts in changes_of(call.api.key, body, answer):
+            self.audit(event, by=by, host=host, **facts)
 
     def later(self, call: Call, delay_ms: int, then: Callable[[], Struct | None]) -> asyncio.TimerHandle:
         """Call `then` after a delay, and answer with what it returns."""
@@ -447,6 +463,9 @@ class Dispatch:
         if login is not None and login.refuses(key):
             return True
         if reason := connection.door.refusal(key):
+            self._services.audit(
+                "refused", principal=connection.principal, host=connection.peer, reason=reason
+            )
             connection.refuse(reason)
         return bool(reason)
 
@@ -459,6 +478,8 @@ class Dispatch:
         limiter = self._services.limiter
         if limiter.is_on and not limiter.admits(call, body):
             return
+        if call.api.key in ADMINISTRATIVE and not limiter.is_of_brokers(call):
+            call.hear = partial(self._services.audit_changes, call, body)
         finish(call, self._handlers[call.api.key], call, body, self._services)
         if call.meter is not None:
             call.meter.handled()

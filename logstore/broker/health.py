@@ -8,7 +8,7 @@
 offsets; `failed_partitions` names what cannot be mended or cannot follow. `event_loop` has the longest pauses
 of the event loop in milliseconds, and the state `slow` for a minute after one that exceeded
 `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the remaining
-descriptors are left to files.
+descriptors are left to files. `audit_log`, with `audit.log.path`, is `failing` while its file takes no lines.
 
 A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
 use it to decide whether to kill the process.
@@ -22,6 +22,7 @@ from http import HTTPStatus
 
 from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.security.audit import AuditState
 from logstore.broker.server import Descriptors
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
@@ -80,6 +81,7 @@ def health(
     is_stopping: bool = False,
     pauses: PauseReport | None = None,
     descriptors: Descriptors | None = None,
+    audit: AuditState | None = None,
 ) -> Page:
     """Return the page; `node` is None until the logs are loaded."""
     state = "running"
@@ -114,6 +116,13 @@ def health(
             "open": descriptors.open,
             "limit": descriptors.limit,
             "held_back": descriptors.held_back,
+        }
+    if audit is not None and audit.path:
+        facts["audit_log"] = {
+            "state": "failing" if audit.error else "ok",
+            "path": audit.path,
+            "failed_lines": audit.failed,
+            "error": audit.error,
         }
     is_ready = state == "running"
     body = json.dumps({"alive": True, "ready": is_ready, "state": state, **facts}) + "\n"

@@ -73,6 +73,8 @@ class _Call(Call):
     def _finish(self, answer: Struct | RequestUnanswered) -> None:
         if not self.is_done:
             self.is_done = True
+            if self.hear is not None and isinstance(answer, Struct):
+                self.hear(answer)
             if self.on_answer is not None:
                 self.on_answer()
             self._way.answered(self, answer)

@@ -27,6 +27,7 @@ from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import State
 from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.security.audit import AuditState
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.quotas import Kind
@@ -68,6 +69,7 @@ class Watched:
     logins: LoginCounts | None = None
     failed_handshakes: int = 0
     limiter: Limiter | None = None
+    audit: AuditState | None = None
 
 
 def _of_logins(logins: LoginCounts, failed_handshakes: int) -> Iterator[Metric]:
@@ -131,6 +133,13 @@ class _Collector:
             yield from _of_logins(watched.logins, watched.failed_handshakes)
         if watched.limiter is not None:
             yield from _of_quotas(watched.limiter)
+        if (audit := watched.audit) is not None:
+            yield from _counters(
+                "logstore_audit_",
+                ("lines", "Lines of the audit log", audit.lines),
+                ("failed_lines", "Lines that the audit file did not take", audit.failed),
+            )
+            yield _gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
         yield from _counters(
             "kafka_controller_controllerstats_",
             ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),

@@ -34,6 +34,7 @@ from logstore.broker.loop import (
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.security.audit import AuditState
 from logstore.broker.security.config import refuse_open
 from logstore.broker.server import Descriptors
 from logstore.broker.settings import Settings, read_settings
@@ -157,6 +158,10 @@ class _Served:
     def descriptors(self) -> Descriptors | None:
         return Descriptors.of(self.broker.server) if self.broker is not None else None
 
+    @property
+    def audit(self) -> AuditState | None:
+        return self.broker.services.audit.state if self.broker is not None else None
+
     def metrics(self) -> Page:
         broker = self.broker
         if broker is None:
@@ -176,6 +181,7 @@ class _Served:
                 server.logins,
                 server.failed_handshakes,
                 services.limiter,
+                self.audit,
             )
         )
 
@@ -254,6 +260,7 @@ def _routes(served: _Served) -> dict[str, Route]:
             is_stopping=served.is_stopping,
             pauses=served.pauses,
             descriptors=served.descriptors,
+            audit=served.audit,
         )
 
     return {"/healthz": healthz, "/livez": alive, "/metrics": served.metrics}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from logstore.broker.acceptor import Acceptor, SeldomEach
 from logstore.broker.connection import Connection, shared_scratch
 from logstore.broker.limits import Address, Limits
+from logstore.broker.security.audit import Audit
 from logstore.broker.security.door import Door
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.tls_stream import TlsStream
@@ -43,10 +44,14 @@ class Server:
     """Hands each frame to `on_frame`, on the event loop; a connection's next one once it is answered."""
 
     def __init__(
-        self, on_frame: Callable[[Connection, memoryview], None], limits: Limits | None = None
+        self,
+        on_frame: Callable[[Connection, memoryview], None],
+        limits: Limits | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.on_frame = on_frame
         self.limits = limits or Limits()
+        self.audit = audit or Audit()
         self.scratch = shared_scratch(asyncio.get_running_loop())
         self.descriptors = descriptor_limit()
         self.is_draining = False
@@ -115,6 +120,7 @@ class Server:
             self.failed_handshakes += 1
             if count := self.to_report(reason):
                 _log.warning("a TLS connection of %s failed: %s (%d connections)", peer, reason, count)
+                self.audit("login failed", host=peer, mechanism="TLS", reason=reason, connections=count)
 
     # --- connections --------------------------------------------------------------------------
 

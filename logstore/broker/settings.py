@@ -58,6 +58,18 @@ class ServiceConfig:
     """Length of such a sample."""
     log_scrub_max_busy_percent: int = 5
     """The part of the time in which a scrub may work: 1 to 100. Not a Kafka setting."""
+    audit_log_path: str = ""
+    """File of the audit log; without one, lines go to the logger `logstore.audit`. Not a Kafka setting."""
+    audit_log_max_bytes: int = 16 << 20
+    """The size at which the audit log begins a new file. Not a Kafka setting."""
+    audit_log_files: int = 10
+    """Files of the audit log that are kept, the present one included. Not a Kafka setting."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidConfig` for an audit log that could keep nothing."""
+        for name, least in (("audit_log_max_bytes", 1 << 10), ("audit_log_files", 2)):
+            if (value := getattr(self, name)) < least:
+                raise InvalidConfig(f"{kafka_name(name)} is {value}; the minimum is {least}")
 
 
 OTHER_NAMES: Final = frozenset(

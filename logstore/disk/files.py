@@ -543,20 +543,29 @@ def boot_id() -> str:
         return ""
 
 
+def make_private(path: str) -> None:
+    """Create a file, unless it exists, and let only its owner read and write it. Raises `OSError`."""
+    descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+
+
 def refuse_lock_file(path: str) -> None:
     """Raise `OSError` (`EBUSY`) if `path` is a lock file: only `Disk.lock` may open it."""
     if path.endswith(LOCK_FILE) and os.path.basename(path) == LOCK_FILE:
         raise OSError(errno.EBUSY, "a lock file must not be opened: closing it would release the lock", path)
 
 
-def _open_regular(path: str, flags: int) -> int:
+def _open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a regular file and return its descriptor. Other file types are refused without waiting."""
-    descriptor = _spares.run(lambda: os.open(path, flags | _FILE_FLAGS, 0o644))
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    descriptor = _spares.run(lambda: os.open(path, flags | _FILE_FLAGS, mode))
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
         return descriptor
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "not a regular file", path)
 

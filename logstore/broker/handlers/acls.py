@@ -18,7 +18,7 @@ from logstore.broker.security.acls import (
     Permission,
     Resource,
 )
-from logstore.broker.security.audit import audit
+from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
@@ -72,11 +72,13 @@ def describe(call: Call, body: t.DescribeAclsRequest, services: Services) -> t.D
 def create(call: Call, body: t.CreateAclsRequest, services: Services) -> t.CreateAclsResponse | None:
     if services.authorizer is None:
         return t.CreateAclsResponse(results=[_Created(**_NO_ACLS)] * len(body.creations))
-    services.begin(call, _create(call, body, services.authorizer))
+    services.begin(call, _create(call, body, services.authorizer, services.audit))
     return None
 
 
-async def _create(call: Call, body: t.CreateAclsRequest, authorizer: Authorizer) -> t.CreateAclsResponse:
+async def _create(
+    call: Call, body: t.CreateAclsRequest, authorizer: Authorizer, audit: Audit
+) -> t.CreateAclsResponse:
     results, wanted = [_Created() for _ in body.creations], []
     for result, each in zip(results, body.creations, strict=True):
         try:
@@ -91,18 +93,20 @@ async def _create(call: Call, body: t.CreateAclsRequest, authorizer: Authorizer)
             result.error_code, result.error_message = error.code, str(error)
     else:
         for _, acl in wanted:
-            _audit_change("acl created", call, acl)
+            _audit_change(audit, "acl created", call, acl)
     return t.CreateAclsResponse(results=results)
 
 
 def delete(call: Call, body: t.DeleteAclsRequest, services: Services) -> t.DeleteAclsResponse | None:
     if services.authorizer is None:
         return t.DeleteAclsResponse(filter_results=[_Deleted(**_NO_ACLS)] * len(body.filters))
-    services.begin(call, _delete(call, body, services.authorizer))
+    services.begin(call, _delete(call, body, services.authorizer, services.audit))
     return None
 
 
-async def _delete(call: Call, body: t.DeleteAclsRequest, authorizer: Authorizer) -> t.DeleteAclsResponse:
+async def _delete(
+    call: Call, body: t.DeleteAclsRequest, authorizer: Authorizer, audit: Audit
+) -> t.DeleteAclsResponse:
     results, gone = [_Deleted() for _ in body.filters], set[Acl]()
     for result, each in zip(results, body.filters, strict=True):
         try:
@@ -122,11 +126,11 @@ async def _delete(call: Call, body: t.DeleteAclsRequest, authorizer: Authorizer)
             result.error_code, result.error_message, result.matching_acls = error.code, str(error), []
     else:
         for acl in sorted(gone):
-            _audit_change("acl deleted", call, acl)
+            _audit_change(audit, "acl deleted", call, acl)
     return t.DeleteAclsResponse(filter_results=results)
 
 
-def _audit_change(event: str, call: Call, acl: Acl) -> None:
+def _audit_change(audit: Audit, event: str, call: Call, acl: Acl) -> None:
     audit(
         event,
         by=call.connection.principal,

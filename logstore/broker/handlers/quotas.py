@@ -15,7 +15,6 @@ from typing import Any, Final
 from logstore.broker.config_nodes import change_entity
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.errors import RequestRefused
-from logstore.broker.security.audit import audit
 from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, path_of, text_of
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
@@ -124,7 +123,7 @@ async def _alter(
             if not body.validate_only:
                 paths.append(path_of(entity))
                 connection = call.connection
-                audit(
+                services.audit(
                     "quota changed",
                     by=connection.principal,
                     host=connection.peer,

@@ -15,7 +15,6 @@ from logstore.broker.config_nodes import change_entity
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.errors import RequestRefused
 from logstore.broker.security import scram, users
-from logstore.broker.security.audit import audit
 from logstore.broker.security.scram import Credential
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
@@ -81,7 +80,7 @@ async def _alter(
             results.append(_Altered(user=name, error_code=error.code, error_message=str(error)))
         else:
             results.append(_Altered(user=name))
-            audit(
+            services.audit(
                 "user changed",
                 by=call.connection.principal,
                 host=call.connection.peer,

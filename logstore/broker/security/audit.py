@@ -1,16 +1,131 @@
-"""The audit log: a line of JSON for each login, refusal and change, in the logger `logstore.audit`.
+"""The audit log: a line of JSON for each login, refusal and administrative change.
 
-Names come from clients: escaped as JSON they cannot forge a line. Secrets and records are never in it.
+    {"time":"2026-11-23T14:30:00.123Z","event":"denied","principal":"User:bob","host":"10.0.0.7",…}
+
+Lines go to the file `audit.log.path`, or without one to the logger `logstore.audit`, which adds the time. A
+file of `audit.log.max.bytes` is renamed to `….1`, an earlier one to `….2`, and so on up to
+`audit.log.files` files in all. Only its owner may read them. Lines are not synced: a power cut may take the
+last ones, and a torn line stays alone. A line that the file does not take goes to the logger; the failure is
+logged, counted and shown by `/healthz`, and the next line is tried again.
+
+Names come from clients: escaped as JSON they cannot forge a line, and long ones are cut. Secrets and records
+are never in it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
-_log = logging.getLogger("logstore.audit")
+from logstore.disk.files import Disk, File, OsDisk, make_private, wall_clock_ms
+
+MOST_TEXT: Final = 500
+"""Characters of a name or a reason."""
+MOST_ITEMS: Final = 1_000
+"""Entries of a list."""
+
+_log = logging.getLogger(__name__)
+_lines = logging.getLogger("logstore.audit")
 
 
-def audit(event: str, **facts: object) -> None:
-    """Write one line."""
-    _log.info(json.dumps({"event": event, **facts}, ensure_ascii=True))
+class AuditFile:
+    """Appends lines to a file that is replaced when it is full."""
+
+    def __init__(self, path: str, max_bytes: int, files: int, *, disk: Disk | None = None) -> None:
+        """Open or create the file. `files` counts it and the earlier ones. Raises `OSError`."""
+        self.path = path
+        self._max_bytes, self._files, self._disk = max_bytes, files, disk or OsDisk()
+        self._file = self._open()
+
+    def _open(self) -> File:
+        make_private(self.path)
+        return self._disk.open(self.path, create=True, write=True)
+
+    def append(self, line: bytes) -> None:
+        """Append a line, which ends with a newline. Raises `OSError`; the next call may succeed."""
+        # The size each time: another process may append to the same file by mistake.
+        if (size := self._file.size()) >= self._max_bytes:
+            self._begin_anew()
+            size = self._file.size()
+        torn = size and self._file.pread(1, size - 1) != b"\n"
+        self._file.pwrite(b"\n" + line if torn else line, size)
+
+    def _begin_anew(self) -> None:
+        for number in range(self._files - 1, 0, -1):
+            older = f"{self.path}.{number - 1}" if number > 1 else self.path
+            try:
+                self._disk.rename(older, f"{self.path}.{number}")
+            except FileNotFoundError:
+                pass  # there are fewer files yet
+        full, self._file = self._file, self._open()
+        full.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class AuditState(NamedTuple):
+    """How the audit log stands, for metrics and health. `error` is empty while lines are written."""
+
+    path: str
+    lines: int
+    failed: int
+    error: str
+
+
+class Audit:
+    """Writes the audit log of one broker: `audit("denied", principal=…)`."""
+
+    def __init__(self, file: AuditFile | None = None, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        """Without a file, lines go to the logger."""
+        self._file, self._now_ms = file, now_ms
+        self._written = self._failed = 0
+        self._error = ""
+
+    def __call__(self, event: str, **facts: object) -> None:
+        """Write one line."""
+        found = {"event": event, **{name: _short(value) for name, value in facts.items()}}
+        if self._file is None or not self._took(self._file, found):
+            _lines.info(json.dumps(found, default=str))
+        self._written += 1
+
+    def _took(self, file: AuditFile, found: dict[str, object]) -> bool:
+        time = datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": time.replace("+00:00", "Z"), **found}, default=str)
+        try:
+            file.append(f"{line}\n".encode())
+        except OSError as error:
+            self._failed += 1
+            if not self._error:
+                _log.error("audit log %s takes no lines, they go to this log instead: %s", file.path, error)
+            self._error = str(error)
+            return False
+        if self._error:
+            _log.warning("audit log %s takes lines again; %d were missed", file.path, self._failed)
+            self._error = ""
+        return True
+
+    @property
+    def state(self) -> AuditState:
+        return AuditState(self._file.path if self._file else "", self._written, self._failed, self._error)
+
+    def close(self) -> None:
+        """Close the file; later lines go to the logger."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _short(value: object) -> object:
+    """Return what may come from a client, cut so that it cannot fill the file."""
+    match value:
+        case str():
+            return value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}… ({len(value)} characters)"
+        case Mapping():
+            return {str(_short(name)): _short(each) for name, each in list(value.items())[:MOST_ITEMS]}
+        case list() | tuple():
+            return [_short(each) for each in value[:MOST_ITEMS]]
+    return value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.broker.security import acl_store
 from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Resource, Rules, host_of
-from logstore.broker.security.audit import audit
+from logstore.broker.security.audit import Audit
 from logstore.broker.security.permissions import PERMISSIONS, Question
 from logstore.broker.store_session import StoreSession
 from logstore.broker.wire.declarations import Struct
@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 class Authorizer:
     """One for all connections of a broker. Belongs to the event loop's thread."""
 
-    def __init__(self, rules: Rules, store: StoreSession, metadata: MetadataCache) -> None:
+    def __init__(self, rules: Rules, store: StoreSession, metadata: MetadataCache, audit: Audit) -> None:
         self.rules, self._store, self._metadata = rules, store, metadata
+        self._audit = audit
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._hosts: dict[str, str] = {}
@@ -89,7 +90,7 @@ class Authorizer:
         def may(operation: Operation, resource: Resource, name: str) -> bool:
             is_allowed = allows(principal, host, operation, resource, name)
             if not is_allowed:
-                audit(
+                self._audit(
                     "denied",
                     principal=principal,
                     host=host,

@@ -118,6 +118,10 @@ class Limiter:
         """Return whether a request is a broker's, or the program's that the broker runs in."""
         if call.connection.principal == IN_PROCESS or call.api.key in AMONG_BROKERS:
             return True
+        return self.is_of_brokers(call)
+
+    def is_of_brokers(self, call: Call) -> bool:
+        """Return whether another broker sent a request, for instance one that it forwards."""
         if not is_of_broker(call.client_id):
             return False
         door = call.connection.door

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.broker.identity import AskStore
 from logstore.broker.limits import Limits
 from logstore.broker.security import users
-from logstore.broker.security.audit import audit
+from logstore.broker.security.audit import Audit
 from logstore.broker.security.config import Listener
 from logstore.broker.security.principals import ANONYMOUS
 from logstore.broker.security.sasl import PLAIN, Exchange, Plain, Scram
@@ -71,6 +71,7 @@ class SaslDoor:
 
     mechanisms: Mapping[str, Callable[[], Exchange]]
     """By name: begins a login."""
+    audit: Audit = field(default_factory=Audit)
     counts: LoginCounts = field(default_factory=LoginCounts)
     failure_delay_s: float = 0.1
     max_receive_bytes: int = 512 << 10
@@ -78,7 +79,9 @@ class SaslDoor:
     """By mechanism: how long a session lasts; absent for ever."""
 
 
-async def sasl_door(listener: Listener, ask: AskStore, limits: Limits, counts: LoginCounts) -> SaslDoor:
+async def sasl_door(
+    listener: Listener, ask: AskStore, limits: Limits, counts: LoginCounts, audit: Audit
+) -> SaslDoor:
     """Return what a listener with SASL does. Raises `MetadataStoreFailed`: credentials are in the store."""
     random, begin = SystemRandom(), dict[str, Callable[[], Exchange]]()
     for mechanism in listener.sasl.mechanisms:
@@ -91,6 +94,7 @@ async def sasl_door(listener: Listener, ask: AskStore, limits: Limits, counts: L
             begin[mechanism] = partial(Scram, mechanism, partial(users.find, ask), secret, random)
     return SaslDoor(
         begin,
+        audit,
         counts,
         limits.connection_failed_authentication_delay_ms / 1000,
         listener.sasl.sasl_server_max_receive_size,
@@ -136,7 +140,10 @@ class Login:
             if self._loop.time() < self._ends_s or key == _HANDSHAKE:
                 return False
             self._door.counts.expired += 1
-            self._connection.refuse(f"the session of {self.principal} has expired")
+            reason = f"the session of {self.principal} has expired"
+            host = self._connection.peer
+            self._door.audit("refused", principal=self.principal, host=host, reason=reason)
+            self._connection.refuse(reason)
             return True
         allowed = {
             _State.BEGIN: (_VERSIONS, _HANDSHAKE),
@@ -225,13 +232,13 @@ class Login:
         self.principal, self._state, self._exchange = principal, _State.COMPLETE, None
         self._ends_s = self._loop.time() + self._lifetime_ms / 1000 if self._lifetime_ms else float("inf")
         self.end()
-        counts = self._door.counts
+        counts, peer = self._door.counts, self._connection.peer
+        event = "login renewed" if is_renewal else "login"
+        self._door.audit(event, principal=principal, host=peer, mechanism=self._mechanism)
         if is_renewal:
             counts.renewed += 1
         else:
             counts.successful += 1
-            peer = self._connection.peer
-            audit("login", principal=principal, host=peer, mechanism=self._mechanism)
             self._connection.logged_in()
 
     @property
@@ -261,4 +268,5 @@ class Login:
         self._state = _State.FAILED
         self.end()
         self._door.counts.failed += 1
-        audit("login failed", host=self._connection.peer, mechanism=self._mechanism, reason=reason)
+        host = self._connection.peer
+        self._door.audit("login failed", host=host, mechanism=self._mechanism, reason=reason)

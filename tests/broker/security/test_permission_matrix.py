@@ -17,6 +17,7 @@ import pytest
 
 from logstore.broker.dispatch import Call
 from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource, Rules
+from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.door import Door
 from logstore.broker.wire.apis import APIS
@@ -274,7 +275,7 @@ class Gate:
     """An authorizer without a store, and a handler that keeps what it gets."""
 
     def __init__(self, acls: Iterable[Acl]) -> None:
-        self.authorizer = Authorizer(Rules(acls), None, metadata())  # type: ignore[arg-type]
+        self.authorizer = Authorizer(Rules(acls), None, metadata(), Audit())  # type: ignore[arg-type]
         self.handled: Struct | None = None
 
     def serve(self, row: Asked, api: Any, version: int) -> Any:

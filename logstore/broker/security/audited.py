@@ -1,0 +1,119 @@
+"""The administrative changes of a request and its answer, for the audit log. Pure.
+
+Changes of ACLs, users and quotas are audited where they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+_Changes = Iterator[tuple[str, dict[str, object]]]
+"""Events, and their facts."""
+
+_RESOURCES: Final = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER"}
+_OPERATIONS: Final = ("set", "delete", "append", "subtract")
+
+
+def changes_of(key: int, request: Any, answer: Any) -> _Changes:
+    """Yield the changes that an answer confirms; `key` is one of `ADMINISTRATIVE`.
+
+    What was refused, or only validated, is none.
+    """
+    if not getattr(request, "validate_only", False):
+        yield from ADMINISTRATIVE[key](request, answer)
+
+
+def _topics_created(request: Any, answer: Any) -> _Changes:
+    wanted = {each.name: each for each in request.topics}
+    for each in _done(answer.topics):
+        topic = wanted[each.name]
+        count = topic.num_partitions if not topic.assignments else len(topic.assignments)
+        settings = {one.name: one.value for one in topic.configs}
+        yield "topic created", {"topic": each.name, "partitions": count, "settings": settings}
+
+
+def _topics_deleted(request: Any, answer: Any) -> _Changes:
+    for each in _done(answer.responses):
+        yield "topic deleted", {"topic": each.name if each.name is not None else each.topic_id.hex()}
+
+
+def _partitions_created(request: Any, answer: Any) -> _Changes:
+    counts = {each.name: each.count for each in request.topics}
+    for each in _done(answer.results):
+        yield "partitions created", {"topic": each.name, "partitions": counts[each.name]}
+
+
+def _settings_replaced(request: Any, answer: Any) -> _Changes:
+    yield from _settings(request, answer, lambda each: each.value)
+
+
+def _settings_changed(request: Any, answer: Any) -> _Changes:
+    yield from _settings(request, answer, lambda each: {_OPERATIONS[each.config_operation]: each.value})
+
+
+def _settings(request: Any, answer: Any, told: Callable[[Any], object]) -> _Changes:
+    # Those of a change that was taken are settings of topics or throttles: none is secret.
+    wanted = {(each.resource_type, each.resource_name): each.configs for each in request.resources}
+    for each in _done(answer.responses):
+        configs = wanted[each.resource_type, each.resource_name]
+        resource = f"{_RESOURCES.get(each.resource_type, each.resource_type)}:{each.resource_name}"
+        yield "settings changed", {"resource": resource, "settings": {one.name: told(one) for one in configs}}
+
+
+def _reassigned(request: Any, answer: Any) -> _Changes:
+    wanted = {(topic.name, one.partition_index): one for topic in request.topics for one in topic.partitions}
+    if answer.error_code:
+        return
+    for topic in answer.responses:
+        for each in _done(topic.partitions):
+            replicas = wanted[topic.name, each.partition_index].replicas
+            event = "reassignment cancelled" if replicas is None else "reassignment begun"
+            yield event, {"partition": f"{topic.name}-{each.partition_index}", "replicas": replicas}
+
+
+def _leaders_elected(request: Any, answer: Any) -> _Changes:
+    kind = "unclean" if request.election_type == 1 else "preferred"
+    for topic in answer.replica_election_results:
+        for each in _done(topic.partition_result):
+            yield "leader elected", {"partition": f"{topic.topic}-{each.partition_id}", "election": kind}
+
+
+def _records_deleted(request: Any, answer: Any) -> _Changes:
+    for topic in answer.topics:
+        for each in _done(topic.partitions):
+            partition = f"{topic.name}-{each.partition_index}"
+            yield "records deleted", {"partition": partition, "log_start_offset": each.low_watermark}
+
+
+def _groups_deleted(request: Any, answer: Any) -> _Changes:
+    for each in _done(answer.results):
+        yield "group deleted", {"group": each.group_id}
+
+
+def _offsets_deleted(request: Any, answer: Any) -> _Changes:
+    if answer.error_code:
+        return
+    for topic in answer.topics:
+        for each in _done(topic.partitions):
+            partition = f"{topic.name}-{each.partition_index}"
+            yield "offsets deleted", {"group": request.group_id, "partition": partition}
+
+
+def _done(entries: Any) -> list[Any]:
+    return [each for each in entries if not each.error_code]
+
+
+ADMINISTRATIVE: Final[Mapping[int, Callable[[Any, Any], _Changes]]] = {
+    19: _topics_created,
+    20: _topics_deleted,
+    21: _records_deleted,
+    33: _settings_replaced,
+    37: _partitions_created,
+    42: _groups_deleted,
+    43: _leaders_elected,
+    44: _settings_changed,
+    45: _reassigned,
+    47: _offsets_deleted,
+}
+"""By API key."""
