@@ -26,3 +26,5 @@ class SteadyClock:
 
 stopwatch_s: Final = time.perf_counter
 """Seconds since an arbitrary moment, to measure durations."""
+processor_s: Final = time.thread_time
+"""Seconds of processor time that the calling thread has used."""

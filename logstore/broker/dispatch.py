@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.connection import Connection
 from logstore.broker.errors import MalformedMessage
 from logstore.broker.groups.requests import GroupRequest, GroupResponse, JoinGroupRequest, JoinGroupResponse
@@ -37,6 +34,7 @@ from logstore.broker.security.quota_store import Followed
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
 from logstore.broker.topic_creation import TopicCreation
+from logstore.broker.traffic import Traffic
 from logstore.broker.wire.apis import API_VERSIONS, APIS, Api, api_versions
 from logstore.broker.wire.codec import decoder
 from logstore.broker.wire.declarations import Struct
@@ -51,9 +49,6 @@ from logstore.replication.node import Node
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A", bound=Struct)
-
-BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of request times."""
 
 _LOOK_AGAIN_MS: Final = 10
 
@@ -197,51 +192,6 @@ class Call:
         """Close the connection because of a bug in the broker. Call it in an `except` block."""
         _log.exception("%r: %s", self, what)
         self.refuse("internal error")
-
-
-class Traffic:
-    """Counters of the requests and records of a broker. Belongs to the event loop's thread."""
-
-    def __init__(self) -> None:
-        self.errors: Counter[tuple[str, str]] = Counter()
-        """by request and Kafka's name of the error"""
-        self.bytes_in: Counter[str] = Counter()
-        """by topic: bytes of batches that clients produced"""
-        self.messages_in: Counter[str] = Counter()
-        """by topic: records in these batches"""
-        self.bytes_out: Counter[str] = Counter()
-        """by topic: bytes of batches that consumers fetched"""
-        self.replication_bytes_out = 0
-        self._times: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
-
-    def forget(self, topics: Iterable[str]) -> None:
-        """Drop the counters of deleted topics, as Kafka does."""
-        for topic in topics:
-            for counter in (self.bytes_in, self.messages_in, self.bytes_out):
-                counter.pop(topic, None)
-
-    def timing(self, request: str) -> Callable[[], None]:
-        """Start a timer; call the result when the request has been answered.
-
-        The loop's clock will not do: uvloop's counts whole milliseconds, and most requests take less than
-        one.
-        """
-        started_s = stopwatch_s()
-        return lambda: self.answered(request, stopwatch_s() - started_s)
-
-    def answered(self, request: str, seconds: float) -> None:
-        """Count a request, answered `seconds` after its last byte arrived."""
-        buckets = self._times.get(request)
-        if buckets is None:
-            buckets = self._times[request] = [0] * (len(BOUNDS_S) + 1)
-        buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self._seconds[request] = self._seconds.get(request, 0.0) + seconds
-
-    def times(self) -> Iterator[tuple[str, list[int], float]]:
-        """Yield each request's name, its count in each bucket (the last: above all bounds), total seconds."""
-        for request, buckets in sorted(self._times.items()):
-            yield request, buckets, self._seconds[request]
 
 
 class Services:

@@ -9,9 +9,10 @@ Counting costs an addition or two a request. Metric families and their text are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import cache
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -21,21 +22,24 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.process_collector import ProcessCollector
 
-from logstore.broker.dispatch import BOUNDS_S, Traffic
+from logstore.broker.group_metrics import of_groups
 from logstore.broker.groups.coordinator import Coordinator
-from logstore.broker.groups.group import State
 from logstore.broker.http import Page
+from logstore.broker.metric_families import counters, gauge, gauges
 from logstore.broker.pauses import PauseReport
 from logstore.broker.security.audit import AuditState
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.quotas import Kind
 from logstore.broker.server import Descriptors
+from logstore.broker.traffic import BOUNDS_S, Traffic
 from logstore.log.log import Log
 from logstore.replication.healing import failed_partitions
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
+from logstore.replication.partition import Partition
 from logstore.replication.receipts import at_risk
 from logstore.replication.state_change import Side, StateChange
 
@@ -73,7 +77,7 @@ class Watched:
 
 
 def _of_logins(logins: LoginCounts, failed_handshakes: int) -> Iterator[Metric]:
-    yield from _counters(
+    yield from counters(
         "kafka_server_socketservermetrics_",
         ("successful_authentication", "Logins by SASL", logins.successful),
         ("failed_authentication", "Failed logins by SASL", logins.failed),
@@ -118,10 +122,10 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         watched = self._watched
         yield from _of_traffic(watched.traffic)
-        yield _gauge(
+        yield gauge(
             "kafka_server_socketservermetrics_connection_count", "Open connections", watched.connections
         )
-        yield from _counters(
+        yield from counters(
             "",
             (
                 "kafka_server_socketservermetrics_connections_refused",
@@ -134,13 +138,13 @@ class _Collector:
         if watched.limiter is not None:
             yield from _of_quotas(watched.limiter)
         if (audit := watched.audit) is not None:
-            yield from _counters(
+            yield from counters(
                 "logstore_audit_",
                 ("lines", "Lines of the audit log", audit.lines),
                 ("failed_lines", "Lines that the audit file did not take", audit.failed),
             )
-            yield _gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
-        yield from _counters(
+            yield gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
+        yield from counters(
             "kafka_controller_controllerstats_",
             ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),
             ("uncleanleaderelections", "Leaders elected from outside the ISR", watched.elections.unclean),
@@ -154,10 +158,17 @@ class _Collector:
             yield from _of_controller(node)
             yield from _of_logs(node)
         if (groups := watched.groups) is not None:
-            yield from _of_groups(groups)
+            yield from of_groups(groups, watched.node)
+        yield from _process().collect()
 
     def describe(self) -> list[Metric]:
         return []
+
+
+@cache
+def _process() -> ProcessCollector:
+    """Return what reads `process_*` of this process from /proc; elsewhere it yields nothing."""
+    return ProcessCollector(registry=None)
 
 
 def page(watched: Watched) -> Page:
@@ -168,22 +179,6 @@ def page(watched: Watched) -> Page:
 
 
 # --- families -----------------------------------------------------------------------------------
-
-
-_Row: TypeAlias = tuple[str, str, float]
-"""Name without its prefix, help text, value."""
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _gauges(prefix: str, *rows: _Row) -> Iterator[Metric]:
-    return (_gauge(prefix + name, text, value) for name, text, value in rows)
-
-
-def _counters(prefix: str, *rows: _Row) -> Iterator[Metric]:
-    return (CounterMetricFamily(prefix + name, text, value=value) for name, text, value in rows)
 
 
 def _by_topic(name: str, text: str, counts: Mapping[str, int]) -> Metric:
@@ -215,13 +210,19 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     yield _by_topic("bytesin", "Bytes that clients produced", traffic.bytes_in)
     yield _by_topic("messagesin", "Records that clients produced", traffic.messages_in)
     yield _by_topic("bytesout", "Bytes that consumers fetched", traffic.bytes_out)
+    yield _by_topic("totalproducerequests", "Partitions in produce requests", traffic.produces)
+    yield _by_topic(
+        "failedproducerequests", "Those that failed for no routine reason", traffic.failed_produces
+    )
+    yield _by_topic("totalfetchrequests", "Partitions in answers to fetches", traffic.fetches)
+    yield _by_topic("failedfetchrequests", "Those that failed for no routine reason", traffic.failed_fetches)
     replicated = ("replicationbytesout", "Bytes that followers fetched", traffic.replication_bytes_out)
-    yield from _counters("kafka_server_brokertopicmetrics_", replicated)
+    yield from counters("kafka_server_brokertopicmetrics_", replicated)
 
 
 def _of_pauses(pauses: PauseReport) -> Iterator[Metric]:
     prefix = "logstore_eventloop_"
-    yield from _gauges(
+    yield from gauges(
         prefix,
         ("pause_max_seconds", "Longest pause of the event loop since the start", pauses.longest_s),
         (
@@ -231,28 +232,31 @@ def _of_pauses(pauses: PauseReport) -> Iterator[Metric]:
         ),
         ("turn_max_seconds", "Longest turn of the engine since the start", pauses.longest_turn_s),
     )
+    idle = "Share of the last minute in which the event loop's thread used no processor"
+    yield gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", idle, pauses.idle)
+    yield gauge("kafka_network_socketserver_networkprocessoravgidle_percent", idle, pauses.idle)
     over = ("pauses_over_bound", "Pauses longer than event.loop.pause.warn.ms", pauses.over_bound)
-    yield from _counters(prefix, over)
+    yield from counters(prefix, over)
 
 
 def _of_descriptors(descriptors: Descriptors) -> Iterator[Metric]:
     prefix = "logstore_descriptors_"
     if descriptors.open is not None:
-        yield _gauge(prefix + "open", "Open file descriptors", descriptors.open)
-    yield from _gauges(
+        yield gauge(prefix + "open", "Open file descriptors", descriptors.open)
+    yield from gauges(
         prefix,
         ("limit", "Limit of open files of the process", descriptors.limit),
         ("held_back", "Descriptors that connections leave to files", descriptors.held_back),
     )
     pauses = ("accept_pauses", "Pauses of accepting for want of descriptors", descriptors.accept_pauses)
-    yield from _counters(prefix, pauses)
+    yield from counters(prefix, pauses)
 
 
 def _of_replicas(node: Node) -> Iterator[Metric]:
-    replicas, counters = node.replicas, node.replicas.counters
+    replicas, counted = node.replicas, node.replicas.counters
     partitions = replicas.partitions.values()
     prefix = "kafka_server_replicamanager_"
-    yield from _gauges(
+    yield from gauges(
         prefix,
         ("partitioncount", "Replicas on this broker", len(partitions)),
         ("leadercount", "Partitions that this broker leads", sum(each.is_leader for each in partitions)),
@@ -289,40 +293,67 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ),
         ("delayedoperations", "Waiting requests", replicas.waiting.count),
     )
-    replicated = ("replicationbytesin", "Bytes fetched from leaders", counters.replicated_bytes)
-    yield from _counters("kafka_server_brokertopicmetrics_", replicated)
-    yield from _counters(
+    replicated = ("replicationbytesin", "Bytes fetched from leaders", counted.replicated_bytes)
+    yield from counters("kafka_server_brokertopicmetrics_", replicated)
+    yield from counters(
         prefix,
-        ("isrshrinks", "Replicas removed from an ISR", counters.isr_shrinks),
-        ("isrexpands", "Replicas added to an ISR", counters.isr_expands),
-        ("leaderelectionswon", "Leaderships that this broker took over", counters.elections_won),
+        ("isrshrinks", "Replicas removed from an ISR", counted.isr_shrinks),
+        ("isrexpands", "Replicas added to an ISR", counted.isr_expands),
+        ("leaderelectionswon", "Leaderships that this broker took over", counted.elections_won),
         ("damagesfound", "Damaged segments found since the start", replicas.damaged.found_total),
         ("damageshealed", "Damaged segments mended from other replicas", replicas.damaged.healed_total),
         ("filesrebuilt", "Derived files rebuilt because they differed", replicas.damaged.rebuilt_total),
-        ("truncations", "Truncations by followers", counters.truncations),
-        ("recordstruncated", "Records truncated by followers", counters.records_truncated),
+        ("truncations", "Truncations by followers", counted.truncations),
+        ("recordstruncated", "Records truncated by followers", counted.records_truncated),
         (
             "truncationsbelowhighwatermark",
             "Truncations of committed records, after unclean elections or lost disks",
-            counters.truncations_below_high_watermark,
+            counted.truncations_below_high_watermark,
         ),
     )
-    sessions = replicas.waiting.sessions
-    yield from _gauges(
+    behind = GaugeMetricFamily(
+        "kafka_server_replicafetchermanager_maxlag",
+        "Records by which the slowest follower of a partition led here is behind",
+        labels=["clientId"],
+    )
+    behind.add_metric(["Replica"], max((_behind(each) for each in partitions if each.is_leader), default=0))
+    yield behind
+    waiting = replicas.waiting
+    sizes = GaugeMetricFamily(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "Waiting requests",
+        labels=["delayedOperation"],
+    )
+    for kind, purgatory in (
+        ("Produce", waiting.produces),
+        ("Fetch", waiting.fetches),
+        ("DeleteRecords", waiting.deletions),
+    ):
+        sizes.add_metric([kind], purgatory.delayed)
+    yield sizes
+    sessions = waiting.sessions
+    yield from gauges(
         "kafka_server_fetchsessioncache_",
         ("numincrementalfetchsessions", "Fetch sessions", len(sessions)),
         ("numincrementalfetchpartitionscached", "Partitions in fetch sessions", sessions.partitions),
     )
     evicted = ("incrementalfetchsessionevictions", "Fetch sessions replaced by others", sessions.evictions)
-    yield from _counters("kafka_server_fetchsessioncache_", evicted)
+    yield from counters("kafka_server_fetchsessioncache_", evicted)
     state = 3 if node.broker_epoch >= 0 else 1
-    yield _gauge("kafka_server_kafkaserver_brokerstate", "3 if registered, else 1", state)
+    yield gauge("kafka_server_kafkaserver_brokerstate", "3 if registered, else 1", state)
+
+
+def _behind(partition: Partition) -> int:
+    """Return by how many records the slowest follower is behind; all of them until it has fetched."""
+    log = partition.log
+    ends = (each.log_end_offset for each in partition.remote_replicas.values())
+    return log.log_end_offset - max(min(ends, default=log.log_end_offset), log.log_start_offset)
 
 
 def _of_controller(node: Node) -> Iterator[Metric]:
     prefix = "kafka_controller_kafkacontroller_"
     context = node.controller.context
-    yield _gauge(prefix + "activecontrollercount", "1 on the controller", int(context is not None))
+    yield gauge(prefix + "activecontrollercount", "1 on the controller", int(context is not None))
     if context is None:
         return
     leaders = {each: known.state.leader for each, known in context.states.items()}
@@ -330,7 +361,7 @@ def _of_controller(node: Node) -> Iterator[Metric]:
     not_preferred = sum(
         leaders.get(each, replicas[0]) != replicas[0] for each, replicas in context.replicas.items()
     )
-    yield from _gauges(
+    yield from gauges(
         prefix,
         ("offlinepartitionscount", "Partitions without a leader", without_leader),
         ("preferredreplicaimbalancecount", "Partitions not led by their preferred replica", not_preferred),
@@ -353,26 +384,34 @@ def _of_logs(node: Node) -> Iterator[Metric]:
         for (topic, partition), log in logs:
             family.add_metric([topic, str(partition)], value(log))
         yield family
-    failed = len(node.logs.offline_dirs)
-    yield _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log dirs", failed)
-    full = len(node.replicas.full_dirs.since_ms)
-    yield _gauge("kafka_log_logmanager_fulllogdirectorycount", "Log dirs without room for an append", full)
-
-
-def _of_groups(groups: Coordinator) -> Iterator[Metric]:
-    states = groups.states
-    yield from _gauges(
-        "kafka_coordinator_group_groupmetadatamanager_",
-        ("numgroups", "Groups that this broker coordinates", states.total()),
-        *(
-            (f"numgroups{each.value.lower()}", f"Groups in state {each.value}", states[each])
-            for each in State
-        ),
-        ("memory_bytes", "Memory of the members of these groups", groups.memory),
-        ("numoffsets", "Committed offsets of these groups", groups.committed_offsets),
-        (
-            "loadingpartitions",
-            "Led partitions of __consumer_offsets with groups that are not served",
-            groups.loading,
-        ),
+    ends = GaugeMetricFamily(
+        "kafka_topic_partition_current_offset",
+        "High watermark of a partition that this broker leads",
+        labels=["topic", "partition"],
     )
+    for (topic, partition), replica in sorted(node.replicas.partitions.items()):
+        if replica.is_leader:
+            ends.add_metric([topic, str(partition)], replica.log.high_watermark)
+    yield ends
+    yield from _of_log_dirs(node)
+    failed = len(node.logs.offline_dirs)
+    yield gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log dirs", failed)
+    full = len(node.replicas.full_dirs.since_ms)
+    yield gauge("kafka_log_logmanager_fulllogdirectorycount", "Log dirs without room for an append", full)
+
+
+def _of_log_dirs(node: Node) -> Iterator[Metric]:
+    free = GaugeMetricFamily(
+        "logstore_logdir_free_bytes", "Free bytes of the log dir's file system", labels=["logdir"]
+    )
+    size = GaugeMetricFamily(
+        "logstore_logdir_size_bytes", "Bytes of the logs in a log dir", labels=["logdir"]
+    )
+    held = Counter[str]()
+    for log in node.logs.logs().values():
+        held[log.partition.directory.rpartition("/")[0]] += log.size
+    for path in node.logs.log_dirs:
+        if path not in node.logs.offline_dirs:
+            free.add_metric([path], node.logs.free(path))
+            size.add_metric([path], held[path])
+    yield from (free, size)

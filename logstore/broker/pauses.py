@@ -1,10 +1,13 @@
-"""How long the event loop was blocked, and by what. Pure: time is an argument, in seconds of one clock.
+"""How the event loop spends its time: pauses with their causes, and idleness. Pure: time is an argument.
 
-Two measures, because neither sees everything:
+Times are seconds of one clock. Two measures of a pause, because neither sees everything:
 
 * A wake-up of the loop that ran turns of the engine is timed from its first turn to the loop's next round.
 * A beat that fires late was held up by anything at all: decoding, a group's work, garbage collection, a
   stopped process. It misses at most `BEAT_S` of such a pause.
+
+Idle is the time in which the loop's thread uses no processor. It also is idle while it waits for a disk or
+for its turn on a processor; pauses tell of these.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class PauseReport(NamedTuple):
     over_bound: int
     longest_turn_s: float
     longest_turn: str
+    idle: float = 1.0
+    """The share of the last minute in which the loop's thread used no processor, 0 to 1."""
 
     @property
     def is_slow(self) -> bool:
@@ -55,6 +60,24 @@ class Pauses:
         """The end of the last pause: the beat that it made late does not count it again."""
         self._recent: deque[tuple[float, float]] = deque()
         """End and length of the pauses of the last minute that no later one exceeds; lengths fall."""
+        self._spent: deque[tuple[float, float]] = deque()
+        """Time and processor time, a second apart, from a minute ago on; the last is the newest."""
+
+    def beat(self, processor_s: float, now_s: float) -> None:
+        """Take note of the processor time that the loop's thread has used until `now_s`."""
+        spent = self._spent
+        if len(spent) > 1 and spent[-1][0] - spent[-2][0] < 1.0:
+            spent.pop()
+        spent.append((now_s, processor_s))
+        while len(spent) > 2 and spent[1][0] <= now_s - _MINUTE_S:
+            spent.popleft()
+
+    @property
+    def _idle(self) -> float:
+        if len(self._spent) < 2:
+            return 1.0
+        (began_s, before_s), (ended_s, after_s) = self._spent[0], self._spent[-1]
+        return 1.0 - min((after_s - before_s) / (ended_s - began_s), 1.0) if ended_s > began_s else 1.0
 
     def turn(self, seconds: float, what: Callable[[], str]) -> None:
         """Take note of a turn of the engine; `what` names it if that is needed."""
@@ -102,6 +125,7 @@ class Pauses:
             self._over_bound,
             self._longest_turn_s,
             self._longest_turn,
+            self._idle,
         )
 
 

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
-from logstore.broker.clock import stopwatch_s
+from logstore.broker.clock import processor_s, stopwatch_s
 from logstore.broker.limits import Limits
 from logstore.broker.links import is_of_broker
 from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, describe
@@ -383,6 +383,7 @@ class Runtime:
         self._doubts()
         now_s = stopwatch_s()
         self.pauses.blocked(now_s - self._beat_due_s, now_s)
+        self.pauses.beat(processor_s(), now_s)
         delay_s = min(self._longest_gap_ms / 4000, BEAT_S)
         self._beat_due_s = now_s + delay_s
         self._heartbeat = self._loop.call_later(delay_s, self._beat)

@@ -12,11 +12,11 @@ from http import HTTPStatus
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logstore.broker.dispatch import BOUNDS_S
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page
 from logstore.broker.limits import Address
 from logstore.broker.metrics import Watched, page
+from logstore.broker.traffic import BOUNDS_S
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import Side, StateChange

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from heapq import heappop
 from typing import Final, assert_never
 from uuid import UUID
@@ -35,6 +35,7 @@ from logstore.broker.groups.group import State
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.members import size_of
 from logstore.broker.groups.offset_requests import GENERATION_ERRORS
+from logstore.broker.groups.offsets import Offsets
 from logstore.broker.groups.records import encode_group, encode_group_key, fits
 from logstore.broker.groups.requests import (
     NO_MEMBER_ID,
@@ -395,6 +396,11 @@ class Coordinator:
     def committed_offsets(self) -> int:
         """The number of committed offsets: partitions, counted for each group."""
         return sum(len(entry.offsets.partitions) for entry in self._served.entries.values())
+
+    def groups(self) -> Iterator[tuple[str, int, Offsets]]:
+        """Yield each group that is served: its id, its number of members, its offsets."""
+        for group_id, entry in self._served.entries.items():
+            yield group_id, len(entry.group.members), entry.offsets
 
     @property
     def loading(self) -> int:

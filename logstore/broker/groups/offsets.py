@@ -56,6 +56,16 @@ class Offsets:
         open_ones = (each for staged in self._by_producer.values() for each in staged)
         return list(dict.fromkeys((*self._committed, *self._pending, *open_ones)))
 
+    @property
+    def committed(self) -> list[tuple[TopicPartition, int]]:
+        """All partitions with a committed offset, and that offset."""
+        return [(each, committed.value.offset) for each, committed in self._committed.items()]
+
+    @property
+    def count(self) -> int:
+        """The number of committed offsets."""
+        return len(self._committed)
+
     def get(self, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
         found = self._committed.get(topic_partition)
         return found.value if found is not None else None

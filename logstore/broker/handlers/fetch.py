@@ -173,15 +173,16 @@ def _news(body: t.FetchRequest, answer: FetchResponse) -> t.FetchResponse:
 
 
 def _count(body: t.FetchRequest, services: Services, answer: FetchResponse) -> None:
-    traffic = services.traffic
+    traffic, known = services.traffic, services.metadata.topic_ids
     is_follower = body.replica_state is not None or body.replica_id >= 0
     for topic_partition, result in answer.partitions.items():
-        if result.error is not ErrorCode.NONE:
-            traffic.errors["Fetch", result.error.name] += 1
-        elif is_follower:
-            traffic.replication_bytes_out += len(result.records)
-        elif len(result.records):
-            traffic.bytes_out[topic_partition.topic] += len(result.records)
+        traffic.fetched(
+            topic_partition.topic,
+            result.error,
+            len(result.records),
+            is_follower=is_follower,
+            is_known=topic_partition.topic in known,
+        )
 
 
 def _result(results: Mapping[TopicPartition, FetchResult], name: str | None, index: int) -> FetchResult:

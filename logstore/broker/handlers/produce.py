@@ -11,13 +11,14 @@ level that acks=all reached.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from struct import Struct
 from typing import Final, TypeAlias
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.handlers.metadata import INTERNAL_TOPICS
 from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.traffic import RECORD_COUNT
 from logstore.broker.translation import level_to_wire
 from logstore.broker.wire import types as t
 from logstore.config import LogConfig
@@ -33,7 +34,6 @@ Checked: TypeAlias = dict[TopicPartition, CheckedBatch | ProduceResult]
 _KNOWS_ZSTD: Final = 7
 _ATTRIBUTES_AT: Final = 22
 """Position of the low byte of a batch's attributes. The log checks that a partition has one batch."""
-_RECORD_COUNT: Final = Struct(">57xi")
 _CODECS, _TRANSACTIONAL = 0x07, 0x10
 BYTES_IN_LINE: Final = 1 << 20
 """A batch that inflates to more is validated in a thread."""
@@ -97,7 +97,7 @@ def _check_small(
     large = {}
     for topic_partition, data in records.items():
         codec = len(data) > _ATTRIBUTES_AT and data[_ATTRIBUTES_AT] & _CODECS
-        count = _RECORD_COUNT.unpack_from(data)[0] if len(data) >= _RECORD_COUNT.size else 0
+        count = RECORD_COUNT.unpack_from(data)[0] if len(data) >= RECORD_COUNT.size else 0
         if not codec and count <= RECORDS_IN_LINE:
             continue
         partition = services.node.replicas.partitions.get(topic_partition)
@@ -145,9 +145,22 @@ def _append(
     elif not records:
         call.answer(_response(call, body, services, refused, ProduceResponse({})))
     else:
+        if body.acks == 0:
+            call.on_answer = partial(_count_unanswered, body, services, call.on_answer)
         services.ask(call, request, partial(_response, call, body, services, refused))
         if not call.is_done:
             call.connection.take_next()
+
+
+def _count_unanswered(
+    body: t.ProduceRequest, services: Services, on_answer: Callable[[], None] | None
+) -> None:
+    """Count a request with acks=0, whose every batch has been appended: a failure refuses the call."""
+    for topic in body.topic_data:
+        for partition in topic.partition_data:
+            services.traffic.produced(topic.name, ErrorCode.NONE, partition.records)
+    if on_answer is not None:
+        on_answer()
 
 
 def _response(
@@ -164,14 +177,11 @@ def _response(
     for topic in body.topic_data:
         answers = t.ProduceResponseTopicProduceResponse(name=topic.name)
         response.responses.append(answers)
+        is_known = topic.name in services.metadata.topic_ids
         for partition in topic.partition_data:
             result = results[TopicPartition(topic.name, partition.index)]
             answers.partition_responses.append(_partition(partition.index, result, body))
-            if result.error is not ErrorCode.NONE:
-                traffic.errors["Produce", result.error.name] += 1
-            elif partition.records is not None:
-                traffic.bytes_in[topic.name] += len(partition.records)
-                traffic.messages_in[topic.name] += _RECORD_COUNT.unpack_from(partition.records)[0]
+            traffic.produced(topic.name, result.error, partition.records, is_known=is_known)
     return response
 
 
