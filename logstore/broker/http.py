@@ -1,7 +1,7 @@
 """A broker's HTTP port: `/metrics`, `/healthz`, `/livez`.
 
 Served by threads of the standard library's server, so that a request is answered even while the broker's
-event loop is blocked; the answer then reports that. Pages are made on the loop.
+event loop is blocked; the answer then reports that. What a page tells is gathered on the loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import Spares
@@ -36,7 +36,8 @@ class Page(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-Route = Callable[[], Page]
+Route: TypeAlias = Callable[[], Page | Callable[[], Page]]
+"""Makes a page on the loop; or gathers what is in it there, and returns what makes it in a thread."""
 
 
 class HttpServer:
@@ -56,7 +57,7 @@ class HttpServer:
             if route is None:
                 known = ", ".join(sorted(routes)).encode()
                 return Page(b"not found; known paths: " + known + b"\n", "text/plain", HTTPStatus.NOT_FOUND)
-            answer: concurrent.futures.Future[Page] = concurrent.futures.Future()
+            answer: concurrent.futures.Future[Page | Callable[[], Page]] = concurrent.futures.Future()
 
             def read() -> None:
                 try:
@@ -66,7 +67,8 @@ class HttpServer:
 
             try:
                 loop.call_soon_threadsafe(read)
-                return answer.result(patience_s)
+                found = answer.result(patience_s)
+                return found if isinstance(found, Page) else found()
             except (TimeoutError, RuntimeError):
                 late = b'{"alive":false,"why":"the event loop is blocked"}\n'
                 return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)

@@ -3,14 +3,15 @@
     kafka_server_replicamanager_underreplicatedpartitions      read from the engine at each scrape
     kafka_network_requestmetrics_requests_total{request=…}     counted with each request (`Traffic`)
 
-Counting costs an addition or two a request. Metric families and their text are made at a scrape.
+Counting costs an addition or two a request. Metric families are made at a scrape, on the event loop; their
+text is made by the thread that answers.
 `docs/operators.md` lists all names.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -115,54 +116,57 @@ def _of_quotas(limiter: Limiter) -> Iterator[Metric]:
     yield from (throttled, seconds)
 
 
-class _Collector:
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
+class _Gathered:
+    """What a scrape has read: a collector, as the library calls it."""
 
-    def collect(self) -> Iterator[Metric]:
-        watched = self._watched
-        yield from _of_traffic(watched.traffic)
-        yield gauge(
-            "kafka_server_socketservermetrics_connection_count", "Open connections", watched.connections
-        )
-        yield from counters(
-            "",
-            (
-                "kafka_server_socketservermetrics_connections_refused",
-                "Connections refused because there were too many",
-                watched.refused_connections,
-            ),
-        )
-        if watched.logins is not None:
-            yield from _of_logins(watched.logins, watched.failed_handshakes)
-        if watched.limiter is not None:
-            yield from _of_quotas(watched.limiter)
-        if (audit := watched.audit) is not None:
-            yield from counters(
-                "logstore_audit_",
-                ("lines", "Lines of the audit log", audit.lines),
-                ("failed_lines", "Lines that the audit file did not take", audit.failed),
-            )
-            yield gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
-        yield from counters(
-            "kafka_controller_controllerstats_",
-            ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),
-            ("uncleanleaderelections", "Leaders elected from outside the ISR", watched.elections.unclean),
-        )
-        if watched.pauses is not None:
-            yield from _of_pauses(watched.pauses)
-        if watched.descriptors is not None:
-            yield from _of_descriptors(watched.descriptors)
-        if (node := watched.node) is not None:
-            yield from _of_replicas(node)
-            yield from _of_controller(node)
-            yield from _of_logs(node)
-        if (groups := watched.groups) is not None:
-            yield from of_groups(groups, watched.node)
-        yield from _process().collect()
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
 
-    def describe(self) -> list[Metric]:
-        return []
+    def collect(self) -> Sequence[Metric]:
+        return self._families
+
+    def describe(self) -> Sequence[Metric]:
+        return ()
+
+
+def _families(watched: Watched) -> Iterator[Metric]:
+    yield from _of_traffic(watched.traffic)
+    yield gauge("kafka_server_socketservermetrics_connection_count", "Open connections", watched.connections)
+    yield from counters(
+        "",
+        (
+            "kafka_server_socketservermetrics_connections_refused",
+            "Connections refused because there were too many",
+            watched.refused_connections,
+        ),
+    )
+    if watched.logins is not None:
+        yield from _of_logins(watched.logins, watched.failed_handshakes)
+    if watched.limiter is not None:
+        yield from _of_quotas(watched.limiter)
+    if (audit := watched.audit) is not None:
+        yield from counters(
+            "logstore_audit_",
+            ("lines", "Lines of the audit log", audit.lines),
+            ("failed_lines", "Lines that the audit file did not take", audit.failed),
+        )
+        yield gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
+    yield from counters(
+        "kafka_controller_controllerstats_",
+        ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),
+        ("uncleanleaderelections", "Leaders elected from outside the ISR", watched.elections.unclean),
+    )
+    if watched.pauses is not None:
+        yield from _of_pauses(watched.pauses)
+    if watched.descriptors is not None:
+        yield from _of_descriptors(watched.descriptors)
+    if (node := watched.node) is not None:
+        yield from _of_replicas(node)
+        yield from _of_controller(node)
+        yield from _of_logs(node)
+    if (groups := watched.groups) is not None:
+        yield from of_groups(groups, watched.node)
+    yield from _process().collect()
 
 
 @cache
@@ -171,11 +175,19 @@ def _process() -> ProcessCollector:
     return ProcessCollector(registry=None)
 
 
+def gather(watched: Watched) -> Callable[[], Page]:
+    """Read the metrics; the result makes their text for Prometheus, on any thread.
+
+    The text takes three quarters of the time, so the event loop should not make it.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Gathered(tuple(_families(watched))))
+    return lambda: Page(generate_latest(registry), CONTENT_TYPE_LATEST)
+
+
 def page(watched: Watched) -> Page:
     """Return the text for Prometheus."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(watched))
-    return Page(generate_latest(registry), CONTENT_TYPE_LATEST)
+    return gather(watched)()
 
 
 # --- families -----------------------------------------------------------------------------------

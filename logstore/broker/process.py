@@ -14,7 +14,7 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ from logstore.broker.loop import (
     survive_broken_pipes,
 )
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
-from logstore.broker.metrics import Elections, Watched, page
+from logstore.broker.metrics import Elections, Watched, gather
 from logstore.broker.pauses import PauseReport
 from logstore.broker.security.audit import AuditState
 from logstore.broker.security.config import refuse_open
@@ -162,13 +162,13 @@ class _Served:
     def audit(self) -> AuditState | None:
         return self.broker.services.audit.state if self.broker is not None else None
 
-    def metrics(self) -> Page:
+    def metrics(self) -> Callable[[], Page]:
         broker = self.broker
         if broker is None:
-            return page(Watched(elections=self.elections))
+            return gather(Watched(elections=self.elections))
         services, server = broker.services, broker.server
         coordinator, connections = services.groups.coordinator, len(server.connections)
-        return page(
+        return gather(
             Watched(
                 self.node,
                 services.traffic,
