@@ -36,6 +36,7 @@ try:
         cluster,
         compare_replicas,
         compat,
+        completion,
         cursors,
         demo,
         diff,
@@ -109,6 +110,7 @@ for verb in (
     serve.serve,
     serve.metadata_store,
     certs.certs,
+    completion.completion,
 ):
     app.command()(verb)
 app.command(context_settings=handed_on.ANYTHING)(handed_on.pipeline)
@@ -164,6 +166,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Run the process; it ends quietly when the reader of its output has exited, like any filter."""
+    completion.prepare()
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):

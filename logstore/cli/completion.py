@@ -1,0 +1,45 @@
+"""`logstore completion SHELL`: what a shell needs to complete verbs, options and file names.
+
+The shell then calls `logstore` with `_LOGSTORE_COMPLETE` set, at each Tab; typer answers.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+ASKED = "_LOGSTORE_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
+
+
+class Shell(StrEnum):
+    """The shells that are served."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+) -> int:
+    """Print a script that makes a shell complete this command's verbs and options.
+
+    Write it where the shell looks: ~/.local/share/bash-completion/completions/logstore for bash, _logstore in a
+    directory of $fpath for zsh, ~/.config/fish/completions/logstore.fish for fish.
+    """
+    from typer.completion import get_completion_script
+
+    print(get_completion_script(prog_name="logstore", complete_var=ASKED, shell=shell.value))
+    return 0
+
+
+def prepare() -> None:
+    """Let typer answer if a shell asks for completions: the command line is then not run."""
+    if ASKED in os.environ:
+        from typer.completion import completion_init
+
+        completion_init()
