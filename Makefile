@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop kill9 model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop kill9 model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas watching zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -121,6 +121,10 @@ faults: setup ## Fail every disk call in every way
 interop: setup ## Run three Kafka clients against our brokers, hand directories to Kafka and back; ONLY=groups for a part
 	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
+
+watching: setup ## Check the alert rules with Debian's Prometheus, and let it scrape a broker
+	.ci/parts prometheus
+	$(BIN)/python -m pytest tests/deploy -m interop -p no:xdist -p no:benchmark
 
 quotas: setup ## Hold two producers to their byte rates for a minute, beside a third without a quota
 	$(BIN)/python -m pytest tests/broker/security/test_quotas_with_clients.py -m slow -p no:benchmark

@@ -31,7 +31,7 @@ def completion(
     Write it where the shell looks: ~/.local/share/bash-completion/completions/logstore for bash, _logstore in a
     directory of $fpath for zsh, ~/.config/fish/completions/logstore.fish for fish.
     """
-    from typer.completion import get_completion_script
+    from typer._completion_shared import get_completion_script
 
     print(get_completion_script(prog_name="logstore", complete_var=ASKED, shell=shell.value))
     return 0
@@ -40,6 +40,6 @@ def completion(
 def prepare() -> None:
     """Let typer answer if a shell asks for completions: the command line is then not run."""
     if ASKED in os.environ:
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()

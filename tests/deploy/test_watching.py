@@ -1,0 +1,250 @@
+"""The alert rules and the dashboard: they ask for what brokers export, and alerts fire when they should."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+from logstore.broker.blocking import BlockingClient
+from logstore.broker.limits import Address
+from tests.deploy.serving import DEPLOY, ROOT, served
+from tests.zookeeper import eventually, free_port
+
+RULES = DEPLOY / "prometheus" / "alerts.yml"
+DASHBOARD = DEPLOY / "grafana" / "logstore.json"
+_NAME = re.compile(r"(?<![\w:./$\"])(?:kafka|logstore|process)_\w+")
+
+
+def asked_for(text: str) -> set[str]:
+    """The metrics in an expression, or in a whole file of rules."""
+    return set(_NAME.findall(text))
+
+
+def expressions(part: Any) -> list[str]:
+    """Every query of a dashboard."""
+    if isinstance(part, dict):
+        own = [part[key] for key in ("expr", "query") if isinstance(part.get(key), str)]
+        return own + [each for value in part.values() for each in expressions(value)]
+    return [each for value in part for each in expressions(value)] if isinstance(part, list) else []
+
+
+def exported(page: str) -> set[str]:
+    """The names that can be asked for, with those of families that have no sample yet."""
+    names = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE):
+        suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        names |= {name + suffix for suffix in suffixes}
+    return names
+
+
+def test_a_broker_exports_what_rules_and_dashboard_ask_for(tmp_path: Path) -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    queries = expressions(dashboard)
+    wanted = asked_for(RULES.read_text()) | {name for each in queries for name in asked_for(each)}
+    assert len(wanted) > 40
+    assert len(queries) > 40
+    with served(tmp_path) as broker, urlopen(f"http://{broker['http']}/metrics", timeout=30) as page:
+        there = exported(page.read().decode())
+    assert wanted - there == set()
+    # What the dashboard takes from the rules is recorded there.
+    recorded = set(re.findall(r"- record: (\S+)", RULES.read_text()))
+    assert {each for query in queries for each in re.findall(r"cluster:\w+", query)} == recorded
+
+
+def test_a_name_that_nobody_exports_is_noticed() -> None:
+    assert asked_for('rate(kafka_made_up_total{topic="x"}[5m]) > process_x') == {
+        "kafka_made_up_total",
+        "process_x",
+    }
+    assert asked_for("cluster:logstore_lag, `logstore.audit`") == set()
+
+
+def test_panels_have_their_own_places() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({each["id"] for each in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for each in panels:
+        at = each["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, each["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+# --- with Prometheus itself -----------------------------------------------------------------------
+
+NORMAL = {
+    "up": 1,
+    "kafka_controller_kafkacontroller_activecontrollercount": 1,
+    "kafka_controller_kafkacontroller_offlinepartitionscount": 0,
+    "kafka_controller_controllerstats_uncleanleaderelections_total": 0,
+    "kafka_server_replicamanager_underminisrpartitioncount": 0,
+    "kafka_server_replicamanager_underreplicatedpartitions": 0,
+    "kafka_server_replicamanager_damagedpartitionscount": 0,
+    "kafka_server_replicamanager_damagesfound_total": 0,
+    "kafka_server_replicamanager_failedpartitionscount": 0,
+    "kafka_server_replicamanager_truncationsbelowhighwatermark_total": 0,
+    "kafka_server_replicamanager_recordsatrisk": 20_000,
+    "kafka_log_logmanager_offlinelogdirectorycount": 0,
+    "kafka_log_logmanager_fulllogdirectorycount": 0,
+    'logstore_logdir_free_bytes{logdir="/d"}': 600_000_000_000,
+    'logstore_logdir_size_bytes{logdir="/d"}': 400_000_000_000,
+    "logstore_eventloop_pauses_over_bound_total": 0,
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": 0.6,
+    'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="t"}': 0,
+    'kafka_server_brokertopicmetrics_failedfetchrequests_total{topic="t"}': 0,
+    "kafka_server_socketservermetrics_failed_authentication_total": 0,
+    "kafka_server_socketservermetrics_failed_tls_handshakes_total": 0,
+    "process_open_fds": 300,
+    "process_max_fds": 1024,
+    "kafka_coordinator_group_groupmetadatamanager_loadingpartitions": 0,
+    'kafka_topic_partition_current_offset{topic="t",partition="0"}': "100+10x{n}",
+    'kafka_consumergroup_current_offset{consumergroup="g",topic="t",partition="0"}': "90+10x{n}",
+}
+"""A broker that has nothing to complain about: a value, or a series."""
+
+TROUBLES: dict[str, dict[str, object]] = {
+    "LogstoreBrokerDown": {"up": 0},
+    "LogstoreNoController": {"kafka_controller_kafkacontroller_activecontrollercount": 0},
+    "LogstoreOfflinePartitions": {"kafka_controller_kafkacontroller_offlinepartitionscount": 2},
+    "LogstoreUnderMinIsr": {"kafka_server_replicamanager_underminisrpartitioncount": 1},
+    "LogstoreUnderReplicated": {"kafka_server_replicamanager_underreplicatedpartitions": 1},
+    "LogstoreDamage": {"kafka_server_replicamanager_damagesfound_total": "0x20 1x{n}"},
+    "LogstoreFailedPartitions": {"kafka_server_replicamanager_failedpartitionscount": 1},
+    "LogstoreCommittedRecordsLost": {
+        "kafka_server_replicamanager_truncationsbelowhighwatermark_total": "0x20 1x{n}"
+    },
+    "LogstoreLogDirFailed": {"kafka_log_logmanager_offlinelogdirectorycount": 1},
+    "LogstoreLogDirFull": {"kafka_log_logmanager_fulllogdirectorycount": 1},
+    "LogstoreLogDirNearlyFull": {'logstore_logdir_free_bytes{logdir="/d"}': 30_000_000_000},
+    "LogstoreRecordsAtRisk": {"kafka_server_replicamanager_recordsatrisk": 20_000_000},
+    "LogstoreEventLoopPause": {"logstore_eventloop_pauses_over_bound_total": "0x225 1x{n}"},
+    "LogstoreBusy": {"kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": 0.05},
+    "LogstoreFailedRequests": {
+        'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="t"}': "0+1x{n}"
+    },
+    "LogstoreFailedLogins": {"kafka_server_socketservermetrics_failed_authentication_total": "0+2x{n}"},
+    "LogstoreDescriptors": {"process_open_fds": 900},
+    "LogstoreGroupsNotServed": {"kafka_coordinator_group_groupmetadatamanager_loadingpartitions": 1},
+    "LogstoreGroupStandsStill": {
+        'kafka_consumergroup_current_offset{consumergroup="g",topic="t",partition="0"}': 90
+    },
+}
+STEPS = 240
+"""Of 15 s: an hour."""
+
+
+def test_every_alert_has_its_trouble() -> None:
+    assert set(re.findall(r"- alert: (\w+)", RULES.read_text())) == set(TROUBLES)
+
+
+def program(name: str) -> str:
+    """Where Debian's program is. Fails if it is not, and says how it gets there."""
+    found = shutil.which(name, path=f"{os.environ['PATH']}:{ROOT / 'build/parts/usr/bin'}")
+    assert found, f"{name} is missing: run `.ci/parts prometheus`, or apt-get install prometheus"
+    return found
+
+
+def series(name: str, value: object) -> dict[str, str]:
+    """An input series of promtool, on broker `one` of a cluster."""
+    bare, _, labels = name.rstrip("}").partition("{")
+    where = 'job="logstore",cluster="orders",instance="one"'
+    text = value if isinstance(value, str) else f"{value}x{{n}}"
+    return {"series": f"{bare}{{{','.join(filter(None, (where, labels)))}}}", "values": text.format(n=STEPS)}
+
+
+def case(name: str, trouble: dict[str, object], fires: list[str]) -> dict[str, object]:
+    """One test of promtool: which alerts fire at the end of an hour."""
+    expected = [{"labels": f'{{alertname="{each}"}}', "value": 1} for each in fires]
+    return {
+        "interval": "15s",
+        "name": name,
+        "input_series": [series(*each) for each in {**NORMAL, **trouble}.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": "58m",
+                "exp_samples": expected,
+            }
+        ],
+    }
+
+
+@pytest.mark.interop
+def test_the_rules_are_valid() -> None:
+    for arguments in (["rules", str(RULES)], ["config", str(RULES.parent / "prometheus.yml")]):
+        subprocess.run([program("promtool"), "check", *arguments], check=True)
+
+
+@pytest.mark.interop
+def test_each_alert_fires_in_its_trouble_alone_and_none_in_an_hour_without(tmp_path: Path) -> None:
+    tests = [case("nothing", {}, []), *(case(name, each, [name]) for name, each in TROUBLES.items())]
+    file = tmp_path / "test.json"  # which is YAML, too
+    rules = {"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": tests}
+    file.write_text(json.dumps(rules))
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.interop
+def test_a_real_prometheus_scrapes_a_broker(tmp_path: Path) -> None:
+    port = free_port()
+
+    def ask(path: str, **parameters: str) -> Any:
+        with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urlencode(parameters)}", timeout=30) as answer:
+            return json.load(answer)["data"]
+
+    def value(expression: str) -> float | None:
+        found = ask("query", query=expression)["result"]
+        return float(found[0]["value"][1]) if found else None
+
+    def is_up() -> bool:
+        try:
+            return value("up") == 1
+        except OSError:
+            return False
+
+    with served(tmp_path) as broker:
+        with BlockingClient([Address("127.0.0.1", broker["port"])]) as client:
+            client.create_topic("orders")
+            client.append("orders", b"placed")
+            client.append("orders", b"paid")
+        config = (RULES.parent / "prometheus.yml").read_text()
+        config = re.sub(r"targets: \[.*\]", f'targets: ["{broker["http"]}"]', config)
+        config = config.replace("15s", "1s").replace("alerts.yml", str(RULES))
+        (tmp_path / "prometheus.yml").write_text(config)
+        command = [
+            program("prometheus"),
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ]
+        with open(tmp_path / "prometheus.log", "wb") as log, subprocess.Popen(command, stderr=log) as process:
+            try:
+                eventually(is_up, "a scrape")
+                (target,) = ask("targets")["activeTargets"]
+                assert target["health"] == "up"
+                assert target["lastError"] == ""
+                assert value("sum(kafka_server_brokertopicmetrics_messagesin_total)") == 2
+                assert value("kafka_controller_kafkacontroller_activecontrollercount") == 1
+
+                def rules() -> list[Any]:
+                    (group,) = ask("rules")["groups"]
+                    return list(group["rules"])
+
+                eventually(lambda: all(each["health"] == "ok" for each in rules()), "a round of the rules")
+                assert len(rules()) == len(TROUBLES) + 1
+                assert [each for each in ask("alerts")["alerts"] if each["state"] == "firing"] == []
+            finally:
+                process.terminate()
