@@ -104,6 +104,7 @@ NORMAL = {
     'kafka_server_brokertopicmetrics_failedfetchrequests_total{topic="t"}': 0,
     "kafka_server_socketservermetrics_failed_authentication_total": 0,
     "kafka_server_socketservermetrics_failed_tls_handshakes_total": 0,
+    "logstore_audit_failing": 0,
     "process_open_fds": 300,
     "process_max_fds": 1024,
     "kafka_coordinator_group_groupmetadatamanager_loadingpartitions": 0,
@@ -133,6 +134,7 @@ TROUBLES: dict[str, dict[str, object]] = {
         'kafka_server_brokertopicmetrics_failedproducerequests_total{topic="t"}': "0+1x{n}"
     },
     "LogstoreFailedLogins": {"kafka_server_socketservermetrics_failed_authentication_total": "0+2x{n}"},
+    "LogstoreAuditFails": {"logstore_audit_failing": 1},
     "LogstoreDescriptors": {"process_open_fds": 900},
     "LogstoreGroupsNotServed": {"kafka_coordinator_group_groupmetadatamanager_loadingpartitions": 1},
     "LogstoreGroupStandsStill": {
