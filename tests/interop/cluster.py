@@ -114,9 +114,9 @@ class Cluster:
         for process in self._processes.values():
             process.check()
 
-    def knows(self, topic: str, partitions: int) -> bool:
-        """Whether every running broker tells clients of so many partitions, all in sync."""
-        return asyncio.run(self._knows(topic, partitions))
+    def knows(self, topic: str, partitions: int, in_sync: int | None = None) -> bool:
+        """Whether each running broker tells clients of so many partitions, with so many (or all) in sync."""
+        return asyncio.run(self._knows(topic, partitions, in_sync))
 
     def is_settled(self) -> bool:
         """Whether every running broker tells clients of just those that run, one of them the controller."""
@@ -132,7 +132,7 @@ class Cluster:
                 return False
         return True
 
-    async def _knows(self, topic: str, partitions: int) -> bool:
+    async def _knows(self, topic: str, partitions: int, in_sync: int | None) -> bool:
         for process in self._processes.values():
             if not process.is_running:
                 continue
@@ -143,7 +143,8 @@ class Cluster:
             if len(found.partitions) != partitions:
                 return False
             for each in found.partitions:
-                if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes):
+                wanted_in_sync = len(each.replica_nodes) if in_sync is None else in_sync
+                if each.leader_id < 0 or len(each.isr_nodes) != wanted_in_sync:
                     return False
         return True
 

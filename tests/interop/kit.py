@@ -81,11 +81,11 @@ class Kit:
         self.until_ready(name, len(assignment) or partitions)
         return name
 
-    def until_ready(self, topic: str, partitions: int = 1) -> None:
-        """Whichever broker a client asks next has heard of the topic, and all replicas are in sync."""
+    def until_ready(self, topic: str, partitions: int = 1, in_sync: int | None = None) -> None:
+        """Every broker has heard of the topic, and so many of its replicas (or all) are in sync."""
         until(
-            lambda: self.cluster.knows(topic, partitions),
-            f"all brokers know {topic}, and its replicas are in sync",
+            lambda: self.cluster.knows(topic, partitions, in_sync),
+            f"all brokers know {topic}, and {in_sync or 'all'} of its replicas are in sync",
         )
 
     def producer(
