@@ -28,8 +28,8 @@ def completion(
 ) -> int:
     """Print a script that makes a shell complete this command's verbs and options.
 
-    Write it where the shell looks: ~/.local/share/bash-completion/completions/logstore for bash, _logstore in a
-    directory of $fpath for zsh, ~/.config/fish/completions/logstore.fish for fish.
+    Write it where the shell looks: for bash ~/.local/share/bash-completion/completions/logstore, for zsh
+    _logstore in a directory of $fpath, for fish ~/.config/fish/completions/logstore.fish.
     """
     from typer._completion_shared import get_completion_script
 

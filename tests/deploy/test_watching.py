@@ -52,9 +52,15 @@ def test_a_broker_exports_what_rules_and_dashboard_ask_for(tmp_path: Path) -> No
     wanted = asked_for(RULES.read_text()) | {name for each in queries for name in asked_for(each)}
     assert len(wanted) > 40
     assert len(queries) > 40
-    with served(tmp_path) as broker, urlopen(f"http://{broker['http']}/metrics", timeout=30) as page:
-        there = exported(page.read().decode())
-    assert wanted - there == set()
+    with served(tmp_path) as broker:
+
+        def scrape() -> str:
+            with urlopen(f"http://{broker['http']}/metrics", timeout=30) as page:
+                return str(page.read().decode())
+
+        leads = "kafka_controller_kafkacontroller_activecontrollercount 1.0"
+        eventually(lambda: leads in scrape(), "the broker's election as the controller")
+        assert wanted - exported(scrape()) == set()
     # What the dashboard takes from the rules is recorded there.
     recorded = set(re.findall(r"- record: (\S+)", RULES.read_text()))
     assert {each for query in queries for each in re.findall(r"cluster:\w+", query)} == recorded
@@ -238,8 +244,10 @@ def test_a_real_prometheus_scrapes_a_broker(tmp_path: Path) -> None:
                 (target,) = ask("targets")["activeTargets"]
                 assert target["health"] == "up"
                 assert target["lastError"] == ""
-                assert value("sum(kafka_server_brokertopicmetrics_messagesin_total)") == 2
-                assert value("kafka_controller_kafkacontroller_activecontrollercount") == 1
+                records = "sum(kafka_server_brokertopicmetrics_messagesin_total)"
+                eventually(lambda: value(records) == 2, "a scrape with two records")
+                controllers = "kafka_controller_kafkacontroller_activecontrollercount"
+                eventually(lambda: value(controllers) == 1, "a scrape of the controller")
 
                 def rules() -> list[Any]:
                     (group,) = ask("rules")["groups"]
