@@ -122,7 +122,7 @@ interop: setup ## Run three Kafka clients against our brokers, hand directories 
 	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
 
-watching: setup ## Check the alert rules with Debian's Prometheus, and let it scrape a broker
+watching: setup ## Check alert rules with Debian's Prometheus and the unit with systemd, and scrape a broker
 	.ci/parts prometheus
 	$(BIN)/python -m pytest tests/deploy -m interop -p no:xdist -p no:benchmark
 
