@@ -42,6 +42,13 @@ def test_an_entry_that_passes_does_not_hold() -> None:
     assert (verdict.holds, verdict.unexpected_passes) == (False, ["a::one"])
 
 
+def test_an_entry_that_varies_may_pass_and_fail() -> None:
+    racing = [Expected("theirs", "a", "it asks once", varies=True)]
+    assert judge("theirs", {"a": "passed", "b": "passed"}, racing).holds
+    assert judge("theirs", {"a": "failed", "b": "passed"}, racing).expected == ["a"]
+    assert not judge("theirs", {"b": "passed"}, racing).holds
+
+
 def test_an_entry_without_a_test_does_not_hold() -> None:
     verdict = judge("theirs", {"a::one": "failed", "a::two": "passed"}, KNOWN)
     assert (verdict.holds, verdict.never_run) == (False, ["b::*"])
