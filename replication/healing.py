@@ -171,6 +171,14 @@ def after_compaction(manager: ReplicaManager) -> None:
     met.clear()
 
 
+def damaged_partitions(manager: ReplicaManager) -> dict[str, list[str]]:
+    """Return each partition with damage here, and its places: file, byte, offset."""
+    found = {str(known): [str(error)] for known, error in manager.logs.damaged.items()}
+    for known, replica in manager.damaged.known.items():
+        found[str(known)] = [str(damage) for _, damage in sorted(replica.damages.items())]
+    return dict(sorted(found.items()))
+
+
 def failed_partitions(manager: ReplicaManager) -> dict[TopicPartition, str]:
     """Return the replicas that cannot follow their leader, or that no other replica can mend, and why."""
     followers = manager.followers

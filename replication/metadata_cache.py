@@ -46,6 +46,10 @@ class MetadataCache:
         """Whether it may join an ISR: alive, and not about to stop (KIP-841)."""
         return broker_id in self.brokers and broker_id not in self._shutting_down
 
+    def is_stopping(self, broker_id: int) -> bool:
+        """Whether it is in a controlled shutdown: its leaderships go to others."""
+        return broker_id in self._shutting_down
+
     @property
     def in_sync_candidates(self) -> frozenset[int]:
         """The brokers that may join an ISR, as `may_be_in_sync`."""

@@ -27,7 +27,7 @@ from logstore.broker.server import Descriptors
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
-from logstore.replication.healing import failed_partitions
+from logstore.replication.healing import damaged_partitions, failed_partitions
 from logstore.replication.node import Node
 
 
@@ -97,7 +97,7 @@ def health(
         facts["broker_epoch"] = node.broker_epoch
         facts["offline_log_dirs"] = sorted(node.logs.offline_dirs)
         facts["full_log_dirs"] = sorted(node.replicas.full_dirs.since_ms)
-        facts["damaged_partitions"] = damaged_partitions(node)
+        facts["damaged_partitions"] = damaged_partitions(node.replicas)
         facts["failed_partitions"] = {
             str(known): text for known, text in sorted(failed_partitions(node.replicas).items())
         }
@@ -127,14 +127,6 @@ def health(
     is_ready = state == "running"
     body = json.dumps({"alive": True, "ready": is_ready, "state": state, **facts}) + "\n"
     return Page(body.encode(), status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
-
-
-def damaged_partitions(node: Node) -> dict[str, list[str]]:
-    """Return each partition with damage here, and its places: file, byte, offset."""
-    found = {str(known): [str(error)] for known, error in node.logs.damaged.items()}
-    for known, replica in node.replicas.damaged.known.items():
-        found[str(known)] = [str(damage) for _, damage in sorted(replica.damages.items())]
-    return dict(sorted(found.items()))
 
 
 def alive() -> Page:

@@ -59,7 +59,7 @@ def log_dirs(
     is_sound = True
     with asked_at(bootstrap, command_config) as asked:
         for each in sorted(broker or [each.node_id for each in asked.metadata(()).brokers]):
-            for found in asked.log_dirs(each):
+            for found in asked.log_dirs(each).results:
                 error = ErrorCode(found.error_code)
                 is_sound = is_sound and error is ErrorCode.NONE
                 sizes = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from logstore.broker.errors import RequestUnanswered
 from logstore.broker.translation import by_topic, id_from_wire
 from logstore.broker.wire import types as t
 from logstore.cli.brokers import TIMEOUT_S, Brokers, check
@@ -30,10 +31,23 @@ class BrokerOperator:
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
 
-    def read(self, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
+    def read(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        settings: bool = False,
+        may_lack_controller: bool = False,
+    ) -> Cluster:
+        """As `Operator.read`. If allowed, without an active controller, and without what it alone knows."""
         metadata = self._brokers.metadata(None if topics is None else sorted(set(topics)))
         found = {topic.name: topic for topic in metadata.topics if topic.name and not topic.error_code}
-        under_way = self._under_way()
+        controller = metadata.controller_id if metadata.controller_id >= 0 else None
+        try:
+            under_way = self._under_way()
+        except RequestUnanswered:
+            if not may_lack_controller:
+                raise
+            controller, under_way = None, t.ListPartitionReassignmentsResponse()
         own = self._settings(list(found)) if settings else {}
         moves = _moves(under_way)
         return Cluster(
@@ -46,7 +60,7 @@ class BrokerOperator:
                 for name, topic in found.items()
                 for each in topic.partitions
             },
-            metadata.controller_id if metadata.controller_id >= 0 else None,
+            controller,
             {each.name: each.waits_for for each in under_way.deletions},
             unreadable={
                 f"topic {topic.name}": ErrorCode(topic.error_code).name

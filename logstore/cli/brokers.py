@@ -84,14 +84,12 @@ class Brokers:
             raise RequestUnanswered(f"broker {broker_id} is not alive")
         return self._ask(address, request, timeout_s)
 
-    def log_dirs(
-        self, broker_id: int, *, timeout_s: float = TIMEOUT_S
-    ) -> list[t.DescribeLogDirsResponseDescribeLogDirsResult]:
+    def log_dirs(self, broker_id: int, *, timeout_s: float = TIMEOUT_S) -> t.DescribeLogDirsResponse:
         """Return the log dirs of a broker with their replicas."""
-        answer = self.broker(broker_id, t.DescribeLogDirsRequest(topics=None), timeout_s=timeout_s)
+        request = t.DescribeLogDirsRequest(topics=None)
+        answer: t.DescribeLogDirsResponse = self.broker(broker_id, request, timeout_s=timeout_s)
         check(answer.error_code, f"log dirs of broker {broker_id}")
-        found: list[t.DescribeLogDirsResponseDescribeLogDirsResult] = answer.results
-        return found
+        return answer
 
     def coordinator(self, group: str, request: Struct) -> Any:
         """Ask the coordinator of a group."""

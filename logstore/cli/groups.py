@@ -16,6 +16,7 @@ from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
+    from logstore.broker.wire import types as t
     from logstore.cli.brokers import Brokers
     from logstore.disk.topic_partition import TopicPartition
 
@@ -27,12 +28,16 @@ _CONSUMER: Final = "consumer"
 
 
 class Member(NamedTuple):
-    """A member and the partitions that it is to read."""
+    """A member, the partitions that it is to read, and whether the round waits for it."""
 
     member_id: str
     client_id: str
     host: str
     partitions: frozenset[TopicPartition]
+    is_awaited: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.client_id or self.member_id} at {self.host.lstrip('/') or 'an unknown host'}"
 
 
 @app.command("list")
@@ -63,10 +68,11 @@ def describe(
 ) -> int:
     """Show the committed offset and the lag of each partition, and who reads it."""
     with asked_at(bootstrap, command_config) as brokers:
-        state, members = _membership(brokers, group)
-        committed = _committed(brokers, group)
+        found, members = membership(brokers, group)
+        committed = committed_offsets(brokers, group)
         assigned = {each: member for member in members for each in member.partitions}
         ends = brokers.offsets(dict.fromkeys({*committed, *assigned}, _latest()))
+    state = found.group_state
     if state == "Dead" and not committed:
         print_error(f"no group {group}")
         return 1
@@ -122,12 +128,12 @@ def reset(
     from logstore.cli.brokers import check
 
     with asked_at(bootstrap, command_config) as brokers:
-        state, members = _membership(brokers, group)
+        found, members = membership(brokers, group)
         if members:
-            print_error(f"group {group} has {len(members)} members ({state}); stop them first")
+            print_error(f"group {group} has {len(members)} members ({found.group_state}); stop them first")
             return 1
         partitions = brokers.partitions_named(topics)
-        before = _committed(brokers, group)
+        before = committed_offsets(brokers, group)
         offsets = _targets(brokers, to, partitions, before)
         if not plan:
             answer = brokers.coordinator(group, commit_request(group, offsets))
@@ -164,7 +170,8 @@ def _latest() -> int:
     return LATEST_TIMESTAMP
 
 
-def _membership(brokers: Brokers, group: str) -> tuple[str, list[Member]]:
+def membership(brokers: Brokers, group: str) -> tuple[t.DescribeGroupsResponseDescribedGroup, list[Member]]:
+    """Return a group as its coordinator describes it, and its members. Raises `RequestRefused`."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
@@ -172,12 +179,13 @@ def _membership(brokers: Brokers, group: str) -> tuple[str, list[Member]]:
     found = answer.groups[0]
     check(found.error_code, f"group {group}")
     is_consumer = found.protocol_type == _CONSUMER
-    return found.group_state, [
+    return found, [
         Member(
             each.member_id,
             each.client_id,
             each.client_host,
             partitions_in(each.member_assignment) if is_consumer else frozenset(),
+            each.is_awaited,
         )
         for each in found.members
     ]
@@ -213,7 +221,8 @@ def partitions_in(assignment: bytes) -> frozenset[TopicPartition]:
     return frozenset(found)
 
 
-def _committed(brokers: Brokers, group: str) -> dict[TopicPartition, int]:
+def committed_offsets(brokers: Brokers, group: str) -> dict[TopicPartition, int]:
+    """Return the committed offset of each partition that has one. Raises `RequestRefused`."""
     from logstore.broker.client_offsets import offsets_in
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check

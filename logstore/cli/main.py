@@ -62,6 +62,7 @@ try:
         topics,
         users,
         verify,
+        why,
     )
 except KeyboardInterrupt:
     sys.exit(130)  # as later: no trace
@@ -97,7 +98,7 @@ for verb in (
     durability.durability,
     cursors.cursors,
     health.health,
-    health.why,
+    why.why,
     elect.elect_preferred,
     administration.offsets,
     administration.delete_records,

@@ -1,8 +1,9 @@
 """What is wrong with a cluster, worst first: pure functions over what its brokers report.
 
-Each trouble names what it is about, what follows from it, the evidence, and the next step. The rules are
-those of replication (docs/replication.md): a leader comes from the ISR, a write with `acks=all` needs
-`min.insync.replicas` of it, and a follower that is behind leaves it.
+Each trouble names what it is about, what follows from it, the evidence, what it waits for, who has to act,
+the next step, and what would not help. The rules are those of replication (docs/replication.md): a leader
+comes from the ISR, a write with `acks=all` needs `min.insync.replicas` of it, and a follower that is behind
+leaves it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from logstore.replication.metastore.layout import LeaderAndIsr
 
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
+OPERATOR = "you"
+ITSELF = "nobody: it goes on by itself"
+"""Who has to act."""
 
 
 class Rank(IntEnum):
@@ -41,11 +45,15 @@ class Trouble:
     next_step: str
     partitions: frozenset[TopicPartition] = frozenset()
     """the partitions that it explains"""
+    waits_for: str = ""
+    acts: str = OPERATOR
+    no_help: str = ""
+    """what would not help"""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log dir as its broker reports it; sizes in bytes, -1 if unknown."""
+    """A log dir as its broker reports it; sizes in bytes, -1 if unknown. `problem`: brokers of ours only."""
 
     broker: int
     path: str
@@ -53,16 +61,23 @@ class LogDir:
     total_bytes: int = -1
     usable_bytes: int = -1
     replicas: frozenset[TopicPartition] = frozenset()
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was read of a cluster. `silent`: live brokers that do not answer, and why."""
+    """What was read of a cluster.
+
+    `silent`: live brokers that do not answer, and why. `damaged`: by broker, the replicas that are damaged or
+    cannot follow, and why. `stopping`: brokers in a controlled shutdown. Brokers of ours report the last two.
+    """
 
     cluster: Cluster
     min_isr: Mapping[str, int]
     log_dirs: tuple[LogDir, ...] = ()
     silent: Mapping[int, str] = field(default_factory=dict)
+    damaged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    stopping: frozenset[int] = frozenset()
 
 
 def troubles(observed: Observed) -> list[Trouble]:
@@ -71,6 +86,10 @@ def troubles(observed: Observed) -> list[Trouble]:
     for each, replicas in observed.cluster.partitions():
         found += _of_partition(observed, each, replicas)
     return sorted(found, key=lambda trouble: (trouble.rank, trouble.subject))
+
+
+_MAKE_ROOM = "lower retention.ms or retention.bytes of large topics, move replicas away, or add room"
+_BY_HAND = "deleting segments by hand: the logs would be damaged"
 
 
 def _of_the_cluster(observed: Observed) -> Iterator[Trouble]:
@@ -83,6 +102,9 @@ def _of_the_cluster(observed: Observed) -> Iterator[Trouble]:
             "the metadata names no controller",
             "start a broker, and check that the metadata store answers",
             frozenset(each for each, _ in cluster.partitions()),
+            waits_for="a broker that has a session with the metadata store",
+            no_help="restarting brokers while the store is down: they cannot register, and those "
+            "that lead stop",
         )
     for name in sorted(cluster.doomed.keys() - cluster.topics.keys()):
         # Brokers no longer list its partitions; only the controller knows of it.
@@ -106,6 +128,8 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 f"start broker {broker}; if it is gone for good, start an empty one with its id, or move its "
                 "replicas with logstore reassign",
                 frozenset(partitions),
+                waits_for=f"broker {broker}",
+                no_help="waiting, or an election: the replicas on it come back with it alone",
             )
     for broker, why in sorted(observed.silent.items()):
         yield Trouble(
@@ -115,6 +139,38 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             why,
             "look at its process: it may be paused, overloaded, or advertise an address that is not its own",
             frozenset(hosted.get(broker, ())),
+            waits_for=f"broker {broker}",
+            no_help="restarting the brokers that answer",
+        )
+    for broker, damaged in sorted(observed.damaged.items()):
+        for name, why in sorted(damaged.items()):
+            yield Trouble(
+                Rank.AT_RISK,
+                f"broker {broker}, {name}",
+                "the replica cannot be used fully",
+                why,
+                "if other replicas are sound wait: the broker mends it from them. Else stop the "
+                "broker, and look "
+                "at the partition's directory with logstore verify",
+                frozenset(each for each in hosted.get(broker, ()) if str(each) == name),
+                waits_for="a sound replica on another broker",
+                acts="the broker, while another replica is sound; else you",
+                no_help="restarting the broker, or deleting files by hand",
+            )
+    for broker in sorted(observed.stopping):
+        led = [each for each, state in observed.cluster.states.items() if state.leader == broker]
+        yield Trouble(
+            Rank.UNDER_WAY,
+            f"broker {broker}",
+            "it is shutting down, and hands its leaderships on",
+            f"the controller counts it as stopping; it leads {len(led)} partitions",
+            "wait. What no other replica in sync can lead loses its leader when the broker ends"
+            if led
+            else "wait: its process ends",
+            frozenset(led),
+            waits_for="other replicas in sync" if led else "",
+            acts=ITSELF,
+            no_help="killing it: its logs would be recovered at the next start",
         )
 
 
@@ -126,9 +182,21 @@ def _of_log_dirs(observed: Observed) -> Iterator[Trouble]:
                 Rank.AT_RISK,
                 where,
                 "the log dir is offline: its replicas serve nothing",
-                each.error,
+                each.problem or each.error,
                 "find the first error in the broker's log, mend or replace the disk, restart the broker",
                 each.replicas,
+                no_help="restarting the broker before the disk is mended: the log dir fails again",
+            )
+        elif each.problem:
+            yield Trouble(
+                Rank.REFUSES_WRITES,
+                where,
+                "the disk is full: appends are refused",
+                each.problem,
+                _MAKE_ROOM,
+                each.replicas,
+                waits_for="free space; the broker looks every second",
+                no_help=_BY_HAND,
             )
         elif 0 <= each.usable_bytes < NEARLY_FULL * each.total_bytes:
             yield Trouble(
@@ -136,8 +204,9 @@ def _of_log_dirs(observed: Observed) -> Iterator[Trouble]:
                 where,
                 "the disk is nearly full: appends will be refused",
                 f"{each.usable_bytes} of {each.total_bytes} bytes are free",
-                "lower retention.ms or retention.bytes of large topics, move replicas away, or add room",
+                _MAKE_ROOM,
                 each.replicas,
+                no_help=_BY_HAND,
             )
 
 
@@ -164,6 +233,11 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
             + "; ".join(_absence(observed, each, broker) for broker in missing),
             _bring_back(cluster, missing),
             frozenset((each,)),
+            waits_for=f"broker {_listed(missing)}",
+            acts=_who_acts(observed, missing),
+            no_help="sending again until then; an unclean election, which brings no replica back"
+            if is_short
+            else "a preferred election: it moves the leader, and brings no replica back",
         )
     if adding := cluster.topics[each.topic].assignment.adding_replicas.get(each.partition):
         waits = [broker for broker in adding if state is None or broker not in state.isr]
@@ -174,6 +248,9 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
             "; ".join(_absence(observed, each, broker) for broker in waits) or f"adding {_listed(adding)}",
             _bring_back(cluster, waits) if any(broker not in cluster.brokers for broker in waits) else "wait",
             frozenset((each,)),
+            waits_for=f"broker {_listed(waits)}" if waits else "the controller",
+            acts=_who_acts(observed, waits),
+            no_help="executing the plan again; logstore reassign cancel ends it",
         )
 
 
@@ -193,7 +270,16 @@ def _no_leader(cluster: Cluster, each: TopicPartition, state: LeaderAndIsr | Non
         says = f"it has no leader, though {_listed(alive)} of its ISR are up"
         step = f"look at the log dirs and the log of broker {alive[0]}: its replica may be offline or damaged"
     evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
-    return Trouble(Rank.UNAVAILABLE, str(each), says, evidence, step, frozenset((each,)))
+    return Trouble(
+        Rank.UNAVAILABLE,
+        str(each),
+        says,
+        evidence,
+        step,
+        frozenset((each,)),
+        waits_for=f"broker {_listed(isr)}" if isr else "the controller",
+        no_help="a preferred election, or restarting other brokers: only a replica in the ISR may lead",
+    )
 
 
 def _deletion(
@@ -206,7 +292,15 @@ def _deletion(
     )
     says = f"it is being deleted, and waits for {awaited}"
     return Trouble(
-        Rank.UNDER_WAY, subject, says, f"the topic {name} is marked for deletion", step, partitions
+        Rank.UNDER_WAY,
+        subject,
+        says,
+        f"the topic {name} is marked for deletion",
+        step,
+        partitions,
+        waits_for=awaited,
+        acts="you, if it waits for a broker that is not alive or cannot delete; else nobody",
+        no_help="deleting the topic again, or removing its directories by hand",
     )
 
 
@@ -216,6 +310,10 @@ def _absence(observed: Observed, each: TopicPartition, broker: int) -> str:
         return f"broker {broker} is down"
     if broker in observed.silent:
         return f"broker {broker} does not answer"
+    if why := observed.damaged.get(broker, {}).get(str(each)):
+        return f"on broker {broker}: {why}"
+    if all(log_dir.broker != broker for log_dir in observed.log_dirs):
+        return f"broker {broker} is up, and its log dirs are not known"
     for log_dir in observed.log_dirs:
         if log_dir.broker == broker and log_dir.error:
             return f"{log_dir.path} on broker {broker} is offline"
@@ -232,6 +330,13 @@ def _bring_back(cluster: Cluster, missing: Iterable[int]) -> str:
         "wait: a follower joins once it has caught up. If it does not, look at its broker's log, its disk, "
         "and replica.lag.time.max.ms"
     )
+
+
+def _who_acts(observed: Observed, missing: Iterable[int]) -> str:
+    unreachable = [
+        each for each in missing if each not in observed.cluster.brokers or each in observed.silent
+    ]
+    return OPERATOR if unreachable else ITSELF
 
 
 def _listed(brokers: Iterable[int]) -> str:

@@ -109,6 +109,18 @@ def described(command: Command, *options: str) -> list[dict[str, Any]]:
     return lines(command("topics", "describe", "--metadata", URL, "--json", *options))
 
 
+def test_why_over_the_store(command: Command, cluster: InProcessCluster) -> None:
+    """What brokers alone know is missing: no log dir is asked, and none is said to lack a replica."""
+    command("topics", "create", "t", "--metadata", URL, "--replica-assignment", "1:3", "--wait", 30)
+    assert "nothing is wrong" in command("why", "cluster", "--metadata", URL).out
+    cluster.kill_node(1, expire_session=True)
+    cluster.advance(1000)
+    told = command("why", "t-0", "--metadata", URL)
+    assert (told.code, "broker 1 is down" in told.out) == (1, True)
+    assert "broker 1  not registered" in command("why", "broker", "1", "--metadata", URL).out
+    assert command("why", "broker", "9", "--metadata", URL).err == "logstore: no broker 9\n"
+
+
 class TestTopics:
     def test_created_listed_described(self, command: Command, cluster: InProcessCluster) -> None:
         made = command(

@@ -179,14 +179,32 @@ class Group:
 
     def describe(self) -> DescribedGroup:
         """Return the group as DescribeGroups shows it."""
-        is_stable = self.state is State.STABLE
+        name, is_stable = self.protocol_name, self.state is State.STABLE
         return DescribedGroup(
             group_id=self.group_id,
             group_state=self.state.value,
             protocol_type=self.protocol_type or "",
             protocol_data=(self.protocol_name or "") if is_stable else "",
-            members=tuple(each.described(self.protocol_name, is_stable=is_stable) for each in self.members),
+            members=tuple(
+                each.described(name, is_stable=is_stable, is_awaited=self._awaits(each))
+                for each in self.members
+            ),
+            state_since_ms=self.state_timestamp_ms,
+            round_ends_ms=self._round_ends_ms,
         )
+
+    def _awaits(self, member: Member) -> bool:
+        """Return whether the round waits for the member: for its JoinGroup, or for its SyncGroup."""
+        if self.state is State.PREPARING_REBALANCE:
+            return member.join_token is None
+        return self.state is State.COMPLETING_REBALANCE and member.owes_sync
+
+    @property
+    def _round_ends_ms(self) -> int:
+        """The time at which the round goes on without the members that it waits for; -1 in no round."""
+        if self.state is State.PREPARING_REBALANCE:
+            return self.joining.deadline_ms
+        return self.sync_deadline_ms if self.state is State.COMPLETING_REBALANCE else -1
 
     def listed(self) -> ListedGroup:
         """Return the group as ListGroups shows it."""

@@ -82,7 +82,9 @@ class Member:
             assignment,
         )
 
-    def described(self, protocol_name: str | None, *, is_stable: bool) -> DescribedGroupMember:
+    def described(
+        self, protocol_name: str | None, *, is_stable: bool, is_awaited: bool
+    ) -> DescribedGroupMember:
         """Return the member as DescribeGroups shows it; metadata and assignment of a stable group only."""
         return DescribedGroupMember(
             member_id=self.member_id,
@@ -91,6 +93,7 @@ class Member:
             client_host=self.client_host,
             member_metadata=self.metadata(protocol_name) if is_stable else b"",
             member_assignment=self.assignment if is_stable else b"",
+            is_awaited=is_awaited,
         )
 
 

@@ -228,11 +228,17 @@ class DescribedGroupMember:
     client_host: str
     member_metadata: bytes = b""
     member_assignment: bytes = b""
+    is_awaited: bool = False
+    """Whether the round waits for a request of this member. Ours; Kafka's brokers do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """A described group; `protocol_data` (the protocol's name) and member metadata in a stable group only."""
+    """A described group; `protocol_data` (the protocol's name) and member metadata in a stable group only.
+
+    Ours: epoch ms since when it is in this state, and when the round goes on without those it waits for (-1
+    if unknown, or if it waits for nobody).
+    """
 
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -240,6 +246,8 @@ class DescribedGroup:
     protocol_type: str = ""
     protocol_data: str = ""
     members: tuple[DescribedGroupMember, ...] = ()
+    state_since_ms: int = -1
+    round_ends_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

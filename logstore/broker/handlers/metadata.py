@@ -24,7 +24,10 @@ from logstore.disk.errors import ErrorCode, InvalidTopic
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.log.partition_log import PartitionLog
+from logstore.replication.healing import damaged_partitions, failed_partitions
 from logstore.replication.messages import NO_LEADER, NewTopic, PartitionState
+from logstore.replication.node import Node
+from logstore.replication.state_change import format_time
 
 NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -197,7 +200,11 @@ def describe_cluster(
         controller_id=_controller_id(services),
         brokers=[
             t.DescribeClusterResponseDescribeClusterBroker(
-                broker_id=each.broker_id, host=found[0], port=found[1], rack=each.rack or None
+                broker_id=each.broker_id,
+                host=found[0],
+                port=found[1],
+                rack=each.rack or None,
+                is_stopping=services.metadata.is_stopping(each.broker_id),
             )
             for each in services.metadata.brokers.values()
             if (found := each.on(call.listener)) is not None
@@ -215,7 +222,8 @@ def describe_log_dirs(
     """List the replicas in each log dir, with sizes and lags; null topics mean all.
 
     A failed dir is KAFKA_STORAGE_ERROR (56) and lists nothing. A replica's lag is the distance of its end
-    from the high watermark; a leader has none. Sizes of the file systems are unknown (-1).
+    from the high watermark; a leader has none. Sizes of the file systems are unknown (-1). Tags of ours have
+    the reason of a failure, a lack of room, and the replicas that are damaged or cannot follow.
     """
     wanted = None
     if body.topics is not None:
@@ -234,9 +242,26 @@ def describe_log_dirs(
             topics=[] if is_offline else _replicas(found),
             total_bytes=-1,
             usable_bytes=-1,
+            problem=_problem(services.node, path),
         )
         results.append(result)
-    return t.DescribeLogDirsResponse(results=results)
+    replicas = services.node.replicas
+    problems = {str(each): text for each, text in sorted(failed_partitions(replicas).items())}
+    problems |= {
+        name: f"damaged: {'; '.join(places)}" for name, places in damaged_partitions(replicas).items()
+    }
+    damaged = [t.DamagedReplica(name=name, problem=text) for name, text in problems.items()]
+    return t.DescribeLogDirsResponse(results=results, damaged=damaged)
+
+
+def _problem(node: Node, path: str) -> str:
+    """Return what is wrong with a log dir, for `logstore why` and `health`; empty if nothing is."""
+    if path in node.logs.offline_dirs:
+        return f"offline: {node.logs.offline_dirs[path]}"
+    if path in node.replicas.full_dirs.since_ms:
+        since = format_time(node.replicas.full_dirs.since_ms[path])
+        return f"full: an append found no room at {since} UTC"
+    return ""
 
 
 def _replicas(

@@ -14,6 +14,11 @@ class TopicDeletion(Struct):
     waits_for: str = wire("string")
 
 
+class DamagedReplica(Struct):
+    name: str = wire("string")
+    problem: str = wire("string")
+
+
 class ProduceRequestPartitionProduceData(Struct):
     index: int = wire("int32")
     records: bytes | memoryview | None = wire("records", nullable="0+")
@@ -520,6 +525,7 @@ class DescribeGroupsResponseDescribedGroupMember(Struct):
     client_host: str = wire("string")
     member_metadata: bytes = wire("bytes")
     member_assignment: bytes = wire("bytes")
+    is_awaited: bool = wire("bool", versions="5+", tag=10000, ignorable=True)
 
 
 class DescribeGroupsResponseDescribedGroup(Struct):
@@ -532,6 +538,8 @@ class DescribeGroupsResponseDescribedGroup(Struct):
         [DescribeGroupsResponseDescribedGroupMember]
     )
     authorized_operations: int = wire("int32", versions="3+", default=-2147483648)
+    state_since_ms: int = wire("int64", versions="5+", tag=10000, ignorable=True, default=-1)
+    round_ends_ms: int = wire("int64", versions="5+", tag=10001, ignorable=True, default=-1)
 
 
 class DescribeGroupsResponse(Struct, key=15, versions="0-5", flexible="5+"):
@@ -983,6 +991,7 @@ class DescribeLogDirsResponseDescribeLogDirsResult(Struct):
     )
     total_bytes: int = wire("int64", versions="4+", ignorable=True, default=-1)
     usable_bytes: int = wire("int64", versions="4+", ignorable=True, default=-1)
+    problem: str = wire("string", versions="2+", tag=10000, ignorable=True)
 
 
 class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):
@@ -991,6 +1000,7 @@ class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):
     results: list[DescribeLogDirsResponseDescribeLogDirsResult] = wire(
         [DescribeLogDirsResponseDescribeLogDirsResult]
     )
+    damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)
 
 
 class SaslAuthenticateRequest(Struct, key=36, versions="0-2", flexible="2+"):
@@ -1426,6 +1436,7 @@ class DescribeClusterResponseDescribeClusterBroker(Struct):
     host: str = wire("string")
     port: int = wire("int32")
     rack: str | None = wire("string", nullable="0+", default=None)
+    is_stopping: bool = wire("bool", tag=10000)
 
 
 class DescribeClusterResponse(Struct, key=60, versions="0-1", flexible="0+"):

@@ -119,6 +119,20 @@ _OURS: Final = {
     "ListPartitionReassignmentsResponse": [
         "deletions: list[TopicDeletion] = wire([TopicDeletion], tag=10000)"
     ],
+    "DescribeGroupsResponseDescribedGroupMember": [
+        'is_awaited: bool = wire("bool", versions="5+", tag=10000, ignorable=True)'
+    ],
+    "DescribeGroupsResponseDescribedGroup": [
+        'state_since_ms: int = wire("int64", versions="5+", tag=10000, ignorable=True, default=-1)',
+        'round_ends_ms: int = wire("int64", versions="5+", tag=10001, ignorable=True, default=-1)',
+    ],
+    "DescribeLogDirsResponseDescribeLogDirsResult": [
+        'problem: str = wire("string", versions="2+", tag=10000, ignorable=True)'
+    ],
+    "DescribeLogDirsResponse": [
+        'damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)'
+    ],
+    "DescribeClusterResponseDescribeClusterBroker": ['is_stopping: bool = wire("bool", tag=10000)'],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
     "AlterPartitionRequestPartitionData": ['all_synced: bool = wire("bool", tag=10000)'],
     "AlterPartitionResponseTopicData": ['topic_name: str = wire("string", tag=10000)'],
@@ -127,7 +141,8 @@ _OURS: Final = {
 """Fields that our brokers add to Kafka's, in tags that Kafka will not use."""
 
 _OUR_PARTS: Final = [
-    'class TopicDeletion(Struct):\n    name: str = wire("string")\n    waits_for: str = wire("string")'
+    'class TopicDeletion(Struct):\n    name: str = wire("string")\n    waits_for: str = wire("string")',
+    'class DamagedReplica(Struct):\n    name: str = wire("string")\n    problem: str = wire("string")',
 ]
 """Structs of these fields."""
 

@@ -1,0 +1,151 @@
+"""Reads what `health` and `why` judge by: of brokers, of the metadata store, of a group's coordinator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
+from logstore.broker.wire import types as t
+from logstore.cli.broker_operator import TOPIC, BrokerOperator, described_settings
+from logstore.cli.brokers import Brokers
+from logstore.cli.cluster_state import Cluster
+from logstore.cli.group_explanations import STABLE, ObservedGroup, Progress
+from logstore.cli.groups import Member, committed_offsets, membership
+from logstore.cli.operating import pause
+from logstore.cli.store_operator import StoreOperator
+from logstore.cli.troubles import LogDir, Observed
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.messages import LATEST_TIMESTAMP
+
+PATIENCE_S: Final = 5.0
+"""The time without an answer after which a broker counts as silent."""
+_PASSING: Final = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
+_MIN_ISR: Final = "min.insync.replicas"
+
+
+def observe(brokers: Brokers) -> Observed:
+    """Ask the brokers of a cluster, each for its log dirs. Raises `RequestUnanswered` if none answers."""
+    cluster = _cluster(brokers)
+    settings = described_settings(brokers, TOPIC, list(cluster.topics), keys=[_MIN_ISR])
+    dirs: list[LogDir] = []
+    damaged: dict[int, Mapping[str, str]] = {}
+    silent: dict[int, str] = {}
+    for broker in sorted(cluster.brokers):
+        try:
+            answer = brokers.log_dirs(broker, timeout_s=PATIENCE_S)
+        except RequestUnanswered as error:
+            silent[broker] = str(error)
+            continue
+        dirs += [_log_dir(broker, each) for each in answer.results]
+        damaged[broker] = {each.name: each.problem for each in answer.damaged}
+    min_isr = {
+        topic: int(each.value or 1)
+        for topic, found in settings.items()
+        for each in found
+        if each.name == _MIN_ISR
+    }
+    listed = brokers.any(t.DescribeClusterRequest())
+    stopping = frozenset(each.broker_id for each in listed.brokers if each.is_stopping)
+    return Observed(cluster, min_isr, tuple(dirs), silent, damaged, stopping)
+
+
+def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) -> LogDir:
+    return LogDir(
+        broker,
+        each.log_dir,
+        ErrorCode(each.error_code).name if each.error_code else "",
+        each.total_bytes,
+        each.usable_bytes,
+        frozenset(
+            TopicPartition(topic.name, one.partition_index)
+            for topic in each.topics
+            for one in topic.partitions
+        ),
+        each.problem,
+    )
+
+
+def observe_store(store: StoreOperator) -> Observed:
+    """Read the metadata store: what brokers alone know (log dirs, damage, silence) is missing."""
+    cluster = store.read(settings=True)
+    min_isr = {
+        name: int(topic.config[_MIN_ISR])
+        for name, topic in cluster.topics.items()
+        if topic.config.get(_MIN_ISR, "").isdecimal()
+    }
+    return Observed(cluster, min_isr)
+
+
+def observe_group(brokers: Brokers, group: str, watch_s: float) -> ObservedGroup:
+    """Ask the coordinator of a group; of a stable one, look at its offsets twice, at most `watch_s` apart.
+
+    The second look ends as soon as every partition that a member reads, and that lags, has moved.
+    """
+    try:
+        found, members = _described(brokers, group)
+        first = committed_offsets(brokers, group)
+    except (RequestRefused, RequestUnanswered) as error:
+        return ObservedGroup(group, refusal=str(error), home=_home(_cluster(brokers), group))
+    cluster = _cluster(brokers)
+    home = _home(cluster, group)
+    read = {where for member in members for where in member.partitions}
+    known = {where for where in {*first, *read} if where in cluster.states}
+    leaderless = frozenset(where for where in known if cluster.states[where].leader not in cluster.brokers)
+    first_ends = _ends(brokers, known - leaderless)
+    began = time.monotonic()
+    last, ends = first, first_ends
+    while found.group_state == STABLE and time.monotonic() < began + watch_s:
+        pause()
+        last, ends = committed_offsets(brokers, group), _ends(brokers, known - leaderless)
+        lagging = [where for where in read & ends.keys() if (ends[where] or 0) > last.get(where, 0)]
+        if all(last.get(where) != first.get(where) for where in lagging):
+            break
+    return ObservedGroup(
+        group,
+        found.group_state,
+        home=home,
+        coordinator=cluster.states[home].leader if home is not None else -1,
+        members=tuple(members),
+        offsets={
+            where: Progress(first.get(where), last.get(where), first_ends.get(where), ends.get(where))
+            for where in {*first, *read}
+        },
+        leaderless=leaderless,
+        watched_s=time.monotonic() - began,
+        since_ms=found.state_since_ms,
+        round_ends_ms=found.round_ends_ms,
+    )
+
+
+def _cluster(brokers: Brokers) -> Cluster:
+    return BrokerOperator(brokers).read(may_lack_controller=True)
+
+
+def _home(cluster: Cluster, group: str) -> TopicPartition | None:
+    """Return the partition that keeps the group; None if the topic of offsets is not there yet."""
+    count = sum(each.topic == OFFSETS_TOPIC for each in cluster.states)
+    return TopicPartition(OFFSETS_TOPIC, partition_for(group, count)) if count else None
+
+
+def _described(brokers: Brokers, group: str) -> tuple[t.DescribeGroupsResponseDescribedGroup, list[Member]]:
+    """Ask until the coordinator serves the group: it may just move, or the topic of offsets be made."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return membership(brokers, group)
+        except RequestRefused as error:
+            if error.error not in _PASSING or time.monotonic() > end:
+                raise
+        pause()
+
+
+def _ends(brokers: Brokers, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+    return brokers.offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))

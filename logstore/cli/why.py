@@ -1,0 +1,165 @@
+"""`logstore why`: the state of one thing, what it waits for, who has to act, and what to do.
+
+    why orders-0            a partition            why broker 2      a broker
+    why group billing       a consumer group       why cluster       all of it, worst first
+
+A partition's name ends in a dash and a number, so topics called group, broker or cluster can be asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from logstore.cli.health import show
+from logstore.cli.operating import CommandConfig, Json
+from logstore.cli.operator import Bootstrap, Metadata, asked_at
+from logstore.cli.terminal import print_error, print_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from logstore.cli.explanations import Explanation
+    from logstore.cli.troubles import Observed, Trouble
+
+_PARTITION, _GROUP, _BROKER, _CLUSTER = "partition", "group", "broker", "cluster"
+
+
+class Subject(NamedTuple):
+    """What is asked about: its kind, and its name or number."""
+
+    kind: str
+    name: str = ""
+
+
+def why(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC-PARTITION|group GROUP|broker ID|cluster",
+            help="For instance orders-0, or broker 2.",
+        ),
+    ],
+    bootstrap: Bootstrap = None,
+    metadata: Metadata = None,
+    watch: Annotated[
+        float,
+        typer.Option(
+            "--watch",
+            metavar="SECONDS",
+            min=0,
+            help="How long to look for commits of a group's members; consumers commit every 5 s by default.",
+        ),
+    ] = 6.0,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Explain a partition, a group, a broker or the cluster: its state, what it waits for, and what to do."""
+    subject = parse_subject(words)
+    if (metadata is None) == (bootstrap is None):
+        raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
+    if bootstrap is not None:
+        found = _by_brokers(bootstrap, command_config, subject, watch)
+    else:
+        assert metadata is not None, "checked above"
+        found = _by_store(metadata, subject)
+    if found is None:
+        print_error(f"no {subject.kind} {subject.name}")
+        return 1
+    _print(found, as_json=as_json)
+    return int(not found.is_sound)
+
+
+def parse_subject(words: list[str]) -> Subject:
+    """Return what the words name. Raises `typer.BadParameter`."""
+    from logstore.disk.errors import InvalidTopic
+    from logstore.disk.topic_partition import parse_directory_name
+
+    match words:
+        case ["cluster"]:
+            return Subject(_CLUSTER)
+        case ["group", name]:
+            return Subject(_GROUP, name)
+        case ["broker", name] if name.isascii() and name.isdecimal():
+            return Subject(_BROKER, name)
+        case [name]:
+            try:
+                return Subject(_PARTITION, str(parse_directory_name(name)))
+            except InvalidTopic:
+                pass
+    raise typer.BadParameter(
+        f"{' '.join(words)!r} names nothing; write a partition like orders-0, group NAME, broker ID, "
+        "or cluster"
+    )
+
+
+def _by_brokers(
+    bootstrap: str, command_config: Path | None, subject: Subject, watch_s: float
+) -> Explanation | None:
+    from logstore.broker.errors import AuthenticationFailed, RequestUnanswered
+    from logstore.cli.explanations import nobody_answers
+    from logstore.cli.group_explanations import explain_group
+    from logstore.cli.observing import observe, observe_group
+    from logstore.cli.troubles import troubles
+
+    with asked_at(bootstrap, command_config) as brokers:
+        if subject.kind != _GROUP:
+            try:
+                observed = observe(brokers)
+            except AuthenticationFailed:
+                raise
+            except RequestUnanswered as error:
+                if subject.kind != _CLUSTER:
+                    raise
+                return nobody_answers(str(error))
+            return _explained(observed, subject)
+        group = observe_group(brokers, subject.name, watch_s)
+        of_home: tuple[Trouble, ...] = ()
+        if group.refusal and group.home is not None:
+            of_home = tuple(each for each in troubles(observe(brokers)) if group.home in each.partitions)
+    return explain_group(group, of_home)
+
+
+def _by_store(metadata: str, subject: Subject) -> Explanation | None:
+    from logstore.cli.cluster_state import MetadataUnavailable, session
+    from logstore.cli.explanations import store_unreachable
+    from logstore.cli.observing import observe_store
+    from logstore.cli.store_operator import StoreOperator
+    from logstore.replication.metastore.errors import MetadataStoreFailed
+
+    if subject.kind == _GROUP:
+        raise typer.BadParameter("only brokers know groups: give --bootstrap HOST:PORT")
+    try:
+        with session(metadata) as opened:
+            observed = observe_store(StoreOperator(opened))
+    except (MetadataStoreFailed, MetadataUnavailable) as error:
+        if subject.kind != _CLUSTER:
+            raise
+        return store_unreachable(str(error))
+    return _explained(observed, subject)
+
+
+def _explained(observed: Observed, subject: Subject) -> Explanation | None:
+    from logstore.cli.explanations import explain_broker, explain_cluster, explain_partition
+    from logstore.disk.topic_partition import parse_directory_name
+
+    if subject.kind == _PARTITION:
+        return explain_partition(observed, parse_directory_name(subject.name))
+    return (
+        explain_cluster(observed) if subject.kind == _CLUSTER else explain_broker(observed, int(subject.name))
+    )
+
+
+def _print(found: Explanation, *, as_json: bool) -> None:
+    if as_json:
+        facts = {"state": found.state, "since": found.since or None, "evidence": found.evidence}
+        print_json({"subject": found.subject, **facts, "is_sound": found.is_sound})
+    else:
+        since = f"  since {found.since}" if found.since else ""
+        print(f"{found.subject}  {found.state}{since}")
+        print(f"  because  {found.evidence}")
+        if not found.troubles:
+            print("  nothing is wrong")
+    for trouble in found.troubles:
+        show(trouble, as_json=as_json)
