@@ -6,6 +6,7 @@ that the metadata store and the command line use. Unknown names are refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
@@ -62,7 +63,7 @@ def setting(
 
 
 _TIERED = "there is no tiered storage here; a log is entirely local"
-_THROTTLED = "replication is not throttled here"
+_THROTTLED_REPLICAS: Final = re.compile(r"(?:\*|\d+:\d+(?:,\d+:\d+)*)?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,10 +289,14 @@ class LogConfig:
         at="retention",
     )
     leader_replication_throttled_replicas: str = setting(
-        "", "The replicas whose replication is throttled on the leader.", at="nowhere", only=_THROTTLED
+        "",
+        "The replicas whose replication is throttled on the leader: partition:broker,… or * for all.",
+        at="replication",
     )
     follower_replication_throttled_replicas: str = setting(
-        "", "The replicas whose replication is throttled on the follower.", at="nowhere", only=_THROTTLED
+        "",
+        "The replicas whose replication is throttled on the follower: partition:broker,… or * for all.",
+        at="replication",
     )
     remote_storage_enable: bool = setting(
         False, "Whether tiered storage is enabled.", at="nowhere", only=_TIERED
@@ -329,6 +334,12 @@ class LogConfig:
                 f"cleanup.policy is {self.cleanup_policy!r}; "
                 "it must be delete, compact, delete,compact or empty"
             )
+        for name in ("leader", "follower"):
+            listed = getattr(self, f"{name}_replication_throttled_replicas")
+            if not _THROTTLED_REPLICAS.fullmatch(listed):
+                raise InvalidConfig(
+                    f"{name}.replication.throttled.replicas is {listed!r}; expected partition:broker,… or *"
+                )
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
                 f"min.compaction.lag.ms ({self.min_compaction_lag_ms}) is above "

@@ -90,6 +90,10 @@ class NodeConfig:
     """Completed produces kept before the list of waiting produces is purged."""
     max_incremental_fetch_session_cache_slots: int = 1000
     """Fetch sessions kept; readers without one fetch in full. 0 disables fetch sessions."""
+    replication_quota_window_num: int = 11
+    """Samples in which the rate of throttled replication is measured."""
+    replication_quota_window_size_seconds: int = 1
+    """Length of such a sample."""
     truncate_on_fetch: bool = True
     """Detect divergence in the fetch itself. If false, followers send OffsetForLeaderEpoch first, as brokers
     before 2.7 do.
@@ -114,6 +118,8 @@ class NodeConfig:
             "replica_fetch_max_bytes",
             "replica_fetch_response_max_bytes",
             "replica_fetch_backoff_ms",
+            "replication_quota_window_num",
+            "replication_quota_window_size_seconds",
             "alter_partition_retry_ms",
             "replica_high_watermark_checkpoint_interval_ms",
             "controlled_shutdown_max_retries",

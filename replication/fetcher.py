@@ -189,6 +189,14 @@ class Fetcher:
         state = self._states[topic_partition]
         self.put(topic_partition, state.delayed(now_ms + self._config.replica_fetch_backoff_ms))
 
+    def hold_back(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Leave a partition out of the next fetch, and of later ones for a back-off."""
+        state = self._states.get(topic_partition)
+        if self.in_flight is not None or state is None or state.phase is not Phase.FETCHING:
+            return
+        if topic_partition not in self._paused or state.delayed_until_ms <= now_ms:
+            self.delay(topic_partition, now_ms)
+
     # --- the end of a request -----------------------------------------------------------------
 
     def finish(self, in_flight: InFlight) -> None:

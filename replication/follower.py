@@ -43,6 +43,7 @@ from logstore.replication.messages import (
     OffsetForLeaderEpochResponse,
 )
 from logstore.replication.partition import Partition
+from logstore.replication.throttle import follower_throttle, replication_windows
 from logstore.segment.epochs import EpochEndOffset
 
 FollowerResponse = FetchResponse | OffsetForLeaderEpochResponse | ListOffsetsResponse
@@ -84,6 +85,9 @@ class Followers:
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
         """By leader and number; without any, there is nothing to `pump`. For reading."""
         self._partitions: dict[TopicPartition, tuple[Partition, Fetcher]] = {}
+        self.throttle = follower_throttle(replication_windows(config), config.node_id)
+        self._behind: dict[TopicPartition, None] = {}
+        """Throttled partitions that lag behind their leader's high watermark."""
         self.failed: dict[TopicPartition, str] = {}
         self.stuck: dict[TopicPartition, str] = {}
         """Partitions whose leader has no sound batch at our log end, and why; they are asked for again."""
@@ -141,6 +145,7 @@ class Followers:
         """Stop following; a late answer is ignored. Also clears a failure."""
         self.failed.pop(topic_partition, None)
         self.stuck.pop(topic_partition, None)
+        self._behind.pop(topic_partition, None)
         entry = self._partitions.pop(topic_partition, None)
         if entry is not None:
             entry[1].remove(topic_partition)
@@ -154,14 +159,34 @@ class Followers:
     def pump(self, broker_epoch: int, now_ms: int) -> list[Effect]:
         """Return every request that is due."""
         effects: list[Effect] = []
+        held = self._held_back(now_ms) if self._behind else ()
         for fetcher in self.fetchers.values():
             fetcher.expire(now_ms)
+            for topic_partition in held:
+                fetcher.hold_back(topic_partition, now_ms)
             in_flight = fetcher.next_request(
                 self._next_id, broker_epoch, now_ms, may_fetch=self._is_flushed, describe=self._describe
             )
             if in_flight is not None:
                 effects.append(Send(fetcher.leader_id, in_flight.correlation_id, in_flight.body))
         return effects
+
+    def _held_back(self, now_ms: int) -> list[TopicPartition]:
+        """Return the partitions that must not be fetched now because of the throttle."""
+        self._behind = {
+            known: None for known in self._behind if self.throttle.lists(self._partitions[known][0])
+        }
+        return list(self._behind) if self.throttle.is_exceeded(now_ms) else []
+
+    def _note(self, partition: Partition, result: FetchResult, now_ms: int) -> None:
+        """Count what a throttled partition got, and note whether it lags still."""
+        if not self.throttle.lists(partition):
+            return
+        self.throttle.record(len(result.records), now_ms)
+        if result.high_watermark > partition.log.log_end_offset:
+            self._behind[partition.topic_partition] = None
+        else:
+            self._behind.pop(partition.topic_partition, None)
 
     def _is_flushed(self, topic_partition: TopicPartition, state: FetchState) -> bool:
         return self._may_fetch(self._partitions[topic_partition][0], state.fetch_offset)
@@ -321,6 +346,8 @@ class Followers:
             if isinstance(answer, FetchResult) and answer.records:
                 self.stuck.pop(topic_partition, None)
                 fetcher.move_to_back(topic_partition)
+                if self.throttle.bound is not None:
+                    self._note(partition, answer, now_ms)
 
     def _is_stuck(self, partition: Partition, reason: str) -> None:
         topic_partition, offset = partition.topic_partition, partition.log.log_end_offset

@@ -56,6 +56,7 @@ from logstore.replication.new_logs import RolesUnderWay
 from logstore.replication.partition import Counters, Partition
 from logstore.replication.role_retries import RoleRetries
 from logstore.replication.state_change import Side, Sink, StateChange, unheard
+from logstore.replication.throttle import leader_throttle, replication_windows
 from logstore.replication.waiting import WaitingRequests
 
 
@@ -114,6 +115,10 @@ class ReplicaManager:
         self.full_dirs = FullDirs(logs.free)
         self.relief = Relief()
         self.damaged = DamagedReplicas()
+        self.throttle = leader_throttle(replication_windows(config), config.node_id)
+        """Of what this node sends to followers; `followers` has that of what it fetches."""
+        self.now_ms = 0
+        """When the latest turn began."""
         self.followers = Followers(
             config,
             next_id=next_id,
@@ -180,6 +185,7 @@ class ReplicaManager:
 
     def end_turn(self, now_ms: int) -> list[Effect]:
         """Complete requests that became ready, add requests that are due, and return all effects."""
+        self.now_ms = now_ms
         if len(self.logs.failed_dirs) != self._failed_dirs:
             self._resign_with_failed_dirs()
         if self.full_dirs.found:
@@ -217,6 +223,7 @@ class ReplicaManager:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: expired requests, ISR members that lag, checkpoints."""
+        self.now_ms = now_ms
         self.waiting.expire(now_ms)
         self.failures += self.retries.is_due(now_ms)
         for path in self.full_dirs.probe(now_ms):

@@ -202,6 +202,7 @@ def _unknown(why: str) -> ProduceResult:
 
 def fetch(manager: ReplicaManager, address: Address, body: FetchRequest, now_ms: int) -> list[Effect]:
     """Read for a consumer or a follower; with too few bytes, wait for more."""
+    manager.now_ms = now_ms
     sessions = manager.waiting.sessions
     session = sessions.open(body, manager.metadata.broker_epoch(body.replica_id), now_ms)
     if isinstance(session, ErrorCode):
@@ -249,7 +250,8 @@ def _wait(
         if partition is None:
             return Amount(0, is_final=True)
         wanted = session.wanted[topic_partition]
-        return reading.amount(partition, body, wanted, starts.get(topic_partition))
+        found = reading.amount(partition, body, wanted, starts.get(topic_partition))
+        return Amount(0) if found.bytes and _is_held_back(manager, partition, body) else found
 
     def watch(topic_partition: TopicPartition) -> None:
         start = starts.get(topic_partition)
@@ -310,14 +312,18 @@ def _read(
             results[topic_partition] = found
             continue
         wanted = session.wanted[topic_partition]
-        result = _read_one(manager, topic_partition, wanted, body, room)
+        is_held = _is_held_back(manager, manager.partitions.get(topic_partition), body)
+        result = _read_one(manager, topic_partition, wanted, body, 0 if is_held else room)
         is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
         is_final |= result.preferred_read_replica >= 0
         # An offset in an older segment than the end always has something to send.
-        is_final = is_final or reading.is_behind_segment(
-            manager.partitions[topic_partition],
-            wanted.fetch_offset,
-            to_log_end=reading.reads_to_log_end(body),
+        is_final = is_final or (
+            not is_held
+            and reading.is_behind_segment(
+                manager.partitions[topic_partition],
+                wanted.fetch_offset,
+                to_log_end=reading.reads_to_log_end(body),
+            )
         )
         # A DeleteRecords request may wait until every follower knows the new log start offset.
         is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
@@ -333,6 +339,8 @@ def _respond(
     results: dict[TopicPartition, FetchResult],
 ) -> FetchResponse:
     """Return the response; in a session, let the partitions rest that have nothing left to send or decide."""
+    if manager.throttle.bound is not None and body.replica_id >= 0:
+        _count_throttled(manager, results)
     if session.id == NO_SESSION:
         return FetchResponse(results)
     for topic_partition, result in results.items():
@@ -380,6 +388,29 @@ def _may_rest(
         return False
     partition.remote_replicas[body.replica_id] = replica.resting(session.clock)
     return True
+
+
+def _is_held_back(manager: ReplicaManager, partition: Partition | None, body: FetchRequest) -> bool:
+    """Whether a follower gets nothing of a partition now, because of the throttle.
+
+    Members of a proposed ISR count as in sync: the high watermark waits for them.
+    """
+    throttle = manager.throttle
+    return (
+        throttle.bound is not None
+        and partition is not None
+        and body.replica_id >= 0
+        and body.replica_id not in partition.isr.maximal
+        and throttle.lists(partition)
+        and throttle.is_exceeded(manager.now_ms)
+    )
+
+
+def _count_throttled(manager: ReplicaManager, results: Mapping[TopicPartition, FetchResult]) -> None:
+    for topic_partition, result in results.items():
+        partition = manager.partitions.get(topic_partition)
+        if partition is not None and len(result.records) and manager.throttle.lists(partition):
+            manager.throttle.record(len(result.records), manager.now_ms)
 
 
 def _read_one(

@@ -35,7 +35,6 @@ from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import sasl_door
 from logstore.broker.security.principals import parse_rules
 from logstore.broker.security.quota_store import Followed
-from logstore.broker.security.quotas import Windows
 from logstore.broker.security.tls import Renewed
 from logstore.broker.server import Server
 from logstore.broker.settings import ServiceConfig, Settings
@@ -47,6 +46,7 @@ from logstore.log.manager import DirectoryProgress, LogManager
 from logstore.replication.effects import StoreEvent
 from logstore.replication.messages import Endpoint
 from logstore.replication.node import Node
+from logstore.replication.rates import Windows
 from logstore.replication.state_change import Sink, StateChange, unheard
 
 _log = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], 
         Windows(broker.controller_quota_window_num, 1000 * broker.controller_quota_window_size_seconds),
         settings.node.controller.num_partitions,
     )
-    return Followed(store, clock, limiter)
+    return Followed(store, clock, limiter, node)
 
 
 async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tuple[Endpoint, ...]:

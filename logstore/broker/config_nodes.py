@@ -24,6 +24,12 @@ async def read_topic(ask: AskStore, topic: str) -> dict[str, str]:
     return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
 
 
+async def read_broker(ask: AskStore, broker: int) -> dict[str, str]:
+    """Return the settings that were changed for one broker. Raises as `read_topic`."""
+    found = await read(ask, Get(f"/config/brokers/{broker}"), "settings")
+    return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
+
+
 async def read_all_brokers(ask: AskStore) -> dict[str, str]:
     """Return the settings that were changed for all brokers. Raises as `read_topic`."""
     found = await read(ask, Get(layout.BROKER_DEFAULTS_PATH), "settings")
@@ -52,24 +58,10 @@ async def change_topic(
     )
 
 
-async def change_all_brokers(
-    ask: AskStore, change: Callable[[Settings], Settings], *, validate_only: bool = False
-) -> None:
-    """Do the same for the settings of all brokers."""
-    await _change(
-        ask,
-        layout.BROKER_DEFAULTS_PATH,
-        change,
-        layout.parse_broker_defaults,
-        None,
-        validate_only=validate_only,
-    )
-
-
 async def change_entity(
     ask: AskStore, path: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
 ) -> None:
-    """Do the same for the settings of an entity by its path, such as `users/ann`."""
+    """Do the same for the settings of an entity by its path, such as `users/ann` and `brokers/1`."""
     await _change(
         ask,
         f"/config/{path}",
@@ -90,7 +82,7 @@ async def _change(
     path: str,
     change: Callable[[Settings], Settings],
     parse: Callable[[bytes], Settings],
-    notice: Create | None,
+    notice: Create,
     *,
     validate_only: bool,
 ) -> None:
@@ -106,7 +98,7 @@ async def _change(
             if found.stat is None
             else Set(path, data, found.stat.version)
         )
-        outcome = await ask(Multi((write,) if notice is None else (write, notice)))
+        outcome = await ask(Multi((write, notice)))
         if outcome.error is None:
             return
     raise MetadataStoreFailed("the settings were changed concurrently; try again")

@@ -1,6 +1,7 @@
 """Settings as administrators see and change them: each with its value and the source of the value. Pure.
 
     topic's own          /config/topics/<t>           source 1
+    this broker's, live  /config/brokers/<id>         source 2
     all brokers', live   /config/brokers/<default>    source 3
     given at the start   --set, properties file       source 4
     built in                                          source 5
@@ -16,28 +17,34 @@ from enum import Enum, IntEnum
 from typing import Any, Final
 
 from logstore.broker.settings import Settings
-from logstore.config import MAX_INT, LogConfig, formatted, kafka_name
+from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
 
 DYNAMIC_OF_BROKERS: Final = frozenset({"unclean.leader.election.enable"})
 """Settings that can be changed for all brokers while they run."""
-THROTTLES: Final = frozenset(
-    {
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
-"""A broker's throttles in Kafka. They never have a value here, so deleting one changes nothing."""
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+RATES: Final = {
+    LEADER_RATE: "Bytes a second that go to throttled replicas, from this broker as their leader.",
+    FOLLOWER_RATE: "Bytes a second that throttled replicas on this broker fetch.",
+}
+"""Settings of one broker or of all that can be changed while they run, and what they mean."""
+LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
+_NEVER_SET: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+"""A throttle of Kafka that does not exist here, so deleting it changes nothing."""
 SMALLEST_SEGMENT: Final = 1 << 20
 """The least `segment.bytes` that a client may set, as in Kafka since 4.0 (KIP-1030)."""
-_LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", "log.dirs"})
+_LISTS: Final = frozenset(
+    {"cleanup.policy", "log.cleanup.policy", "log.dirs", LEADER_REPLICAS, FOLLOWER_REPLICAS}
+)
 
 
 class Source(IntEnum):
     TOPIC = 1
+    BROKER = 2
     ALL_BROKERS = 3
     STATIC = 4
     DEFAULT = 5
@@ -135,8 +142,8 @@ def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name in names}
 
 
-def describe_broker(of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
-    """Return all settings of this broker, in alphabetical order."""
+def describe_broker(own: Mapping[str, str], of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
+    """Return all settings of this broker, in alphabetical order; `own` are those changed for it alone."""
     found = {}
     for name, default, value, documentation in _broker_settings(settings):
         synonyms = [*_broker_synonyms([name], of_brokers, {})]
@@ -145,6 +152,10 @@ def describe_broker(of_brokers: Mapping[str, str], settings: Settings) -> list[E
         synonyms.append(Synonym(name, formatted(_plain(default)), Source.DEFAULT))
         is_read_only = name not in DYNAMIC_OF_BROKERS
         found[name] = Entry(name, _kind(name, _plain(default)), documentation, is_read_only, tuple(synonyms))
+    for name, text in RATES.items():
+        synonyms = [Synonym(name, own[name], Source.BROKER)] if name in own else []
+        synonyms += [*_broker_synonyms([name], of_brokers, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
+        found[name] = Entry(name, Kind.LONG, text, False, tuple(synonyms))
     return [found[name] for name in sorted(found)]
 
 
@@ -239,14 +250,43 @@ def check_segment_size(settings: Mapping[str, str]) -> None:
         raise InvalidConfig(f"segment.bytes is {given}; it must be at least {SMALLEST_SEGMENT}")
 
 
-def check_broker_changes(changes: Sequence[tuple[str, Operation, str | None]]) -> None:
-    """Raise `InvalidConfigChange` unless these changes of one broker's settings change nothing.
+def changed_for_broker(
+    now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]
+) -> dict[str, str]:
+    """Return one broker's own settings after these changes. Raises as `changed`.
 
     Kafka's reassignment tool deletes the throttles of every broker when a plan is completed.
     """
-    for name, operation, _ in changes:
-        if operation is not Operation.DELETE or name not in THROTTLES:
-            raise InvalidConfigChange(f"{name}: a broker's own settings can only be set where it is started")
+    _check_once([name for name, _, _ in changes])
+    found = dict(now)
+    for name, operation, value in changes:
+        if name in RATES:
+            _change(found, name, operation, None if value is None else _rate(name, value))
+        elif operation is not Operation.DELETE or name != _NEVER_SET:
+            raise InvalidConfigChange(f"{name}: it can only be set where the broker is started")
+    return found
+
+
+def rate_of(name: str, own: Mapping[str, str], of_brokers: Mapping[str, str]) -> int | None:
+    """Return a rate that counts for a broker; None without one. Raises `InvalidConfig`."""
+    text = own.get(name, of_brokers.get(name))
+    return int(_rate(name, text)) if text is not None else None
+
+
+def _rate(name: str, text: str) -> str:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and int(digits) <= MAX_LONG):
+        raise InvalidConfig(f"{name} is {text!r}; expected bytes a second")
+    return digits
+
+
+def _change(found: dict[str, str], name: str, operation: Operation, value: str | None) -> None:
+    if operation is Operation.DELETE:
+        found.pop(name, None)
+    elif operation is not Operation.SET or value is None:
+        raise InvalidConfigChange(f"{name} is not a list; set it to a value or delete it")
+    else:
+        found[name] = value
 
 
 def changed_for_all_brokers(
@@ -256,16 +296,15 @@ def changed_for_all_brokers(
     _check_once([name for name, _, _ in changes])
     found = dict(now)
     for name, operation, value in changes:
-        if name not in DYNAMIC_OF_BROKERS:
+        if name in RATES:
+            value = None if value is None else _rate(name, value)
+        elif name not in DYNAMIC_OF_BROKERS:
             raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")
-        if operation is Operation.DELETE:
-            found.pop(name, None)
-        elif operation is not Operation.SET or value is None:
-            raise InvalidConfigChange(f"{name} is not a list; set it to a value or delete it")
-        elif value.lower() not in ("true", "false"):
-            raise InvalidConfig(f"{name} is {value!r}; expected true or false")
-        else:
-            found[name] = value.lower()
+        elif value is not None and operation is Operation.SET:
+            value = value.lower()
+            if value not in ("true", "false"):
+                raise InvalidConfig(f"{name} is {value!r}; expected true or false")
+        _change(found, name, operation, value)
     return found
 
 

@@ -305,6 +305,14 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ),
         ("delayedoperations", "Waiting requests", replicas.waiting.count),
     )
+    sent, fetched = (
+        each.per_second(replicas.now_ms) for each in (replicas.throttle, replicas.followers.throttle)
+    )
+    yield from gauges(
+        "kafka_server_",
+        ("leaderreplication_byte_rate", "Bytes a second that throttled replicas got from here", sent),
+        ("followerreplication_byte_rate", "Bytes a second that throttled replicas here fetched", fetched),
+    )
     replicated = ("replicationbytesin", "Bytes fetched from leaders", counted.replicated_bytes)
     yield from counters("kafka_server_brokertopicmetrics_", replicated)
     yield from counters(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from logstore.broker.configs import RATES
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.translation import by_topic, id_from_wire
 from logstore.broker.wire import types as t
 from logstore.cli.brokers import TIMEOUT_S, Brokers, check
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
 from logstore.cli.cluster_state import Cluster, Topic
+from logstore.cli.throttles import Rates, rates_in
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
@@ -21,6 +23,7 @@ BROKER: Final = 4
 SET, DELETE = 0, 1
 _OF_THE_TOPIC: Final = 1
 """The source of a setting that a topic has of its own."""
+_DEFAULT: Final = 5
 _PREFERRED: Final = 0
 _TIMEOUT_MS: Final = int(TIMEOUT_S * 1000)
 
@@ -158,6 +161,23 @@ class BrokerOperator:
 
     def moving(self) -> Collection[TopicPartition]:
         return _moves(self._under_way()).keys()
+
+    def limit_replication(self, brokers: Iterable[int], rate: int | None) -> None:
+        for broker in brokers:
+            changed = {} if rate is None else dict.fromkeys(RATES, str(rate))
+            alter_settings(self._brokers, BROKER, str(broker), changed, RATES if rate is None else ())
+
+    def replication_rates(self, brokers: Iterable[int]) -> dict[int, Rates]:
+        found = {}
+        for broker in brokers:
+            settings = described_settings(self._brokers, BROKER, [str(broker)], keys=list(RATES))
+            given = {
+                each.name: each.value
+                for each in settings[str(broker)]
+                if each.config_source != _DEFAULT and each.value is not None
+            }
+            found[broker] = rates_in(given, RATES)
+        return found
 
     def _move(self, wanted: Mapping[TopicPartition, list[int] | None]) -> None:
         topics = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
@@ -16,6 +17,7 @@ from logstore.cli.group_explanations import STABLE, ObservedGroup, Progress
 from logstore.cli.groups import Member, committed_offsets, membership
 from logstore.cli.operating import pause
 from logstore.cli.store_operator import StoreOperator
+from logstore.cli.throttles import LISTS, topics_with_lists
 from logstore.cli.troubles import LogDir, Observed
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -34,7 +36,7 @@ _MIN_ISR: Final = "min.insync.replicas"
 def observe(brokers: Brokers) -> Observed:
     """Ask the brokers of a cluster, each for its log dirs. Raises `RequestUnanswered` if none answers."""
     cluster = _cluster(brokers)
-    settings = described_settings(brokers, TOPIC, list(cluster.topics), keys=[_MIN_ISR])
+    settings = described_settings(brokers, TOPIC, list(cluster.topics), keys=[_MIN_ISR, *LISTS])
     dirs: list[LogDir] = []
     damaged: dict[int, Mapping[str, str]] = {}
     silent: dict[int, str] = {}
@@ -54,7 +56,15 @@ def observe(brokers: Brokers) -> Observed:
     }
     listed = brokers.any(t.DescribeClusterRequest())
     stopping = frozenset(each.broker_id for each in listed.brokers if each.is_stopping)
-    return Observed(cluster, min_isr, tuple(dirs), silent, damaged, stopping)
+    lists = {
+        topic: {each.name: each.value for each in found if each.name in LISTS and each.value}
+        for topic, found in settings.items()
+    }
+    listing = {name: replace(topic, config=lists.get(name, {})) for name, topic in cluster.topics.items()}
+    answering = sorted(cluster.brokers.keys() - silent.keys())
+    rates = BrokerOperator(brokers).replication_rates(answering) if any(lists.values()) else {}
+    cluster = replace(cluster, topics=listing)
+    return Observed(cluster, min_isr, tuple(dirs), silent, damaged, stopping, rates)
 
 
 def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) -> LogDir:
@@ -81,7 +91,9 @@ def observe_store(store: StoreOperator) -> Observed:
         for name, topic in cluster.topics.items()
         if topic.config.get(_MIN_ISR, "").isdecimal()
     }
-    return Observed(cluster, min_isr)
+    listed = topics_with_lists(cluster, cluster.topics)
+    rates = store.replication_rates(sorted(cluster.brokers)) if listed else {}
+    return Observed(cluster, min_isr, rates=rates)
 
 
 def observe_group(brokers: Brokers, group: str, watch_s: float) -> ObservedGroup:

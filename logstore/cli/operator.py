@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from logstore.cli.brokers import Brokers
     from logstore.cli.cluster_plans import Plan
     from logstore.cli.cluster_state import Cluster
+    from logstore.cli.throttles import Rates
     from logstore.disk.topic_partition import TopicPartition
 
 Metadata = Annotated[
@@ -80,6 +81,12 @@ class Operator(Protocol):
 
     def moving(self) -> Collection[TopicPartition]:
         """Return the partitions that are asked to move and may not have begun."""
+
+    def limit_replication(self, brokers: Iterable[int], rate: int | None) -> None:
+        """Set both replication rates of these brokers, bytes a second; None removes them."""
+
+    def replication_rates(self, brokers: Iterable[int]) -> dict[int, Rates]:
+        """Return the replication rates of these brokers."""
 
 
 @contextmanager

@@ -2,21 +2,24 @@
 
 generate   topics + brokers ─▶ the current assignment (keep it: it rolls back) and a proposed one
 execute    a plan ─▶ the controller carries it out: asked by brokers, or by a node of the metadata store
-verify     a plan ─▶ the result for each partition; exit code 1 while any is not as planned
+verify     a plan ─▶ the result for each partition; exit code 1 while any is not as planned. Once nothing
+           moves any more, throttles are removed
 cancel     partitions under way go back to their previous replicas, in their order
 list       the partitions under way, and those that are requested and have not begun
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, Operator, operator
 from logstore.cli.terminal import print_error, print_json
+from logstore.disk.errors import EngineError
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_plans import Plan, Standing
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Move replicas between brokers.", no_args_is_help=True)
 
 _FAILED_LOOKS: Final = 40
+
+Throttle: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Bytes a second, by side and broker."""
 
 PlanFile = Annotated[
     Path,
@@ -89,6 +95,15 @@ def execute(
         bool,
         typer.Option("--additional", help="Add to a reassignment that is under way; the later plan wins."),
     ] = False,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            "--throttle",
+            metavar="BYTES_PER_S",
+            min=1,
+            help="Bound what each broker sends to, and fetches for, new replicas. verify removes it.",
+        ),
+    ] = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
@@ -97,7 +112,7 @@ def execute(
 
     plan = parse_plan(plan_file.read_text())
     with operator(metadata, bootstrap, command_config) as to:
-        cluster = to.read({each.topic for each in plan})
+        cluster = to.read({each.topic for each in plan}, settings=throttle is not None)
         current = dict(cluster.partitions())
         for each in plan:
             if each not in current:
@@ -112,8 +127,61 @@ def execute(
         rollback = encode_plan({each: current[each] for each in known})
         shown = f'{{"rollback": {rollback}}}' if as_json else _kept(rollback)
         print(shown, flush=True)
-        to.move(known, may_join=additional)
-        return _wait_for(to, known, wait) if wait else int(len(known) < len(plan))
+        if throttle is not None:
+            if not additional and to.moving():
+                raise BadPlan(
+                    "a reassignment is under way: add to it, or change its throttle, with --additional"
+                )
+            _throttle(to, cluster, known, throttle)
+        try:
+            to.move(known, may_join=additional)
+        except EngineError:
+            if throttle is not None:
+                print_error("the throttle is set; logstore reassign verify removes it")
+            raise
+        if not wait:
+            return int(len(known) < len(plan))
+        code = _wait_for(to, known, wait)
+        if throttle is not None:
+            settled = to.read({each.topic for each in known}, settings=True)
+            _remove_throttles(to, settled, known, as_json=as_json)
+        return code
+
+
+def _throttle(to: Operator, cluster: Cluster, plan: Plan, rate: int) -> None:
+    """Set the throttles of a plan: first whose replicas count, then the rates."""
+    from logstore.cli.throttles import throttles_for
+
+    wanted = throttles_for(cluster, plan)
+    for topic, lists in wanted.of_topics.items():
+        to.alter(topic, None, lists, ())
+    to.limit_replication((broker for broker in wanted.brokers if broker in cluster.brokers), rate)
+    print_error(f"throttled to {rate} bytes/s on brokers {', '.join(map(str, wanted.brokers)) or 'none'}")
+
+
+def _remove_throttles(to: Operator, cluster: Cluster, plan: Plan, *, as_json: bool) -> None:
+    """Remove the throttles of a plan's topics and of all brokers, once no partition of the cluster moves."""
+    from logstore.cli.throttles import topics_with_lists
+
+    listed = topics_with_lists(cluster, sorted({each.topic for each in plan}))
+    rates = to.replication_rates(sorted(cluster.brokers))
+    limited = [broker for broker, found in rates.items() if any(rate is not None for rate in found)]
+    if (not listed and not limited) or to.moving() or _is_moving(to.read()):
+        return
+    to.limit_replication(limited, None)
+    for topic, names in listed.items():
+        to.alter(topic, None, {}, names)
+    if as_json:
+        print_json({"throttles_removed": {"brokers": limited, "topics": list(listed)}})
+    else:
+        print(
+            f"throttles removed: brokers {', '.join(map(str, limited)) or 'none'}; topics {', '.join(listed)}"
+        )
+
+
+def _is_moving(cluster: Cluster) -> bool:
+    assignments = [topic.assignment for topic in cluster.topics.values()]
+    return any(each.adding_replicas or each.removing_replicas for each in assignments)
 
 
 def _kept(rollback: str) -> str:
@@ -126,25 +194,46 @@ def verify(
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
+    preserve_throttles: Annotated[
+        bool, typer.Option("--preserve-throttles", help="Leave throttles set when nothing moves any more.")
+    ] = False,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
-    """Show the result of a plan for each partition."""
+    """Show the result of a plan for each partition; remove throttles once nothing moves any more."""
     from logstore.cli.cluster_plans import Standing, parse_plan
+    from logstore.cli.throttles import told
 
     plan = parse_plan(plan_file.read_text())
     with operator(metadata, bootstrap, command_config) as to:
-        cluster, standings = _look(to, plan, wait)
-    current = dict(cluster.partitions())
-    for each, standing in sorted(standings.items()):
-        wanted, found = list(plan[each]), list(current.get(each, ()))
-        if as_json:
-            facts = {"topic": each.topic, "partition": each.partition, "standing": standing.value}
-            print_json({**facts, "wanted": wanted, "replicas": found})
-        else:
-            differs = f": wanted {wanted}, has {found}" if standing is Standing.FAILED else ""
-            print(f"{each}  {standing.value}{differs}")
+        cluster, standings = _look(to, plan, wait, settings=True)
+        moving = [each for each, standing in standings.items() if standing is Standing.IN_PROGRESS]
+        throttles = _throttles(to, cluster, moving)
+        current = dict(cluster.partitions())
+        for each, standing in sorted(standings.items()):
+            wanted, found = list(plan[each]), list(current.get(each, ()))
+            throttle = throttles.get(each, {})
+            if as_json:
+                facts = {"topic": each.topic, "partition": each.partition, "standing": standing.value}
+                print_json({**facts, "wanted": wanted, "replicas": found, "throttle": throttle})
+            else:
+                differs = f": wanted {wanted}, has {found}" if standing is Standing.FAILED else ""
+                print(f"{each}  {standing.value}{differs}  {told(throttle)}".rstrip())
+        if not moving and not preserve_throttles:
+            _remove_throttles(to, cluster, plan, as_json=as_json)
     return _exit_code(standings)
+
+
+def _throttles(
+    to: Operator, cluster: Cluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, Throttle]:
+    """Return the throttles of partitions that move, by the settings of their topics."""
+    from logstore.cli.throttles import throttle_of, topics_with_lists
+
+    if not topics_with_lists(cluster, {each.topic for each in partitions}):
+        return {}
+    rates = to.replication_rates(sorted(cluster.brokers))
+    return {each: throttle_of(cluster, rates, each) for each in partitions}
 
 
 @app.command()
@@ -177,30 +266,44 @@ def list_reassignments(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List the reassignments that are requested or under way."""
+    """List the reassignments that are requested or under way, and their throttles."""
+    from logstore.cli.throttles import told
+
     with operator(metadata, bootstrap, command_config) as to:
         requested = to.moving()
         cluster = to.read()
-    found = 0
-    for each, replicas in cluster.partitions():
+        moving = {
+            each: replicas
+            for each, replicas in cluster.partitions()
+            if _has_motion(cluster, each) or each in requested
+        }
+        listed = to.read({each.topic for each in moving}, settings=True) if moving else cluster
+        throttles = _throttles(to, listed, moving)
+    for each, replicas in moving.items():
         known = cluster.topics[each.topic].assignment
         adding = known.adding_replicas.get(each.partition, ())
         removing = known.removing_replicas.get(each.partition, ())
-        if not adding and not removing and each not in requested:
-            continue
-        found += 1
         lists = {"replicas": list(replicas), "adding": list(adding), "removing": list(removing)}
+        throttle = throttles.get(each, {})
         if as_json:
-            print_json({"topic": each.topic, "partition": each.partition, **lists})
+            print_json({"topic": each.topic, "partition": each.partition, **lists, "throttle": throttle})
         else:
             ids = (f"{name} {','.join(map(str, of)) or '-'}" for name, of in lists.items())
-            print(f"{each}  {'  '.join(ids)}{'' if adding or removing else '  not begun'}")
-    if not found and not as_json:
+            begun = "" if adding or removing else "  not begun"
+            print(f"{each}  {'  '.join(ids)}{begun}  {told(throttle)}".rstrip())
+    if not moving and not as_json:
         print("no reassignment is under way")
     return 0
 
 
-def _look(to: Operator, plan: Plan, seconds: float) -> tuple[Cluster, dict[TopicPartition, Standing]]:
+def _has_motion(cluster: Cluster, each: TopicPartition) -> bool:
+    known = cluster.topics[each.topic].assignment
+    return bool(known.adding_replicas.get(each.partition) or known.removing_replicas.get(each.partition))
+
+
+def _look(
+    to: Operator, plan: Plan, seconds: float, *, settings: bool = False
+) -> tuple[Cluster, dict[TopicPartition, Standing]]:
     """Read the cluster until nothing of the plan is in progress, or `seconds` have passed.
 
     A broker may not know yet what the controller has completed: a plan has failed if it looks so each time.
@@ -211,7 +314,7 @@ def _look(to: Operator, plan: Plan, seconds: float) -> tuple[Cluster, dict[Topic
 
     def is_settled() -> bool:
         listed = to.moving()
-        cluster = to.read({each.topic for each in plan})
+        cluster = to.read({each.topic for each in plan}, settings=settings)
         standings = {each: standing(cluster, each, wanted, listed) for each, wanted in plan.items()}
         looks.append((cluster, standings))
         if Standing.IN_PROGRESS in standings.values():

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import typer
 
+from logstore.broker.configs import RATES
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
 from logstore.cli.cluster_state import Cluster, Session, read_cluster
+from logstore.cli.throttles import Rates, rates_in
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import new_id
@@ -26,6 +28,7 @@ from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Children, Create, Get, Multi, Outcome, Set, StoreError
 
 _LOOK = "logstore topics describe"
+_LIST = "logstore reassign list"
 
 
 class NotWritten(EngineError):
@@ -139,6 +142,33 @@ class StoreOperator:
             return frozenset(layout.parse_reassignment(node.data))
         except CorruptMetadata:
             return frozenset()  # the controller treats such a node as empty, too
+
+    def limit_replication(self, brokers: Iterable[int], rate: int | None) -> None:
+        for broker in brokers:
+            entity = f"brokers/{broker}"
+            path = f"/config/{entity}"
+            node = self._session.read(Get(path))
+            now = layout.parse_topic_config(node.data) if node.stat is not None else {}
+            wanted = {name: value for name, value in now.items() if name not in RATES}
+            if rate is not None:
+                wanted |= dict.fromkeys(RATES, str(rate))
+            if wanted == now:
+                continue
+            data = layout.encode_topic_config(wanted)
+            write: Create | Set = Create(path, data, make_parents=True)
+            if node.stat is not None:
+                write = Set(path, data, node.stat.version)
+            notice = layout.encode_entity_change(entity)
+            told = Create(layout.CONFIG_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
+            check_written(self._session.call(Multi((write, told))), f"the throttle of broker {broker}", _LIST)
+
+    def replication_rates(self, brokers: Iterable[int]) -> dict[int, Rates]:
+        every = self._settings(layout.DEFAULT_ENTITY)
+        return {broker: rates_in(every | self._settings(str(broker)), RATES) for broker in brokers}
+
+    def _settings(self, broker: str) -> dict[str, str]:
+        node = self._session.read(Get(f"/config/brokers/{broker}"))
+        return dict(layout.parse_topic_config(node.data)) if node.stat is not None else {}
 
     def _move(self, wanted: Plan, what: str, how_to_look: str, *, may_join: bool) -> None:
         path = layout.REASSIGNMENT_PATH

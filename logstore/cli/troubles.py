@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 from logstore.cli.cluster_state import Cluster
+from logstore.cli.throttles import Rates, throttle_of, told
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr
 
@@ -69,7 +70,8 @@ class Observed:
     """What was read of a cluster.
 
     `silent`: live brokers that do not answer, and why. `damaged`: by broker, the replicas that are damaged or
-    cannot follow, and why. `stopping`: brokers in a controlled shutdown. Brokers of ours report the last two.
+    cannot follow, and why. `stopping`: brokers in a controlled shutdown. Brokers of ours report these two.
+    `rates`: the replication throttles of brokers.
     """
 
     cluster: Cluster
@@ -78,6 +80,7 @@ class Observed:
     silent: Mapping[int, str] = field(default_factory=dict)
     damaged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     stopping: frozenset[int] = frozenset()
+    rates: Mapping[int, Rates] = field(default_factory=dict)
 
 
 def troubles(observed: Observed) -> list[Trouble]:
@@ -89,6 +92,8 @@ def troubles(observed: Observed) -> list[Trouble]:
 
 
 _MAKE_ROOM = "lower retention.ms or retention.bytes of large topics, move replicas away, or add room"
+_FREE = "remove a forgotten throttle with logstore reassign verify PLAN."
+_FASTER = "wait, or raise the rate: logstore reassign execute PLAN --additional --throttle BYTES_PER_S"
 _BY_HAND = "deleting segments by hand: the logs would be damaged"
 
 
@@ -212,6 +217,7 @@ def _of_log_dirs(observed: Observed) -> Iterator[Trouble]:
 
 def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int, ...]) -> Iterator[Trouble]:
     cluster = observed.cluster
+    throttle = told(throttle_of(cluster, observed.rates, each))
     state = cluster.states.get(each)
     if each.topic in cluster.doomed:
         yield _deletion(cluster, each.topic, str(each), frozenset((each,)))
@@ -230,8 +236,9 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
             if is_short
             else f"{len(missing)} of {len(replicas)} replicas are not in sync",
             f"ISR {_listed(state.isr)} of replicas {_listed(replicas)}; "
-            + "; ".join(_absence(observed, each, broker) for broker in missing),
-            _bring_back(cluster, missing),
+            + "; ".join(_absence(observed, each, broker) for broker in missing)
+            + (f"; {throttle}" if throttle else ""),
+            f"{_FREE} {_bring_back(cluster, missing)}" if throttle else _bring_back(cluster, missing),
             frozenset((each,)),
             waits_for=f"broker {_listed(missing)}",
             acts=_who_acts(observed, missing),
@@ -244,9 +251,16 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
         yield Trouble(
             Rank.UNDER_WAY,
             str(each),
-            "it is being reassigned" + (f", and waits for broker {_listed(waits)}" if waits else ""),
-            "; ".join(_absence(observed, each, broker) for broker in waits) or f"adding {_listed(adding)}",
-            _bring_back(cluster, waits) if any(broker not in cluster.brokers for broker in waits) else "wait",
+            "it is being reassigned"
+            + (" at a throttled rate" if throttle else "")
+            + (f", and waits for broker {_listed(waits)}" if waits else ""),
+            ("; ".join(_absence(observed, each, broker) for broker in waits) or f"adding {_listed(adding)}")
+            + (f"; {throttle}" if throttle else ""),
+            _bring_back(cluster, waits)
+            if any(broker not in cluster.brokers for broker in waits)
+            else _FASTER
+            if throttle
+            else "wait",
             frozenset((each,)),
             waits_for=f"broker {_listed(waits)}" if waits else "the controller",
             acts=_who_acts(observed, waits),

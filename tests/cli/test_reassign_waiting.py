@@ -30,7 +30,7 @@ class Operator:
         self.count += 1
         return [MOVED] if is_listed else []
 
-    def read(self, topics: Iterable[str]) -> Cluster:
+    def read(self, topics: Iterable[str], *, settings: bool = False) -> Cluster:
         assert set(topics) == {"moved"}
         topic = Topic(TopicAssignment("", {0: self.replicas}), {}, 0, -1)
         return Cluster({}, {"moved": topic}, {}, None)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.cli.groups import partitions_in
 from logstore.cli.operating import wait_until
+from logstore.cli.throttles import LISTS
 from logstore.disk.topic_partition import TopicPartition
 from tests.cli.conftest import Outcome
 
@@ -127,7 +129,7 @@ def test_replicas_placed_round_robin(over: Command) -> None:
         (("topics", "describe", "asked", "--json"), []),
         (("topics", "describe", "--under-replicated"), []),
         (("elect-preferred", "asked-0"), []),
-        (("health",), [["min.insync.replicas"]]),
+        (("health",), [["min.insync.replicas", *LISTS]]),
         (("topics", "describe", "asked"), [None]),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
@@ -211,6 +213,43 @@ def test_replicas_move_and_the_plan_is_verified(over: Command, tmp_path: Path) -
     over_already = over("reassign", "cancel", plan)
     assert over_already.code == 1
     assert "none of these partitions is being reassigned" in over_already.err
+
+
+def test_a_throttled_move_is_told_hurried_and_its_throttles_removed(
+    over: Command, bootstrap: str, tmp_path: Path
+) -> None:
+    assert over("topics", "create", "slow", "--replica-assignment", "1:2", "--wait", 30).code == 0
+    append(bootstrap, "slow", [Random(each).randbytes(1 << 16) for each in range(40)])
+    plan = tmp_path / "plan.json"
+    moved = [{"topic": "slow", "partition": 0, "replicas": [1, 2, 3]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": moved}))
+    # One fetch of 1 MiB, and nothing for the next hundred seconds.
+    executed = over("reassign", "execute", plan, "--throttle", 10_000)
+    assert executed.code == 0, executed.err
+    assert "throttled to 10000 bytes/s on brokers 1, 2, 3" in executed.err
+    throttle = {"leader": {"1": 10_000, "2": 10_000}, "follower": {"3": 10_000}}
+    (listed,) = lines(over("reassign", "list", "--json"))
+    assert (listed["adding"], listed["throttle"]) == ([3], throttle)
+    in_words = "throttled: leader 1 at 10000, leader 2 at 10000, follower 3 at 10000 bytes/s"
+    assert in_words in over("reassign", "list").out
+    verified = over("reassign", "verify", plan)
+    assert (verified.code, verified.out) == (1, f"slow-0  still in progress  {in_words}\n")
+    why = over("why", "slow-0").out
+    assert "it is being reassigned at a throttled rate, and waits for broker 3" in why
+    assert in_words in why
+    append(bootstrap, "slow", [b"acknowledged by those in sync"])
+    again = over("reassign", "execute", plan, "--throttle", 5)
+    assert again.code == 1
+    assert "a reassignment is under way" in again.err
+    hurried = over("reassign", "execute", plan, "--additional", "--throttle", 100_000_000)
+    assert hurried.code == 0, hurried.err
+    kept = over("reassign", "verify", plan, "--wait", 60, "--preserve-throttles")
+    assert (kept.code, kept.out) == (0, "slow-0  completed\n")
+    assert "throttled.replicas" in over("topics", "describe", "slow").out
+    verified = over("reassign", "verify", plan)
+    assert verified.out == "slow-0  completed\nthrottles removed: brokers 1, 2, 3; topics slow\n"
+    assert "throttled.replicas" not in over("topics", "describe", "slow").out
+    assert over("reassign", "verify", plan).out == "slow-0  completed\n"
 
 
 def test_one_way_to_the_cluster_is_given(command: Command, bootstrap: str) -> None:

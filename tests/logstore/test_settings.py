@@ -483,11 +483,17 @@ def takes_only_the_default(name: str, other: str, reason: str) -> None:
 
 
 def test_leader_replication_throttled_replicas() -> None:
-    takes_only_the_default("leader.replication.throttled.replicas", "0:1,1:2", "not throttled here")
+    changed = LogConfig.from_kafka({"leader.replication.throttled.replicas": "0:1,1:2"})
+    assert changed.leader_replication_throttled_replicas == "0:1,1:2"
+    with pytest.raises(InvalidConfig, match="expected partition:broker"):
+        LogConfig.from_kafka({"leader.replication.throttled.replicas": "all"})
 
 
 def test_follower_replication_throttled_replicas() -> None:
-    takes_only_the_default("follower.replication.throttled.replicas", "*", "not throttled here")
+    changed = LogConfig.from_kafka({"follower.replication.throttled.replicas": "*"})
+    assert changed.follower_replication_throttled_replicas == "*"
+    with pytest.raises(InvalidConfig, match="expected partition:broker"):
+        LogConfig.from_kafka({"follower.replication.throttled.replicas": "0:1,"})
 
 
 def test_remote_storage_enable() -> None:

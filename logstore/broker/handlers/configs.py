@@ -5,21 +5,22 @@ broker's settings are INVALID_REQUEST (42): clients must ask that broker. AlterC
 of a topic; IncrementalAlterConfigs changes those that it names.
 
 Settings are in the metadata store, so any broker describes and changes any topic; the controller learns of a
-change from the store. A broker's own settings are set where it is started; deleting its throttles, which
-it never has, succeeds.
+change from the store, and brokers of their rates. A broker's other settings are set where it is started.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from logstore.broker import configs
 from logstore.broker.config_nodes import (
     Settings,
-    change_all_brokers,
+    change_entity,
     change_topic,
     read_all_brokers,
+    read_broker,
     read_topic,
 )
 from logstore.broker.configs import Entry, InvalidConfigChange, Operation
@@ -29,6 +30,7 @@ from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import check_topic_name
 from logstore.replication.errors import UnknownTopicOrPartition
+from logstore.replication.metastore import layout
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
@@ -43,11 +45,12 @@ class Plan(NamedTuple):
 
     of_topic: Change
     of_all_brokers: Change
-    check_of_broker: Callable[[], None]
-    """One broker's settings never change while it runs: raises unless the request leaves them as they are."""
+    of_broker: Change
 
 
 A = TypeVar("A", bound=Struct)
+
+_log = logging.getLogger(__name__)
 
 
 def describe(call: Call, body: t.DescribeConfigsRequest, services: Services) -> None:
@@ -86,7 +89,8 @@ async def _entries(
         if not name:
             return configs.describe_all_brokers(of_brokers)
         _check_own(services, name)
-        return configs.describe_broker(of_brokers, services.settings)
+        own = await read_broker(services.ask_store, services.node.node_id)
+        return configs.describe_broker(own, of_brokers, services.settings)
     raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
 
 
@@ -136,7 +140,7 @@ def replace(call: Call, body: t.AlterConfigsRequest, services: Services) -> None
         return Plan(
             lambda _: configs.replaced(settings),
             lambda _: configs.changed_for_all_brokers({}, _checked(changes)),
-            lambda: configs.check_broker_changes(_checked(changes)),
+            lambda _: configs.changed_for_broker({}, _checked(changes)),
         )
 
     kinds = t.AlterConfigsResponse, t.AlterConfigsResponseAlterConfigsResourceResponse
@@ -151,7 +155,7 @@ def change(call: Call, body: t.IncrementalAlterConfigsRequest, services: Service
         return Plan(
             lambda now: configs.changed(now, _checked(changes)),
             lambda now: configs.changed_for_all_brokers(now, _checked(changes)),
-            lambda: configs.check_broker_changes(_checked(changes)),
+            lambda now: configs.changed_for_broker(now, _checked(changes)),
         )
 
     kinds = (
@@ -197,12 +201,23 @@ async def _change(
             raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
         elif resource.resource_name:
             _check_own(services, resource.resource_name)
-            plan.check_of_broker()
+            await _change_rates(services, resource.resource_name, plan.of_broker, validate_only)
         else:
-            await change_all_brokers(services.ask_store, plan.of_all_brokers, validate_only=validate_only)
+            await _change_rates(services, layout.DEFAULT_ENTITY, plan.of_all_brokers, validate_only)
     except EngineError as error:
         return error.code, str(error)
     return ErrorCode.NONE, None
+
+
+async def _change_rates(services: Services, broker: str, change: Change, validate_only: bool) -> None:
+    """Change the settings of a broker or of all; they count here at once."""
+    entity = f"brokers/{broker}"
+    await change_entity(services.ask_store, entity, change, validate_only=validate_only)
+    if not validate_only:
+        try:
+            await services.quotas.refresh(entity)
+        except EngineError as error:
+            _log.error("changed rates are in the store, and not in force here: %s", error)
 
 
 def _checked(changes: Changes) -> list[tuple[str, Operation, str | None]]:

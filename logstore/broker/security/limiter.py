@@ -19,7 +19,7 @@ from logstore.broker.links import is_of_broker
 from logstore.broker.security.config import IN_PROCESS
 from logstore.broker.security.door import AMONG_BROKERS
 from logstore.broker.security.permissions import refused_entry
-from logstore.broker.security.quotas import Key, Kind, Quotas, Rate, TokenBucket, Windows
+from logstore.broker.security.quotas import Key, Kind, Quotas, TokenBucket
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import response_frame
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
     from logstore.broker.security.authorizer import Authorizer
     from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.rates import Rate, Windows
 
 _PRODUCE, _FETCH = 0, 1
 _CREATE, _DELETE, _GROW = 19, 20, 37

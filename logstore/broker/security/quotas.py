@@ -19,14 +19,12 @@ from urllib.parse import unquote
 
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.rates import Windows, rounded
 
 USER: Final = "user"
 CLIENT: Final = "client-id"
-DEFAULT_NAME: Final = "<default>"
 _FOLDERS: Final = {USER: "users", CLIENT: "clients"}
 _TYPES: Final = {folder: kind for kind, folder in _FOLDERS.items()}
-LONGEST_THROTTLE_MS: Final = 2**31 - 1
-"""What an answer can tell."""
 
 
 class Kind(StrEnum):
@@ -57,7 +55,7 @@ class Key(NamedTuple):
 
 def path_of(entity: Entity) -> str:
     """Return an entity's path below `/config`: `users/bob/clients/<default>`."""
-    names = (DEFAULT_NAME if name is None else layout.sanitized(name) for _, name in entity)
+    names = (layout.DEFAULT_ENTITY if name is None else layout.sanitized(name) for _, name in entity)
     return "/".join(f"{_FOLDERS[kind]}/{name}" for (kind, _), name in zip(entity, names, strict=True))
 
 
@@ -67,7 +65,7 @@ def entity_of(path: str) -> Entity | None:
     kinds = tuple(_TYPES.get(each, "") for each in parts[::2])
     if len(parts) % 2 or kinds not in ((USER,), (CLIENT,), (USER, CLIENT)):
         return None
-    names = (None if each == DEFAULT_NAME else unquote(each) for each in parts[1::2])
+    names = (None if each == layout.DEFAULT_ENTITY else unquote(each) for each in parts[1::2])
     return tuple(zip(kinds, names, strict=True))
 
 
@@ -124,75 +122,6 @@ def _candidates(user: str, client: str) -> Iterator[tuple[Entity, Key]]:
 # --- measuring ----------------------------------------------------------------------------------
 
 
-class Windows(NamedTuple):
-    """How a rate is measured: over a number of samples of `size_ms` each."""
-
-    samples: int = 11
-    size_ms: int = 1_000
-
-    @property
-    def total_ms(self) -> int:
-        return self.samples * self.size_ms
-
-
-class _Sample:
-    __slots__ = ("amount", "last_ms", "start_ms")
-
-    def __init__(self, now_ms: int) -> None:
-        self.reset(now_ms)
-
-    def reset(self, now_ms: int) -> None:
-        self.start_ms = self.last_ms = now_ms
-        self.amount = 0.0
-
-
-class Rate:
-    """What was used in the last samples (Kafka's SampledStat and Rate)."""
-
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
-        self._samples: list[_Sample] = []
-        self._at = 0
-
-    def record(self, amount: float, now_ms: int) -> None:
-        """Add an amount; a negative one takes an earlier one back."""
-        samples = self._samples
-        if not samples:
-            samples.append(_Sample(now_ms))
-        if now_ms - samples[self._at].start_ms >= self._windows.size_ms:
-            self._at = (self._at + 1) % (self._windows.samples + 1)
-            if self._at == len(samples):
-                samples.append(_Sample(now_ms))
-            else:
-                samples[self._at].reset(now_ms)
-        samples[self._at].amount += amount
-        samples[self._at].last_ms = now_ms
-
-    def per_second(self, now_ms: int) -> float:
-        """Return the rate."""
-        for each in self._samples:
-            if now_ms - each.last_ms >= self._windows.total_ms:
-                each.reset(now_ms)
-        return sum(each.amount for each in self._samples) / (self._window_ms(now_ms) / 1000)
-
-    def _window_ms(self, now_ms: int) -> int:
-        count, size_ms = self._windows
-        elapsed = now_ms - min((each.start_ms for each in self._samples), default=now_ms)
-        missing = count - 1 - elapsed // size_ms
-        return max(1, elapsed + max(0, missing) * size_ms)
-
-    def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """Return how long a client must pause to fall back to `bound`; 0 if it is not above."""
-        rate = self.per_second(now_ms)
-        if rate <= bound:
-            return 0
-        return _rounded((rate - bound) / bound * self._window_ms(now_ms) if bound else math.inf)
-
-    def is_idle(self, now_ms: int) -> bool:
-        """Return whether forgetting it changes nothing."""
-        return self.per_second(now_ms) == 0
-
-
 class TokenBucket:
     """What may be used at once, refilled all the time (KIP-599). It starts full, and may fall below zero."""
 
@@ -218,12 +147,8 @@ class TokenBucket:
         tokens = self.tokens(bound, now_ms)
         if tokens >= 0:
             return 0
-        return _rounded(-tokens / bound * 1000 if bound else math.inf)
+        return rounded(-tokens / bound * 1000 if bound else math.inf)
 
     def is_full(self, bound: float, now_ms: int) -> bool:
         """Return whether forgetting it changes nothing."""
         return self.tokens(bound, now_ms) >= self._burst(bound)
-
-
-def _rounded(milliseconds: float) -> int:
-    return math.floor(min(milliseconds, LONGEST_THROTTLE_MS) + 0.5)

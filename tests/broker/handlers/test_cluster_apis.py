@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from logstore.broker.configs import THROTTLES
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -311,22 +310,6 @@ def test_clients_set_no_segments_that_use_up_the_brokers_descriptors() -> None:
         assert (await change(client, TOPIC, "t", ("retention.ms", 0, "7"))).error_code == ErrorCode.NONE
         described = await describe(client, TOPIC, "t", ["segment.bytes"])
         assert [each.value for each in described.configs] == ["9000"]
-
-    run(test, 1)
-
-
-def test_the_throttles_of_a_broker_are_deleted_though_there_are_none() -> None:
-    """`kafka-reassign-partitions --verify` does so on every broker at the end of a plan."""
-
-    async def test(nodes: Nodes, client: Asker) -> None:
-        throttles = [(name, 1, None) for name in sorted(THROTTLES)]
-        assert (await change(client, BROKER, "0", *throttles)).error_code == ErrorCode.NONE
-        for broker, changes in (
-            ("1", throttles),
-            ("0", [("leader.replication.throttled.rate", 0, "1000")]),
-            ("0", [*throttles, ("log.retention.ms", 1, None)]),
-        ):
-            assert (await change(client, BROKER, broker, *changes)).error_code == ErrorCode.INVALID_REQUEST
 
     run(test, 1)
 

@@ -15,7 +15,7 @@ from logstore.broker.security.config import IN_PROCESS
 from logstore.broker.security.door import Door
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import Login
-from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, Quotas, Windows
+from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, Quotas
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode
@@ -27,6 +27,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import PartitionState
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.metastore.operations import Create, Get, Set
+from logstore.replication.rates import Windows
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 from tests.broker.security.test_permissions import made

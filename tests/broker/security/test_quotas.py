@@ -11,21 +11,19 @@ import pytest
 
 from logstore.broker.security.quotas import (
     CLIENT,
-    LONGEST_THROTTLE_MS,
     USER,
     Entity,
     Key,
     Kind,
     Quotas,
-    Rate,
     TokenBucket,
-    Windows,
     entity_of,
     parse,
     path_of,
     text_of,
 )
 from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.rates import LONGEST_THROTTLE_MS, Rate, Windows
 
 VECTORS = [json.loads(line) for line in Path(__file__).with_name("quota.jsonl").read_text().splitlines()]
 """Steps computed by the classes of Kafka 3.9.1: time, amount, rate or tokens after it, throttle time."""
