@@ -122,9 +122,9 @@ interop: setup ## Run three Kafka clients against our brokers, hand directories 
 	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
 
-watching: setup ## Check alert rules with Debian's Prometheus and the unit with systemd, and scrape a broker
+watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus
-	$(BIN)/python -m pytest tests/deploy -m interop -p no:xdist -p no:benchmark
+	$(BIN)/python -m pytest tests/deploy -m "interop or slow" -p no:xdist -p no:benchmark
 
 quotas: setup ## Hold two producers to their byte rates for a minute, beside a third without a quota
 	$(BIN)/python -m pytest tests/broker/security/test_quotas_with_clients.py -m slow -p no:benchmark

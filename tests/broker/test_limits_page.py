@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.broker import metrics
+from logstore.broker import group_metrics, metrics
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
 from logstore.broker.settings import ServiceConfig
@@ -75,7 +75,7 @@ def test_every_limit_is_on_the_page() -> None:
 
 
 def test_metrics_on_the_page_exist() -> None:
-    source = Path(metrics.__file__).read_text()
+    source = "".join(Path(str(each.__file__)).read_text() for each in (metrics, group_metrics))
     for row in rows():
         for name in re.findall(r"`(\w+)`", row[4]):
             stem = name.removesuffix("_total")

@@ -155,6 +155,10 @@ def test_every_alert_has_its_trouble() -> None:
     assert set(re.findall(r"- alert: (\w+)", RULES.read_text())) == set(TROUBLES)
 
 
+def test_the_page_has_every_alert() -> None:
+    assert set(re.findall(r"`(Logstore\w+)`", (ROOT / "docs/deploying.md").read_text())) == set(TROUBLES)
+
+
 def program(name: str) -> str:
     """Where Debian's program is. Fails if it is not, and says how it gets there."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:{ROOT / 'build/parts/usr/bin'}")
