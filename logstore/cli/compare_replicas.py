@@ -2,28 +2,36 @@
 
     compare-replicas NODE-1 NODE-2 NODE-3     log dirs of several nodes: every partition that two of them have
     compare-replicas A/orders-0 B/orders-0    one partition
+    compare-replicas --bootstrap HOST:PORT    replicas of running brokers, also of Apache Kafka's
 
 Replicas are compared batch by batch, from the highest log start to the highest checkpointed high
 watermark, as far as each one reaches. Below any replica's high watermark all must be equal, byte for byte.
 Above it they may differ. A replica that ends earlier lags; this is not damage. Replicas compact
 independently: where the cleaner's checkpoint of one says that it was compacted, records are compared, and it
 may lack what compaction removes. The command only reads, also while brokers write.
+
+Over brokers the same holds, for what each replica serves (`replica_fetching.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.operating import Json
+from logstore.cli.operating import CommandConfig, Json, pause
+from logstore.cli.operator import Bootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
+    from logstore.cli.brokers import Brokers
+    from logstore.cli.replica_fetching import Compared
     from logstore.disk.files import Disk
     from logstore.format.batch import Batch
 
@@ -54,25 +62,144 @@ class Difference(NamedTuple):
 
 def compare_replicas(
     directories: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="DIR DIR...",
             help="Log dirs of several nodes, or directories of one partition.",
             exists=True,
             file_okay=False,
         ),
-    ],
+    ] = None,
+    bootstrap: Bootstrap = None,
     topics: Annotated[
         str | None, typer.Option("--topics", metavar="REGEX", help="Only topics with a matching name.")
     ] = None,
+    time: Annotated[
+        str,
+        typer.Option("--time", metavar="WHERE", help="Over brokers: begin at earliest, latest, or epoch ms."),
+    ] = "earliest",
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            "--interval", metavar="SECONDS", min=0, help="Over brokers: go on, and report this often."
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="With --interval: end after N reports.")
+    ] = None,
+    fetch_size: Annotated[
+        int,
+        typer.Option("--fetch-size", metavar="BYTES", min=1, help="Over brokers: of a fetch's partition."),
+    ] = 1 << 20,
+    command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
     """Compare replicas below their high watermarks; exit 1 if any differ."""
+    if (bootstrap is None) == (not directories):
+        raise typer.BadParameter("give directories, or --bootstrap HOST:PORT")
+    pattern = _pattern(topics)
+    if bootstrap is None:
+        return _compare_directories(directories or [], pattern, as_json=as_json)
+    if count is not None and interval is None:
+        raise typer.BadParameter("--count goes with --interval")
+    time_ms = {"latest": "-1", "earliest": "-2"}.get(time, time)
+    if not time_ms.lstrip("-").isdecimal() or int(time_ms) < -2:
+        raise typer.BadParameter(f"--time {time!r}: write earliest, latest or epoch milliseconds")
+    with asked_at(bootstrap, command_config) as brokers:
+        reports = range(1 if interval is None else count or sys.maxsize)
+        plan = Watch(int(time_ms), interval or 0.0, reports, fetch_size)
+        return _compare_over_brokers(brokers, pattern, plan, as_json=as_json)
+
+
+class Watch(NamedTuple):
+    """How replicas of brokers are compared: from when on, how often, and by fetches of how many bytes."""
+
+    time_ms: int
+    interval_s: float
+    reports: range
+    fetch_size: int
+
+
+def _compare_over_brokers(
+    brokers: Brokers, pattern: re.Pattern[str] | None, watch: Watch, *, as_json: bool
+) -> int:
+    from logstore.cli.replica_fetching import begin_at, compare, partitions_to_compare
+
+    names = [
+        topic.name
+        for topic in brokers.metadata().topics
+        if topic.name and not topic.error_code and (pattern is None or pattern.fullmatch(topic.name))
+    ]
+    compared = partitions_to_compare(brokers, names)
+    if not compared:
+        print_error("no topic with two or more replicas matches")
+        return 1
+    begin_at(brokers, compared, watch.time_ms)
+    for number in watch.reports:
+        if number:
+            pause(watch.interval_s)
+            replicas = {each.partition: each.replicas for each in partitions_to_compare(brokers, names)}
+            compared = [each for each in compared if each.partition in replicas]
+            for each in compared:
+                each.replicas = replicas[each.partition]
+                each.begin()
+            if not compared:
+                print_error("the topics are gone")
+                return 1
+        compare(brokers, compared, watch.fetch_size)
+        _report(compared, as_json=as_json)
+    return int(any(each.difference is not None for each in compared) or not any(map(_is_compared, compared)))
+
+
+def _is_compared(each: Compared) -> bool:
+    return len(each.replicas) - len(each.left_out) > 1
+
+
+def _report(compared: Sequence[Compared], *, as_json: bool) -> None:
+    differing = sum(each.difference is not None for each in compared)
+    last = max(compared, key=attrgetter("lag"))
+    for each in compared:
+        if as_json:
+            print_json(
+                {
+                    "partition": str(each.partition),
+                    "from": each.start,
+                    "to": each.offset,
+                    "high_watermarks": {str(broker): at for broker, at in each.high_watermarks.items()},
+                    "lag": each.lag,
+                    "left_out": {str(broker): why for broker, why in each.left_out.items()},
+                    "not_comparable": each.not_comparable,
+                    "difference": each.difference._asdict() if each.difference is not None else None,
+                }
+            )
+            continue
+        if each.difference is not None:
+            print(f"{each.partition}  {each.difference}")
+        elif each.lag:
+            print(f"{each.partition}  equal up to offset {each.offset}; a replica lags by {each.lag} records")
+        for broker, why in sorted(each.left_out.items()):
+            print(f"{each.partition}  broker {broker} is not compared: {why}")
+        if each.not_comparable:
+            print(
+                f"{each.partition}  compacted: {each.not_comparable} records that only some replicas still "
+                "have are not comparable"
+            )
+    total = {"partitions": sum(map(_is_compared, compared)), "differing": differing, "max_lag": last.lag}
+    if as_json:
+        print_json({"total": total})
+    else:
+        print(
+            f"{total['partitions']} partitions compared, {differing} differ, the largest lag is {last.lag}"
+            + (f" ({last.partition})" if last.lag else "")
+        )
+
+
+def _compare_directories(directories: list[Path], pattern: re.Pattern[str] | None, *, as_json: bool) -> int:
     from logstore.disk.errors import EngineError
     from logstore.disk.files import OsDisk
 
     disk = OsDisk()
-    found = _partitions(disk, directories, topics)
+    found = _partitions(disk, directories, pattern)
     compared = differing = 0
     worst_lag = 0
     for partition, places in sorted(found.items()):
@@ -113,13 +240,16 @@ def compare_replicas(
     return 1 if differing else 0
 
 
-def _partitions(disk: Disk, directories: list[Path], topics: str | None) -> dict[str, list[str]]:
-    from logstore.disk.topic_partition import partition_directories
-
+def _pattern(topics: str | None) -> re.Pattern[str] | None:
     try:
-        pattern = re.compile(topics) if topics is not None else None
+        return re.compile(topics) if topics is not None else None
     except re.error as error:
         raise typer.BadParameter(f"--topics: {error}") from error
+
+
+def _partitions(disk: Disk, directories: list[Path], pattern: re.Pattern[str] | None) -> dict[str, list[str]]:
+    from logstore.disk.topic_partition import partition_directories
+
     found: dict[str, list[str]] = {}
     for directory in directories:
         for partition, path in partition_directories(disk, str(directory)):

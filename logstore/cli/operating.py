@@ -82,6 +82,6 @@ def wait_until(seconds: float, holds: Callable[[], bool]) -> bool:
     return True
 
 
-def pause() -> None:
-    """Wait between two reads of the store."""
-    time.sleep(0.05)
+def pause(seconds: float = 0.05) -> None:
+    """Wait between two reads of the store, or of brokers."""
+    time.sleep(seconds)

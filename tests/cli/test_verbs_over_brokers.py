@@ -19,10 +19,11 @@ from bench.kafka.jars import Missing, jars
 from bench.kafka.servers import Kafka
 from logstore.broker import BlockingClient, BrokerCluster
 from logstore.broker.connections import Connections
-from logstore.broker.errors import MalformedMessage
+from logstore.broker.errors import MalformedMessage, RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
+from logstore.cli.brokers import Brokers
 from logstore.cli.groups import partitions_in
 from logstore.cli.operating import wait_until
 from logstore.cli.throttles import LISTS
@@ -108,6 +109,42 @@ def test_a_topic_from_its_creation_to_its_deletion(over: Command) -> None:
     assert text.count("orders-") == 4
     assert over("topics", "delete", "orders", "--wait", 30).code == 0
     assert {"topic": "orders", "is_being_deleted": False} not in lines(over("topics", "list", "--json"))
+
+
+def test_replicas_are_compared_over_the_wire(over: Command, bootstrap: str) -> None:
+    assert over("topics", "create", "copied", "--replication-factor", 3, "--wait", 30).code == 0
+    append(bootstrap, "copied", [b"x"] * 10)
+
+    def is_whole() -> bool:
+        found, _ = lines(over("compare-replicas", "--topics", "copied", "--json"))
+        assert (found["difference"], found["left_out"]) == (None, {})
+        return (found["to"], found["lag"]) == (10, 0)
+
+    assert wait_until(60, is_whole)
+
+
+def test_why_over_any_brokers(over: Command) -> None:
+    """Without the tags of our brokers it says less; it says so, and nothing wrong."""
+    assert over("topics", "create", "asked-why", "--replication-factor", 3, "--wait", 30).code == 0
+    for words in (("asked-why-0",), ("broker", 1), ("cluster",)):
+        told = over("why", *words)
+        assert (told.code, told.err) == (0, ""), told.out
+    assert over("why", "group", "none").err == "logstore: no group none\n"
+
+
+def test_a_cluster_without_a_controller_is_said_to_be_one(
+    over: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`health` and `why` are asked for when nothing works; what only the controller knows is missing then."""
+
+    def nobody(self: Brokers, request: Struct) -> Any:
+        raise RequestUnanswered("the cluster has no controller")
+
+    monkeypatch.setattr(Brokers, "controller", nobody)
+    for words in (("health",), ("why", "cluster")):
+        told = over(*words)
+        assert (told.code, told.err) == (1, "")
+        assert "no controller is active" in told.out
 
 
 def test_replicas_placed_round_robin(over: Command) -> None:
