@@ -178,7 +178,7 @@ def _process() -> ProcessCollector:
 def gather(watched: Watched) -> Callable[[], Page]:
     """Read the metrics; the result makes their text for Prometheus, on any thread.
 
-    The text takes three quarters of the time, so the event loop should not make it.
+    The text takes half of the time, which the event loop does not have to spend.
     """
     registry = CollectorRegistry()
     registry.register(_Gathered(tuple(_families(watched))))

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import Address
+from logstore.cli import local_cluster
 from tests.deploy.serving import DEPLOY, ROOT, served
 from tests.zookeeper import eventually, free_port
 
@@ -209,56 +211,89 @@ def test_each_alert_fires_in_its_trouble_alone_and_none_in_an_hour_without(tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.interop
-def test_a_real_prometheus_scrapes_a_broker(tmp_path: Path) -> None:
-    port = free_port()
+class Prometheus:
+    """A Prometheus on loopback with the rules as they are, but quicker: a scrape a second, no patience."""
 
-    def ask(path: str, **parameters: str) -> Any:
-        with urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urlencode(parameters)}", timeout=30) as answer:
+    def __init__(self, directory: Path, *targets: str) -> None:
+        self._directory, self._port = directory, free_port()
+        rules = re.sub(r"for: \d+[ms]", "for: 0s", RULES.read_text())
+        (directory / "alerts.yml").write_text(rules)
+        config = (RULES.parent / "prometheus.yml").read_text().replace("15s", "1s")
+        (directory / "prometheus.yml").write_text(
+            re.sub(r"targets: \[.*\]", f"targets: {json.dumps(targets)}", config)
+        )
+
+    def __enter__(self) -> Prometheus:
+        command = [
+            program("prometheus"),
+            f"--config.file={self._directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self._directory / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+        ]
+        with open(self._directory / "prometheus.log", "wb") as log:
+            self._process = subprocess.Popen(command, stderr=log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urlencode(parameters)}"
+        with urlopen(url, timeout=30) as answer:
             return json.load(answer)["data"]
 
-    def value(expression: str) -> float | None:
-        found = ask("query", query=expression)["result"]
+    def value(self, expression: str) -> float | None:
+        """The first value; None if there is none, or if it does not answer yet."""
+        try:
+            found = self.ask("query", query=expression)["result"]
+        except OSError:
+            return None
         return float(found[0]["value"][1]) if found else None
 
-    def is_up() -> bool:
-        try:
-            return value("up") == 1
-        except OSError:
-            return False
+    def firing(self) -> set[str]:
+        alerts = self.ask("alerts")["alerts"]
+        return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
 
-    with served(tmp_path) as broker:
+    def are_rules_well(self) -> bool:
+        (group,) = self.ask("rules")["groups"]
+        assert len(group["rules"]) == len(TROUBLES) + 1
+        return all(each["health"] == "ok" for each in group["rules"])
+
+
+@pytest.mark.interop
+def test_a_real_prometheus_scrapes_a_broker(tmp_path: Path) -> None:
+    with served(tmp_path) as broker, Prometheus(tmp_path, broker["http"]) as prometheus:
         with BlockingClient([Address("127.0.0.1", broker["port"])]) as client:
             client.create_topic("orders")
             client.append("orders", b"placed")
             client.append("orders", b"paid")
-        config = (RULES.parent / "prometheus.yml").read_text()
-        config = re.sub(r"targets: \[.*\]", f'targets: ["{broker["http"]}"]', config)
-        config = config.replace("15s", "1s").replace("alerts.yml", str(RULES))
-        (tmp_path / "prometheus.yml").write_text(config)
-        command = [
-            program("prometheus"),
-            f"--config.file={tmp_path / 'prometheus.yml'}",
-            f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
-        with open(tmp_path / "prometheus.log", "wb") as log, subprocess.Popen(command, stderr=log) as process:
-            try:
-                eventually(is_up, "a scrape")
-                (target,) = ask("targets")["activeTargets"]
-                assert target["health"] == "up"
-                assert target["lastError"] == ""
-                records = "sum(kafka_server_brokertopicmetrics_messagesin_total)"
-                eventually(lambda: value(records) == 2, "a scrape with two records")
-                controllers = "kafka_controller_kafkacontroller_activecontrollercount"
-                eventually(lambda: value(controllers) == 1, "a scrape of the controller")
+        records = "sum(kafka_server_brokertopicmetrics_messagesin_total)"
+        eventually(lambda: prometheus.value(records) == 2, "a scrape with two records")
+        controllers = "kafka_controller_kafkacontroller_activecontrollercount"
+        eventually(lambda: prometheus.value(controllers) == 1, "a scrape of the controller")
+        (target,) = prometheus.ask("targets")["activeTargets"]
+        assert (target["health"], target["lastError"]) == ("up", "")
+        eventually(prometheus.are_rules_well, "a round of the rules")
 
-                def rules() -> list[Any]:
-                    (group,) = ask("rules")["groups"]
-                    return list(group["rules"])
 
-                eventually(lambda: all(each["health"] == "ok" for each in rules()), "a round of the rules")
-                assert len(rules()) == len(TROUBLES) + 1
-                assert [each for each in ask("alerts")["alerts"] if each["state"] == "firing"] == []
-            finally:
-                process.terminate()
+@pytest.mark.interop
+def test_alerts_fire_when_a_broker_is_killed_and_end_when_it_is_back(tmp_path: Path) -> None:
+    expected = {"LogstoreBrokerDown", "LogstoreUnderReplicated", "LogstoreUnderMinIsr"}
+    settings = {"zookeeper.session.timeout.ms": "6000", "min.insync.replicas": "3"}
+    cluster = local_cluster.start(tmp_path, 3, settings, patience_s=60)
+    try:
+        targets = [f"127.0.0.1:{node.http_port}" for node in cluster.nodes]
+        with Prometheus(tmp_path, *targets) as prometheus:
+            with BlockingClient([Address("127.0.0.1", node.port) for node in cluster.nodes]) as client:
+                client.create_topic("orders", 6, replication_factor=3)
+            leaders = "sum(kafka_server_replicamanager_leadercount)"
+            eventually(lambda: prometheus.value(leaders) == 6, "scrapes of all leaders")
+            eventually(lambda: not prometheus.firing(), "quiet")
+            local_cluster.send_signal(tmp_path, "node-3", signal.SIGKILL)
+            eventually(lambda: expected <= prometheus.firing(), "the alerts")
+            assert prometheus.value("cluster:logstore_consumergroup_lag") is None, "there is no group"
+            local_cluster.launch(tmp_path, ["node-3"], patience_s=60)
+            eventually(lambda: not expected & prometheus.firing(), "their end")
+    finally:
+        local_cluster.stop(tmp_path, patience_s=60)
