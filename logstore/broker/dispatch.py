@@ -160,7 +160,7 @@ class Call:
                 body.throttle_time_ms = self.throttle_ms  # type: ignore[attr-defined]
             pieces = response_frame(body, version, self.correlation_id)
         except Exception:
-            self.fail("failed to encode the response")
+            self.fail("failed to finish the response")
             return
         self.is_done = True
         self.connection.answer(pieces, throttle_ms=self.throttle_ms, number=self.number)

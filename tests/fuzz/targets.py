@@ -137,6 +137,7 @@ class _Stranger:
     """A connection without a socket."""
 
     peer = "192.0.2.1"
+    principal = "User:ANONYMOUS"
     software = ""
     is_closing = False
     number = 0
