@@ -51,6 +51,9 @@ from logstore.replication.messages import (
     ProduceResult,
     RequestBody,
     ResponseBody,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
     UpdateMetadataRequest,
 )
 from logstore.replication.partition import ACKS_ALL, Partition
@@ -289,18 +292,32 @@ class Stage:
         assert isinstance(response, LeaderAndIsrResponse)
         return response.partitions[TP] if response.error is ErrorCode.NONE else response.error
 
-    def _ask(self, number: int, body: LeaderAndIsrRequest | UpdateMetadataRequest) -> ResponseBody:
+    def _ask(
+        self, number: int, body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+    ) -> ResponseBody:
         manager = self.managers[number]
         assert manager is not None, f"{self.names[number]} is down"
         peer = Peer(CONTROLLER, self._take_id())
         if isinstance(body, LeaderAndIsrRequest):
             effects = orders.leader_and_isr(manager, peer, body, self.now_ms)
             effects = finished(manager, effects, self.now_ms)
+        elif isinstance(body, StopReplicaRequest):
+            effects = orders.stop_replica(manager, peer, body, self.now_ms)
         else:
             effects = orders.update_metadata(manager, peer, body, self.now_ms)
         found = [e for e in effects if isinstance(e, Respond) and e.correlation_id == peer.correlation_id]
         self._carry_out(number, [e for e in effects if e not in found])
         return found[0].body
+
+    def stop_replica(self, name: str, *, leader_epoch: int) -> ErrorCode:
+        """Send the order to stop the replica and delete its log; `BEING_DELETED` with the topic."""
+        number = self.number(name)
+        order = {TP: StopReplicaPartition(leader_epoch, delete=True)}
+        body = StopReplicaRequest(CONTROLLER, self.state.controller_epoch, self.broker_epochs[number], order)
+        response = self._ask(number, body)
+        assert isinstance(response, StopReplicaResponse)
+        self.note(f"{name} deletes its replica")
+        return response.partitions[TP] if response.error is ErrorCode.NONE else response.error
 
     def tell_who_lives(self, *, alive: str | None = None) -> None:
         """Send the live brokers to every running replica."""

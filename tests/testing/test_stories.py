@@ -180,6 +180,34 @@ TABLES = {
         B e1 BC: -; 2/2 0@0 1@1; 2/2 0@0 1@1
         B e1 BC: -; 3/3 0@0 1@1; 3/3 0@0 1@1
     """,
+    # OAR {A, B}, RAR {C, D}: all are replicas in a new epoch; D is never in sync, so it waits, and a
+    # cancellation restores OAR.
+    ("failed-target", "off"): """
+        A e0 AB: 2/2 0@0; 2/2 0@0; 0/0 -; -
+        A e1 AB: 2/2 0@0 1@2; 2/2 0@0; 0/0 -; -
+        C e2 C: 0/0 -; 0/0 -; 0/0 2@0; -
+        C e2 C: 0/0 -; 0/0 -; 1/1 2@0; -
+    """,
+    ("failed-target", "on"): """
+        A e0 AB: 2/2 0@0; 2/2 0@0; 0/0 -; -
+        A e1 AB: 2/2 0@0 1@2; 2/2 0@0; 0/0 -; -
+        A e1 ABC: 2/2 0@0 1@2; 2/2 0@0; 2/2 0@0; -
+        A e1 ABC: 3/3 0@0 1@2; 3/3 0@0 1@2; 3/3 0@0 1@2; -
+        A e2 AB: 3/3 0@0 1@2 2@3; 3/3 0@0 1@2; 0/0 -; -
+    """,
+    # The new topic begins with epoch 0 again: C cannot tell its old log from the new one.
+    ("deletion-with-a-dead-broker", "off"): """
+        A e0 ABC: 2/2 0@0; 2/2 0@0; 2/2 0@0
+        - e0 ABC: 0/0 -; 0/0 -; -
+        A e0 AB: 2/2 0@0; 2/2 0@0; -
+        A e0 ABC: 2/2 0@0; 2/2 0@0; 2/2 0@0
+    """,
+    ("deletion-with-a-dead-broker", "on"): """
+        A e0 ABC: 2/2 0@0; 2/2 0@0; 2/2 0@0
+        - e0 ABC: 0/0 -; 0/0 -; -
+        - e0 ABC: 0/0 -; 0/0 -; 0/0 -
+        A e0 ABC: 2/2 0@0; 2/2 0@0; 2/2 0@0
+    """,
 }
 OUTCOMES = {
     ("controller-failover", "off"): Outcome(lost_acks_1=("m3'",), diverging_offsets=(2,)),
@@ -202,6 +230,10 @@ OUTCOMES = {
     ("cp-or-ap", "on"): Outcome(refused=("m5",)),
     ("stale-log", "off"): Outcome(lost_acks_all=("m2", "m3"), unanswered=("x",)),
     ("stale-log", "on"): Outcome(unanswered=("x",)),
+    ("failed-target", "off"): Outcome(lost_acks_all=("m1", "m2")),
+    ("failed-target", "on"): Outcome(),
+    ("deletion-with-a-dead-broker", "off"): Outcome(diverging_offsets=(0, 1)),
+    ("deletion-with-a-dead-broker", "on"): Outcome(),
 }
 
 

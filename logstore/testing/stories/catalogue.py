@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from logstore.testing.stories import failover, membership, truncation
+from logstore.testing.stories import administration, failover, membership, truncation
 from logstore.testing.stories.telling import Story
 
 STORIES: dict[str, Story] = {
-    story.name: story for story in (*truncation.STORIES, *membership.STORIES, *failover.STORIES)
+    story.name: story
+    for story in (*truncation.STORIES, *membership.STORIES, *failover.STORIES, *administration.STORIES)
 }

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from logstore.disk.errors import ErrorCode
 from logstore.replication import following, membership, orders, reading
-from logstore.replication.controller import election
+from logstore.replication.controller import deletion, election, reassignment
 from logstore.replication.follower import Followers
 from logstore.replication.partition import Partition
 from logstore.replication.reconcile import Divergence, Truncation
@@ -92,3 +93,26 @@ def former_controller_obeyed(stack: ExitStack) -> None:
 def nobody_leaves_the_isr(stack: ExitStack) -> None:
     """A leader never proposes a smaller ISR."""
     swap(stack, membership, "propose_shrink", lambda *_, **__: None)
+
+
+def reassignment_does_not_wait(stack: ExitStack) -> None:
+    """A reassignment ends at once: whoever lives of the new replicas leads, with or without the records."""
+
+    def closing_state(assignment: Any, state: Any, live: Any, *rest: Any) -> Any:
+        members = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+        members |= {each: live[each].epoch if each in live else -1 for each in assignment.target}
+        everybody = replace(state, isr=tuple(members), isr_broker_epochs=tuple(members.values()))
+        after = real(assignment, everybody, live, *rest)
+        return after and replace(after, isr=tuple(each for each in after.isr if each in live))
+
+    real = swap(stack, reassignment, "closing_state", closing_state)
+
+
+def deletion_forgets_the_dead(stack: ExitStack) -> None:
+    """A topic is gone once every live broker has deleted its replica."""
+
+    def is_complete(self: deletion.Deletion) -> bool:
+        waiting = (deletion.ReplicaState.SUCCESSFUL, deletion.ReplicaState.INELIGIBLE)
+        return all(state in waiting for state in self.states.values())
+
+    swap(stack, deletion.Deletion, "is_complete", property(is_complete))

@@ -59,6 +59,10 @@ class Scene:
             pending = self.stage.append(name, acks=wanted, value=value.encode())
             self._sent.append((value, wanted, pending))
 
+    def forget(self) -> None:
+        """Count no record sent so far as lost: their topic was deleted on purpose."""
+        self._sent.clear()
+
     def send_again(self, name: str) -> None:
         """Let every producer without an acknowledgement send its record again, as one that retries does."""
         again = [sent for sent in self._sent if sent[2].error is not ErrorCode.NONE]
