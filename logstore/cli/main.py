@@ -59,6 +59,7 @@ try:
         snapshot,
         story,
         timeline,
+        top,
         topics,
         users,
         verify,
@@ -112,6 +113,7 @@ for verb in (
     serve.metadata_store,
     certs.certs,
     completion.completion,
+    top.top,
 ):
     app.command()(verb)
 app.command(context_settings=handed_on.ANYTHING)(handed_on.pipeline)

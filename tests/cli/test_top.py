@@ -1,0 +1,101 @@
+"""`logstore top`: what a line says, and the command against brokers that answer and one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from logstore.broker.http import HttpServer
+from logstore.broker.limits import Address
+from logstore.broker.metrics import Watched, page
+from logstore.cli.top import Row, Scrape, lags, read, row, table
+from tests.cli.conftest import Outcome
+from tests.zookeeper import free_port
+
+Command = Callable[..., Outcome]
+LEADS = "kafka_controller_kafkacontroller_activecontrollercount"
+BYTES = "kafka_server_brokertopicmetrics_bytesin_total"
+
+
+def test_rates_are_between_two_scrapes_and_a_restart_begins_at_0() -> None:
+    before, now = Scrape(10.0, {LEADS: 0, BYTES: 100}), Scrape(12.0, {LEADS: 1, BYTES: 500})
+    found = row("one:1", before, now)
+    assert (found.state, found.bytes_in, found.leaders) == ("controller", 200.0, None)
+    assert row("one:1", now, replace(before, at_s=13.0)).bytes_in == 0.0
+    assert row("one:1", None, now).bytes_in is None
+    assert row("one:1", before, None) == Row("one:1", "down")
+    assert row("one:1", None, Scrape(1.0, {})).state == "loading"
+
+
+def test_lag_is_of_the_leaders_ends_and_the_coordinators_offsets() -> None:
+    watched = 'kafka_topic_partition_current_offset{topic="t",partition="%d"} %d\n'
+    committed = 'kafka_consumergroup_current_offset{consumergroup="%s",topic="t",partition="%d"} %d\n'
+    one = read(watched % (0, 10), 0.0)
+    two = read(watched % (1, 7) + committed % ("a", 0, 4) + committed % ("a", 1, 7), 0.0)
+    three = read(committed % ("b", 1, 0) + committed % ("gone", 9, 5), 0.0)
+    assert lags([one, two, three]) == [("b", 7), ("a", 6), ("gone", 0)]
+
+
+def test_a_table_has_every_broker_and_the_largest_lags() -> None:
+    told = io.StringIO()
+    rows = [
+        Row("one:1", "up", 3, 0, 1, 1_234_567.0, 0.0, 12.0, 5.0, 0.25, 0.012, 2e8, 5e13),
+        Row("two:1", "down"),
+    ]
+    console = Console(file=told, width=200)
+    console.print(table(rows, [(f"g{number}", 100 - number) for number in range(12)]))
+    text = told.getvalue()
+    assert all(each in text for each in ("1.23M", "25%", "12ms", "200M", "50T", "down", "g0 100"))
+    assert "and 2 groups more" in text
+
+
+@contextmanager
+def answering() -> Iterator[str]:
+    """The HTTP port of a broker, in a thread; yields its address."""
+    address, ends, known = list[Address](), threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        watched = Watched()
+        watched.traffic.bytes_in["orders"] += 500
+        server = HttpServer(Address("127.0.0.1", 0), {"/metrics": lambda: page(watched)})
+        address.append(server.address)
+        known.set()
+        while not ends.is_set():
+            await asyncio.sleep(0.005)
+        await asyncio.to_thread(server.close)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert known.wait(30)
+        yield str(address[0])
+    finally:
+        ends.set()
+        thread.join()
+
+
+def test_one_that_answers_and_one_that_does_not(command: Command) -> None:
+    with answering() as there:
+        gone = f"127.0.0.1:{free_port()}"
+        outcome = command("top", there, gone, "--once", "--interval", "0.1", "--json")
+        assert outcome.code == 0
+        first, second = map(json.loads, outcome.out.splitlines())
+        assert (first["broker"], first["state"], first["bytes_in"]) == (there, "loading", 0.0)
+        assert (second["broker"], second["state"], second["bytes_in"]) == (gone, "down", None)
+        assert "down" in command("top", there, gone, "--once", "--interval", "0.1").out
+        assert command("top", gone, "--once", "--interval", "0.1").code == 1
+
+
+@pytest.mark.parametrize("bad", ["nowhere", "host:port"])
+def test_a_wrong_address_is_refused(command: Command, bad: str) -> None:
+    outcome = command("top", bad, "--once")
+    assert outcome.code == 2
+    assert bad in outcome.err
