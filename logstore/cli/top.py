@@ -180,9 +180,9 @@ def top(
 ) -> int:
     """Show what brokers do, from their metrics: rates, leaders, replicas out of sync, lag of groups.
 
-    "*" is the controller. "<repl" and "<min" count led partitions with replicas out of sync, and with too few for
-    acks=all. "pause" is the event loop's longest of the last minute, "free" the room in the log dirs. Ctrl-C ends
-    it; with --once, exit code 1 says that no broker answered.
+    "*" is the controller. "<repl" and "<min" count led partitions with replicas out of sync, and with too few
+    for acks=all. "pause" is the event loop's longest of the last minute, "free" the room in the log dirs.
+    Ctrl-C ends it; with --once, exit code 1 says that no broker answered.
     """
     from concurrent.futures import ThreadPoolExecutor
 
