@@ -19,7 +19,13 @@ from logstore.broker.embedded import BrokerConfig
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
 from logstore.broker.properties import WITHOUT_EFFECT
-from logstore.broker.security.config import SSL_WITHOUT_EFFECT, AuthorizerConfig, SaslConfig, TlsConfig
+from logstore.broker.security.config import (
+    SSL_WITHOUT_EFFECT,
+    AuthorizerConfig,
+    OAuthConfig,
+    SaslConfig,
+    TlsConfig,
+)
 from logstore.broker.security.secret import Secret
 from logstore.broker.settings import ServiceConfig
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
@@ -35,6 +41,7 @@ PLAIN: dict[type[Any], str] = {
     ServiceConfig: "Client-facing settings",
     TlsConfig: "TLS of a listener or a client",
     SaslConfig: "SASL of a listener",
+    OAuthConfig: "Logins by tokens at a listener",
     AuthorizerConfig: "Access control",
 }
 """Classes whose fields are broker properties under the field's name with dots."""

@@ -5,32 +5,37 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from logstore.broker.errors import AuthenticationFailed
 from logstore.broker.security.config import Listener, Protocol, tls_config
+from logstore.broker.security.handshake import Exchange, begin, send
 from logstore.broker.security.jaas import Jaas, parse_jaas
-from logstore.broker.security.sasl import MECHANISMS, PLAIN
+from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from logstore.broker.security.scram import LEAST_ITERATIONS
 from logstore.broker.security.secret import Secret
-from logstore.broker.security.tls import client_context, now
+from logstore.broker.security.tls import client_context, now, provider_context
 from logstore.broker.security.tls_stream import TlsStream
-from logstore.broker.wire import types as t
-from logstore.broker.wire.declarations import Struct
+from logstore.broker.security.tokens import ClientCredentials, FromFile, TokenLogin, TokenSource
+from logstore.broker.security.web import check_url
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.layout import SECURITY_PROTOCOLS
 
 _PROTOCOL: Final = "security.protocol"
 _MECHANISM: Final = "sasl.mechanism"
 _JAAS: Final = "sasl.jaas.config"
+_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+_HANDLER: Final = "sasl.login.callback.handler.class"
+_HANDLERS: Final = frozenset(
+    f"org.apache.kafka.common.security.oauthbearer.{each}OAuthBearerLoginCallbackHandler"
+    for each in ("", "secured.")
+)
+"""Kafka's classes that ask an endpoint or a file for tokens, which is what happens here in any case."""
 _ITERATIONS: Final = re.compile(r"(?:^|,)i=(\d{1,9})(?:,|$)", re.ASCII)
 _MOST_ITERATIONS: Final = 1_000_000
 """A server could ask for hours of work."""
-
-Exchange = Callable[[Struct, int], Awaitable[Struct]]
-"""Sends a request in a version and returns the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +51,19 @@ class ClientLogin:
 
         Raises `AuthenticationFailed`, and what `ask` raises.
         """
-        answer = await ask(t.SaslHandshakeRequest(mechanism=self.mechanism), 1)
-        assert isinstance(answer, t.SaslHandshakeResponse), "the link checks the type"
-        if answer.error_code:
-            offered = ", ".join(answer.mechanisms) or "none: does this listener have SASL?"
-            raise AuthenticationFailed(f"mechanism {self.mechanism} is not enabled; enabled are {offered}")
-
-        async def send(token: bytes) -> tuple[bytes, int]:
-            answer = await ask(t.SaslAuthenticateRequest(auth_bytes=token), 1)
-            assert isinstance(answer, t.SaslAuthenticateResponse), "the link checks the type"
-            if answer.error_code:
-                raise AuthenticationFailed(
-                    f"login of {self.username!r} refused: {answer.error_message or answer.error_code}"
-                )
-            return bytes(answer.auth_bytes), answer.session_lifetime_ms
-
+        await begin(ask, self.mechanism)
         if self.mechanism == PLAIN:
-            _, lifetime_ms = await send(f"\0{self.username}\0{self.password.reveal()}".encode())
+            token = f"\0{self.username}\0{self.password.reveal()}".encode()
+            _, lifetime_ms = await send(ask, token, repr(self.username))
             return lifetime_ms
-        return await self._by_scram(send)
+        return await self._by_scram(ask)
 
-    async def _by_scram(self, send: Callable[[bytes], Awaitable[tuple[bytes, int]]]) -> int:
+    async def _by_scram(self, ask: Exchange) -> int:
         from scramp import ScramClient, ScramException
 
         scram = ScramClient([self.mechanism], self.username, self.password.reveal())
         try:
-            first, _ = await send(scram.get_client_first().encode())
+            first, _ = await send(ask, scram.get_client_first().encode(), repr(self.username))
             found = _ITERATIONS.search(first.decode())
             if found is None or not LEAST_ITERATIONS <= int(found[1]) <= _MOST_ITERATIONS:
                 raise AuthenticationFailed(
@@ -80,7 +72,7 @@ class ClientLogin:
                 )
             # Milliseconds of work, which other connections need not wait for.
             await asyncio.get_running_loop().run_in_executor(None, scram.set_server_first, first.decode())
-            final, lifetime_ms = await send(scram.get_client_final().encode())
+            final, lifetime_ms = await send(ask, scram.get_client_final().encode(), repr(self.username))
             scram.set_server_final(final.decode())
         except (ScramException, UnicodeDecodeError) as error:
             raise AuthenticationFailed(f"the broker does not follow {self.mechanism}: {error}") from error
@@ -92,7 +84,7 @@ class ClientSecurity:
     """A client's side of security. Make one with `client_security`, and share it among clients."""
 
     context: ssl.SSLContext | None = None
-    login: ClientLogin | None = None
+    login: ClientLogin | TokenLogin | None = None
     listener: str = ""
     """Of a broker among brokers: the name of the listener that it connects to."""
 
@@ -134,18 +126,22 @@ class _Waiter:
 NO_SECURITY: Final = ClientSecurity()
 
 
-def client_security(properties: Mapping[str, str]) -> ClientSecurity:
+def client_security(properties: Mapping[str, str], *, token: TokenSource | None = None) -> ClientSecurity:
     """Return the security of a client from Kafka's client properties.
 
-    These are `security.protocol`, `ssl.…`, `sasl.mechanism` and `sasl.jaas.config`. Raises `InvalidConfig`
-    for anything else, and `ModuleNotFoundError` without the extra `security`.
+    These are `security.protocol`, `ssl.…`, `sasl.mechanism`, `sasl.jaas.config` and, for OAUTHBEARER,
+    `sasl.oauthbearer.token.endpoint.url`, instead of which `token` may be given: it returns a token for each
+    login, and may block. Raises `InvalidConfig` for anything else, and `ModuleNotFoundError` without the
+    extra `security`.
     """
     named = properties.get(_PROTOCOL, "PLAINTEXT").upper()
     if named not in SECURITY_PROTOCOLS:
         raise InvalidConfig(f"{_PROTOCOL} is {named}; expected one of {', '.join(SECURITY_PROTOCOLS)}")
     protocol = Protocol[named]
     for name in properties:
-        if name not in (_PROTOCOL, _MECHANISM, _JAAS) and not name.startswith("ssl."):
+        is_of_tokens = name == _ENDPOINT or (name == _HANDLER and properties[name] in _HANDLERS)
+        is_known = name in (_PROTOCOL, _MECHANISM, _JAAS) or is_of_tokens or name.startswith("ssl.")
+        if not is_known:
             raise InvalidConfig(f"{name} is not a setting of the security of a client")
         has_effect = protocol.has_tls if name.startswith("ssl.") else protocol.has_sasl
         if name != _PROTOCOL and not has_effect:
@@ -156,7 +152,27 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
     mechanism = properties.get(_MECHANISM, "GSSAPI")
     if mechanism not in MECHANISMS:
         raise InvalidConfig(f"{_MECHANISM} is {mechanism}; supported are {', '.join(MECHANISMS)}")
+    if mechanism == OAUTHBEARER:
+        return ClientSecurity(context, TokenLogin(token or _token_source(properties)))
+    if token is not None or _ENDPOINT in properties:
+        raise InvalidConfig(f"{_MECHANISM} is {mechanism}, which takes no tokens; use OAUTHBEARER")
     return ClientSecurity(context, _login(mechanism, parse_jaas(_JAAS, properties.get(_JAAS, ""), mechanism)))
+
+
+def _token_source(properties: Mapping[str, str]) -> TokenSource:
+    """Return where the properties say that tokens come from. Raises `InvalidConfig`."""
+    url = properties.get(_ENDPOINT, "")
+    if not url:
+        raise InvalidConfig(
+            f"OAUTHBEARER needs {_ENDPOINT}, a file:// or https:// URL, or in programs token="
+        )
+    check_url(_ENDPOINT, url)
+    if url.startswith("file:"):
+        return FromFile(url)
+    client = parse_jaas(_JAAS, properties.get(_JAAS, ""), OAUTHBEARER)
+    if not client.username or not client.password:
+        raise InvalidConfig(f"{_JAAS} needs clientId and clientSecret for {_ENDPOINT}")
+    return ClientCredentials(url, client, provider_context(tls_config(properties)))
 
 
 def inter_broker_security(listener: Listener) -> ClientSecurity:

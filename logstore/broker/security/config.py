@@ -22,8 +22,9 @@ from typing import Final
 from logstore.broker.limits import Address
 from logstore.broker.security.acls import Rules
 from logstore.broker.security.jaas import Jaas, parse_jaas
-from logstore.broker.security.sasl import MECHANISMS
+from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER
 from logstore.broker.security.secret import Secret
+from logstore.broker.security.web import check_url
 from logstore.broker.typed_settings import values_for
 from logstore.config import kafka_name, refuse_unknown
 from logstore.errors import InvalidConfig
@@ -65,7 +66,6 @@ NOT_BUILT: Final = {
     "sasl.client.callback.": "callback handlers are Java classes; use sasl.jaas.config",
     "sasl.kerberos.": "GSSAPI is not supported; use SCRAM-SHA-512",
     "sasl.login.": "login callbacks are not supported; use sasl.jaas.config",
-    "sasl.oauthbearer.": "OAUTHBEARER is not supported; use SCRAM-SHA-512",
     "sasl.server.callback.": "callback handlers are Java classes; use PLAIN or SCRAM-SHA-512",
     "security.providers": "security providers are Java classes",
     "ssl.engine.factory.class": "engine factories are Java classes",
@@ -77,6 +77,12 @@ NOT_BUILT: Final = {
     "zookeeper.ssl.": "TLS to ZooKeeper is not supported",
 }
 """Settings of Kafka, by the start of their names, for what is not built here: refused with this reason."""
+_HANDLER: Final = "sasl.server.callback.handler.class"
+_VALIDATORS: Final = frozenset(
+    f"org.apache.kafka.common.security.oauthbearer.{each}OAuthBearerValidatorCallbackHandler"
+    for each in ("", "secured.")
+)
+"""Kafka's classes that check signed tokens, which is what happens here in any case."""
 
 
 class Protocol(IntEnum):
@@ -138,7 +144,7 @@ class SaslConfig:
     `listener.name.<name>.<mechanism>.sasl.jaas.config`."""
 
     sasl_enabled_mechanisms: str = ""
-    """Mechanisms of a listener: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`."""
+    """Mechanisms of a listener: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`."""
     sasl_mechanism_inter_broker_protocol: str = ""
     """Mechanism by which brokers log in to each other."""
     sasl_server_max_receive_size: int = 512 << 10
@@ -149,6 +155,34 @@ class SaslConfig:
     @property
     def mechanisms(self) -> tuple[str, ...]:
         return tuple(filter(None, map(str.strip, self.sasl_enabled_mechanisms.split(","))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthConfig:
+    """Settings of logins by tokens. Also for one listener: `listener.name.<name>.oauthbearer.…`."""
+
+    sasl_oauthbearer_jwks_endpoint_url: str = ""
+    """Where the identity provider's keys (JWKS) are: `https://…` or `file:///…`. OAUTHBEARER needs it."""
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
+    """Time after which the keys are read again."""
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = 100
+    """Pause after the first failure to read them again."""
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = 10_000
+    """Longest pause after such failures."""
+    sasl_oauthbearer_expected_audience: str = ""
+    """Audiences, one of which a token must name, separated by commas; empty accepts any."""
+    sasl_oauthbearer_expected_issuer: str = ""
+    """The issuer that a token must name; empty accepts any."""
+    sasl_oauthbearer_scope_claim_name: str = "scope"
+    """The claim with the token's scopes."""
+    sasl_oauthbearer_sub_claim_name: str = "sub"
+    """The claim with the name of the principal."""
+    sasl_oauthbearer_clock_skew_seconds: int = 30
+    """By how much the provider's clock may differ."""
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        return tuple(filter(None, map(str.strip, self.sasl_oauthbearer_expected_audience.split(","))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +201,7 @@ class AuthorizerConfig:
 class Listener:
     """One listener of a broker. `advertised` is None if others are not told of it.
 
-    `jaas` and `reauth_ms` are by mechanism.
+    `jaas` and `reauth_ms` are by mechanism. `oauth` is None without OAUTHBEARER.
     """
 
     name: str
@@ -178,6 +212,7 @@ class Listener:
     sasl: SaslConfig = field(default_factory=SaslConfig)
     jaas: Mapping[str, Jaas] = field(default_factory=dict)
     reauth_ms: Mapping[str, int] = field(default_factory=dict)
+    oauth: OAuthConfig | None = None
 
     @property
     def is_open(self) -> bool:
@@ -226,7 +261,7 @@ def split_security(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
         plain = name.removeprefix(_PREFIX).partition(".")[2] if name.startswith(_PREFIX) else name
         plain = _MECHANISM.sub("", plain, count=1)
         for start, reason in NOT_BUILT.items():
-            if plain.startswith(start):
+            if plain.startswith(start) and not (plain == _HANDLER and value in _VALIDATORS):
                 raise InvalidConfig(f"{name}: {reason}")
         is_own = name in OF_LISTENERS or name.startswith(_STARTS)
         (own if is_own else rest)[name] = value
@@ -288,7 +323,8 @@ def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_broker
     """Add what the settings of a listener say of SASL."""
     found = values_for(SaslConfig, settings)
     for name in settings:
-        if name.startswith("sasl.") and name not in found:
+        is_known = name in found or name == _HANDLER or name in _OAUTH_NAMES
+        if name.startswith("sasl.") and not is_known:
             raise InvalidConfig(
                 f"{name} is not supported"
                 if name != _JAAS
@@ -301,7 +337,7 @@ def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_broker
         raise InvalidConfig(
             f"listener {listener.name} has SASL, so set sasl.enabled.mechanisms: {', '.join(MECHANISMS)}"
         )
-    jaas, reauth_ms = {}, {}
+    jaas, reauth_ms, oauth = {}, {}, None
     for mechanism in sasl.mechanisms:
         if mechanism not in MECHANISMS:
             raise InvalidConfig(
@@ -312,6 +348,9 @@ def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_broker
             name = f"{_PREFIX}{listener.name.lower()}.{prefix}{_JAAS}"
             jaas[mechanism] = parse_jaas(name, text, mechanism)
         own = {name.removeprefix(prefix): settings[name] for name in settings if name.startswith(prefix)}
+        if mechanism == OAUTHBEARER:
+            oauth = _oauth(listener.name, {**settings, **own})
+        _check_own(prefix, own, _OAUTH_NAMES | {_HANDLER} if mechanism == OAUTHBEARER else frozenset())
         limits = values_for(SaslConfig, {name: own[name] for name in own if name == _REAUTH})
         reauth_ms[mechanism] = dict(limits.values()).get(
             "connections_max_reauth_ms", sasl.connections_max_reauth_ms
@@ -328,6 +367,11 @@ def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_broker
         )
     if is_for_brokers:
         chosen = sasl.sasl_mechanism_inter_broker_protocol
+        if chosen == OAUTHBEARER:
+            raise InvalidConfig(
+                "sasl.mechanism.inter.broker.protocol is OAUTHBEARER, by which brokers cannot log in to each "
+                "other; use SCRAM-SHA-512"
+            )
         if chosen not in sasl.mechanisms:
             raise InvalidConfig(
                 f"sasl.mechanism.inter.broker.protocol is {chosen or 'not set'}; it must be one of the "
@@ -338,7 +382,33 @@ def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_broker
                 f"{_PREFIX}{listener.name.lower()}.{chosen.lower()}.{_JAAS} needs the username and password "
                 "by which brokers log in to each other"
             )
-    return replace(listener, sasl=sasl, jaas=jaas, reauth_ms=reauth_ms)
+    return replace(listener, sasl=sasl, jaas=jaas, reauth_ms=reauth_ms, oauth=oauth)
+
+
+_OAUTH_NAMES: Final = frozenset(kafka_name(each.name) for each in fields(OAuthConfig))
+
+
+def _check_own(prefix: str, own: Iterable[str], more: frozenset[str]) -> None:
+    for name in own:
+        if name not in (_JAAS, _REAUTH) and name not in more:
+            raise InvalidConfig(f"{prefix}{name} is not supported for one mechanism")
+
+
+def _oauth(listener: str, settings: Mapping[str, str]) -> OAuthConfig:
+    """Return how a listener checks tokens. Raises `InvalidConfig`."""
+    config = OAuthConfig(**dict(values_for(OAuthConfig, settings).values()))
+    url = config.sasl_oauthbearer_jwks_endpoint_url
+    if not url:
+        raise InvalidConfig(
+            f"listener {listener} has OAUTHBEARER, so set sasl.oauthbearer.jwks.endpoint.url: where the "
+            "keys of the identity provider are"
+        )
+    check_url("sasl.oauthbearer.jwks.endpoint.url", url)
+    for each in fields(OAuthConfig):
+        value = getattr(config, each.name)
+        if isinstance(value, int) and value < (0 if each.name.endswith("seconds") else 1):
+            raise InvalidConfig(f"{kafka_name(each.name)} is {value}, which is too small")
+    return config
 
 
 def tls_config(settings: Mapping[str, str]) -> TlsConfig:

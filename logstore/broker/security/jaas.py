@@ -17,16 +17,25 @@ _LINE: Final = re.compile(
     rf"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)((?:{_OPTION})*)\s*;?\s*"
 )
 _USER: Final = "user_"
-_MODULES: Final = {"PLAIN": "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule"}
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
+}
 _MODULES_OF_SCRAM: Final = _MODULES["SCRAM-SHA-256"]
 
 
 class Jaas(NamedTuple):
-    """The content of a JAAS line: this side's user name and password, and the users of a server."""
+    """The content of a JAAS line: this side's user name and password, and the users of a server.
+
+    With OAUTHBEARER, name and password are those of the client at its identity provider, and `scope` is what
+    it asks for.
+    """
 
     username: str
     password: Secret
     users: Mapping[str, Secret]
+    scope: str = ""
 
 
 def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
@@ -42,6 +51,11 @@ def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
         if name in options:
             raise InvalidConfig(f"{setting} has {name} twice")
         options[name] = re.sub(r"\\(.)", r"\1", quoted) or bare
+    if mechanism == "OAUTHBEARER":
+        if unknown := sorted(options.keys() - {"clientId", "clientSecret", "scope"}):
+            raise InvalidConfig(f"{setting} has {unknown[0]}, which is not supported")
+        secret = Secret(options.get("clientSecret", ""))
+        return Jaas(options.get("clientId", ""), secret, {}, options.get("scope", ""))
     users = {name[len(_USER) :]: Secret(value) for name, value in options.items() if name.startswith(_USER)}
     unknown = [
         name for name in options if name not in ("username", "password") and not name.startswith(_USER)

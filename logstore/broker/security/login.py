@@ -26,11 +26,14 @@ from logstore.broker.limits import Limits
 from logstore.broker.security import users
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.config import Listener
+from logstore.broker.security.oauth import bearer_logins
 from logstore.broker.security.principals import ANONYMOUS
-from logstore.broker.security.sasl import PLAIN, Exchange, Plain, Scram
+from logstore.broker.security.sasl import OAUTHBEARER, PLAIN, Exchange, Plain, Scram
 from logstore.broker.security.scram import LoginFailed
+from logstore.broker.security.tls import provider_context
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import wall_clock_ms
 
 if TYPE_CHECKING:
     from logstore.broker.connection import Connection
@@ -82,10 +85,17 @@ class SaslDoor:
 async def sasl_door(
     listener: Listener, ask: AskStore, limits: Limits, counts: LoginCounts, audit: Audit
 ) -> SaslDoor:
-    """Return what a listener with SASL does. Raises `MetadataStoreFailed`: credentials are in the store."""
+    """Return what a listener with SASL does. Raises `MetadataStoreFailed`: credentials are in the store;
+    and `KeysUnreadable`, `ModuleNotFoundError` for tokens.
+    """
     random, begin = SystemRandom(), dict[str, Callable[[], Exchange]]()
     for mechanism in listener.sasl.mechanisms:
-        if mechanism == PLAIN:
+        if mechanism == OAUTHBEARER:
+            assert listener.oauth is not None, "read with the mechanism"
+            begin[mechanism] = await bearer_logins(
+                listener.oauth, provider_context(listener.tls), wall_clock_ms
+            )
+        elif mechanism == PLAIN:
             begin[mechanism] = partial(Plain, listener.jaas[mechanism].users)
             if not listener.protocol.has_tls:
                 _log.warning("listener %s sends passwords without encryption: PLAIN needs TLS", listener.name)
@@ -111,6 +121,9 @@ class Login:
         self._state = _State.BEGIN
         self._mechanism = ""
         self._exchange: Exchange | None = None
+        self._session_ms = 0
+        self._is_counted = False
+        """Whether the failure of this login has been counted and audited already."""
         self._is_bare = False
         self._ends_s = float("inf")
         self._began_s = float("-inf")
@@ -205,7 +218,7 @@ class Login:
         return t.SaslAuthenticateResponse(
             error_message="",
             auth_bytes=answer,
-            session_lifetime_ms=self._lifetime_ms if self.is_complete else 0,
+            session_lifetime_ms=self._session_ms if self.is_complete else 0,
         )
 
     async def bare_token(self, token: bytes) -> None:
@@ -220,17 +233,22 @@ class Login:
     async def _step(self, token: bytes) -> bytes:
         assert self._exchange is not None, "a handshake was made"
         step = await self._exchange.step(token)
+        if step.refusal:
+            self._count_failure(step.refusal)
         if step.user is not None:
-            self._complete(f"User:{step.user}")
+            self._complete(f"User:{step.user}", step.lifetime_ms)
         return step.answer
 
-    def _complete(self, principal: str) -> None:
+    def _complete(self, principal: str, lifetime_ms: int) -> None:
+        """`lifetime_ms` is that of what the client has proved with; 0 for ever."""
         is_renewal = self.principal != ANONYMOUS
         if is_renewal and principal != self.principal:
             said = f"Cannot change principals during re-authentication from {self.principal}: {principal}"
             raise LoginFailed(said, said)
         self.principal, self._state, self._exchange = principal, _State.COMPLETE, None
-        self._ends_s = self._loop.time() + self._lifetime_ms / 1000 if self._lifetime_ms else float("inf")
+        limits = (self._door.max_reauth_ms.get(self._mechanism, 0), lifetime_ms)
+        self._session_ms = min((each for each in limits if each), default=0)
+        self._ends_s = self._loop.time() + self._session_ms / 1000 if self._session_ms else float("inf")
         self.end()
         counts, peer = self._door.counts, self._connection.peer
         event = "login renewed" if is_renewal else "login"
@@ -240,10 +258,6 @@ class Login:
         else:
             counts.successful += 1
             self._connection.logged_in()
-
-    @property
-    def _lifetime_ms(self) -> int:
-        return self._door.max_reauth_ms.get(self._mechanism, 0)
 
     @property
     def _said(self) -> str:
@@ -267,6 +281,11 @@ class Login:
     def _failed(self, reason: str) -> None:
         self._state = _State.FAILED
         self.end()
+        if not self._is_counted:
+            self._count_failure(reason)
+
+    def _count_failure(self, reason: str) -> None:
+        self._is_counted = True
         self._door.counts.failed += 1
         host = self._connection.peer
         self._door.audit("login failed", host=host, mechanism=self._mechanism, reason=reason)

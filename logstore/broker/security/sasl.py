@@ -1,4 +1,4 @@
-"""SASL mechanisms on the server's side: PLAIN and SCRAM.
+"""SASL mechanisms on the server's side: PLAIN and SCRAM. OAUTHBEARER is in `oauth.py`.
 
 An exchange takes the client's tokens one by one and returns answers; the last one comes with the user's name.
 The error that a client receives is the same for a wrong password and for an unknown user.
@@ -16,19 +16,25 @@ from logstore.broker.security.scram import Credential, LoginFailed
 from logstore.broker.security.secret import Secret
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN, *scram.HASHES)
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (PLAIN, *scram.HASHES, OAUTHBEARER)
 """The mechanisms that exist here."""
-_LONGEST_NAME: Final = 1 << 10
+LONGEST_NAME: Final = 1 << 10
 
 FindCredential = Callable[[str, str], Awaitable[Credential | None]]
 """Returns a user's credential for a mechanism."""
 
 
 class Step(NamedTuple):
-    """An answer to the client; `user` once the login is complete."""
+    """An answer to the client; `user` once the login is complete, and for how long at most (0: for ever).
+
+    `refusal` is why the login has failed already, though the client is to send another message first.
+    """
 
     answer: bytes
     user: str | None = None
+    lifetime_ms: int = 0
+    refusal: str = ""
 
 
 class Exchange(ABC):
@@ -80,7 +86,7 @@ class Scram(Exchange):
         return Step(answer.encode(), self._first.name)
 
     async def _begin(self, first: scram.ClientFirst) -> Step:
-        if first.has_token or len(first.name) > _LONGEST_NAME:
+        if first.has_token or len(first.name) > LONGEST_NAME:
             raise LoginFailed(
                 "delegation tokens are not supported" if first.has_token else "the name is too long"
             )

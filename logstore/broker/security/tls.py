@@ -51,6 +51,13 @@ def now() -> datetime:
     return datetime.fromtimestamp(wall_clock_ms() / 1000, UTC)
 
 
+def provider_context(config: TlsConfig) -> ssl.SSLContext:
+    """Return how identity providers are reached: with the trust store of the settings, else the system's."""
+    if config.ssl_truststore_location or config.ssl_truststore_certificates:
+        return client_context(config, now())
+    return ssl.create_default_context()
+
+
 def server_context(config: TlsConfig, at: datetime) -> ssl.SSLContext:
     """Return a listener's context. Raises `InvalidConfig`, and `ModuleNotFoundError` without the extra."""
     identity = read_identity(config)

@@ -15,7 +15,7 @@ import pytest
 from logstore.broker.security import scram, users
 from logstore.broker.security.config import read_security, split_security
 from logstore.broker.security.jaas import parse_jaas
-from logstore.broker.security.sasl import Plain, Scram
+from logstore.broker.security.sasl import Plain, Scram, Step
 from logstore.broker.security.scram import Credential, LoginFailed
 from logstore.broker.security.secret import Secret
 from logstore.errors import InvalidConfig
@@ -212,7 +212,7 @@ def test_plain(token: bytes, user: str | None) -> None:
         with pytest.raises(LoginFailed):
             asyncio.run(exchange.step(token))
     else:
-        assert asyncio.run(exchange.step(token)) == (b"", user)
+        assert asyncio.run(exchange.step(token)) == Step(b"", user)
 
 
 # --- credentials and settings -----------------------------------------------------------------
@@ -281,6 +281,10 @@ SASL = {"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "sasl.enabled.mechanisms": 
             "Java classes",
         ),
         ({"connections.max.reauth.ms": "300", JAAS: PLAIN_LINE}, "at least 1200"),
+        (
+            {JAAS: PLAIN_LINE, "listener.name.sasl_plaintext.plain.sasl.server.max.receive.size": "9"},
+            "plain.sasl.server.max.receive.size is not supported for one mechanism",
+        ),
         ({"sasl.kerberos.service.name": "kafka"}, "GSSAPI is not supported"),
     ],
 )
