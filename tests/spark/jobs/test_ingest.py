@@ -71,6 +71,7 @@ def test_bad_usage(command: Command, lines: Path, arguments: list[str], complain
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.spark
 def test_raw_lines_keep_every_byte(command: Command, tmp_path: Path) -> None:
     """Only a newline ends a line: no carriage return goes, and nothing is taken for text."""
     lines = [b"dos\r", b"a\rb", b"\xff\xfe not UTF-8 \x00", "ä".encode(), b""]
