@@ -19,7 +19,6 @@ import typer
 from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, Operator, operator
 from logstore.cli.terminal import print_error, print_json
-from logstore.disk.errors import EngineError
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_plans import Plan, Standing
@@ -109,6 +108,7 @@ def execute(
 ) -> int:
     """Ask the controller to carry a plan out."""
     from logstore.cli.cluster_plans import BadPlan, encode_plan, parse_plan
+    from logstore.disk.errors import EngineError
 
     plan = parse_plan(plan_file.read_text())
     with operator(metadata, bootstrap, command_config) as to:
