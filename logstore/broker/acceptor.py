@@ -81,7 +81,10 @@ class Acceptor:
         self,
         protocol: Callable[[], asyncio.BaseProtocol],
         descriptors: DescriptorLimit,
+        pace_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`pace_s` is called for each connection, and returns how long to wait before the next one."""
+        self._pace_s = pace_s
         self.pauses = 0
         """How often accepting paused because descriptors were short."""
         self._protocol, self._descriptors = protocol, descriptors
@@ -137,7 +140,7 @@ class Acceptor:
             self._opening.add(task)
             task.add_done_callback(partial(self._opened, accepted))
             # Those who are connected have their turn, also while thousands connect at once.
-            await asyncio.sleep(0 if number % AT_ONCE else REST_S)
+            await asyncio.sleep(max(self._pace_s(), 0 if number % AT_ONCE else REST_S))
 
     def _opened(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)

@@ -253,7 +253,8 @@ async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tupl
             sasl = await sasl_door(each, ask, settings.limits, server.logins, server.audit)
         rules = parse_rules(each.tls.ssl_principal_mapping_rules)
         door = Door(each.name, is_only or each.name == security.inter_broker, tls, sasl, rules)
-        bound = await server.listen(each.bind, door)
+        is_protected = each.name == security.inter_broker and not is_only
+        bound = await server.listen(each.bind, door, is_protected=is_protected)
         if each.advertised is not None:
             host, port = each.advertised
             endpoints.append(Endpoint(each.name, host, port or bound.port, each.protocol))

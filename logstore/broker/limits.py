@@ -29,6 +29,10 @@ class Limits:
     """Connections per broker."""
     max_connections_per_ip: int = 2**31 - 1
     """Connections per client address."""
+    max_connection_creation_rate: int = 2**31 - 1
+    """New connections a second; above it, further ones wait to be accepted. Brokers on a listener of their
+    own do not wait.
+    """
     ssl_handshake_timeout_ms: int = 10_000
     """Time that a client has for its TLS handshake. Not a Kafka setting."""
     connection_failed_authentication_delay_ms: int = 100

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logstore.broker.acceptor import Acceptor, SeldomEach
 from logstore.broker.connection import Connection, shared_scratch
@@ -17,6 +17,10 @@ from logstore.broker.security.door import Door
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.tls_stream import TlsStream
 from logstore.disk.descriptors import descriptor_limit, open_descriptors
+from logstore.replication.rates import Rate, Windows
+
+LONGEST_PAUSE_S: Final = 1.0
+"""Between two connections above `max.connection.creation.rate`."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +63,9 @@ class Server:
         self.refused = 0
         """connections refused because there were too many"""
         self._by_ip: Counter[str] = Counter()
+        self.slowed = 0
+        """connections after which the next one had to wait"""
+        self._accepted_rate = Rate(Windows())
         self.logins = LoginCounts()
         self.failed_handshakes = 0
         """connections whose TLS handshake failed"""
@@ -69,12 +76,16 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
 
-    async def listen(self, address: Address, door: Door | None = None) -> Address:
+    async def listen(
+        self, address: Address, door: Door | None = None, *, is_protected: bool = False
+    ) -> Address:
         """Bind and accept; return the address with the actual port. Raises `OSError`.
 
-        A server may listen on several addresses, each with a `door` of its own.
+        A server may listen on several addresses, each with a `door` of its own. Whoever comes to a protected
+        one does not wait for the rate of new connections.
         """
-        acceptor = Acceptor(partial(self._accepted, door), self.descriptors)
+        paces = [] if is_protected else [self._pace_s]
+        acceptor = Acceptor(partial(self._accepted, door), self.descriptors, *paces)
         bound = await acceptor.listen(address)
         self._acceptors.append(acceptor)
         if self._sweep is None:
@@ -88,6 +99,20 @@ class Server:
         now_s = asyncio.get_running_loop().time()
         patience_s = self.limits.ssl_handshake_timeout_ms / 1000
         return TlsStream(connection, door.tls.context(now_s), watcher=self, patience_s=patience_s)
+
+    def _pace_s(self) -> float:
+        """Count a new connection; return how long the next one has to wait, at most a second as in Kafka."""
+        now_ms = int(1000 * asyncio.get_running_loop().time())
+        self._accepted_rate.record(1, now_ms)
+        wait_ms = self._accepted_rate.throttle_ms(self.limits.max_connection_creation_rate, now_ms)
+        if wait_ms:
+            self.slowed += 1
+            if count := self.to_report("max.connection.creation.rate"):
+                rate = self.limits.max_connection_creation_rate
+                _log.warning(
+                    "max.connection.creation.rate=%d exceeded: new connections wait (%d)", rate, count
+                )
+        return min(wait_ms / 1000, LONGEST_PAUSE_S)
 
     @property
     def accept_pauses(self) -> int:

@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 import pytest
 
-from logstore.broker.acceptor import SeldomEach
+from logstore.broker.acceptor import Acceptor, SeldomEach
 from logstore.broker.connection import REQUESTS_A_TURN, Connection
 from logstore.broker.limits import Address, Limits
 from logstore.broker.loop import fastest_loop
-from logstore.broker.server import Server
+from logstore.broker.server import LONGEST_PAUSE_S, Server
+from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.files import Buffer
 
 Run: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
@@ -414,6 +415,43 @@ def test_more_connections_than_allowed_are_refused(run: Run, limits: Limits) -> 
             reader, writer = await bench.connect()
             writer.write(framed(b"x"))
             assert await answer_of(reader) == b"x", "there is room again"
+
+    run(test)
+
+
+def test_connections_beyond_the_rate_wait(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """As Kafka counts: ten may come at once, then each waits for a second."""
+
+    async def test() -> None:
+        async with Bench(Limits(max_connection_creation_rate=1)) as bench:
+            assert [bench.server._pace_s() for _ in range(10)] == [0.0] * 10
+            assert bench.server._pace_s() == LONGEST_PAUSE_S
+            assert bench.server.slowed == 1
+        assert "max.connection.creation.rate=1 exceeded: new connections wait (1)" in caplog.text
+
+    run(test)
+
+
+def test_an_acceptor_waits_between_connections(run: Run) -> None:
+    async def test() -> None:
+        made: list[asyncio.Protocol] = []
+
+        def protocol() -> asyncio.Protocol:
+            made.append(asyncio.Protocol())
+            return made[-1]
+
+        paces = iter((0.0, 0.0, 3_600.0))
+        acceptor = Acceptor(protocol, descriptor_limit(), lambda: next(paces))
+        address = await acceptor.listen(LOOPBACK)
+        writers = [(await asyncio.open_connection(*address))[1] for _ in range(4)]
+        while len(made) < 3:
+            await asyncio.sleep(0.001)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(made) == 3, "the third is followed by a pause, and the fourth waits in the backlog"
+        acceptor.close()
+        for writer in writers:
+            writer.close()
 
     run(test)
 
