@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,7 +71,7 @@ def story(
     return 0
 
 
-def _list(stories: list[Story], *, as_json: bool) -> None:
+def _list(stories: list[Story[Any]], *, as_json: bool) -> None:
     width = max(len(each.name) for each in stories)
     for each in stories:
         if as_json:

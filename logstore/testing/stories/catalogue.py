@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from logstore.testing.stories import administration, failover, membership, truncation
+from typing import Any
+
+from logstore.testing.stories import administration, failover, leaders, membership, truncation
 from logstore.testing.stories.telling import Story
 
-STORIES: dict[str, Story] = {
+STORIES: dict[str, Story[Any]] = {
     story.name: story
-    for story in (*truncation.STORIES, *membership.STORIES, *failover.STORIES, *administration.STORIES)
+    for story in (
+        *truncation.STORIES,
+        *membership.STORIES,
+        *failover.STORIES,
+        *leaders.STORIES,
+        *administration.STORIES,
+    )
 }

@@ -16,6 +16,9 @@ from textwrap import wrap
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from logstore.testing.stories import board
+from logstore.testing.stories.board import Board
+
 
 class Box(NamedTuple):
     """A record, by its value and the leader epoch of its batch."""
@@ -74,11 +77,13 @@ def diverging(rows: Sequence[Row]) -> tuple[int, ...]:
     return tuple(sorted(offset for offset, boxes in held.items() if len(boxes) > 1))
 
 
-def lines(picture: Picture) -> list[str]:
+def lines(picture: Picture | Board) -> list[str]:
     """Return the picture as text: a line for the stored state, then one for each replica.
 
-    A box is `value/epoch`; `|` marks the high watermark.
+    A box is `value/epoch`; `|` marks the high watermark. A board has a line for each broker.
     """
+    if isinstance(picture, Board):
+        return board.lines(picture)
     leader = f"leader {picture.leader}" if picture.leader else "no leader"
     stored = f"store: {leader}, epoch {picture.leader_epoch}, ISR {{{','.join(picture.isr)}}}"
     logs = [_boxes_text(row) for row in picture.rows]
@@ -141,14 +146,16 @@ def _colours(palette: Sequence[str], epochs: Sequence[str]) -> str:
     return "\n".join(rules) + "\n"
 
 
-def draw(picture: Picture, caption: Caption | None = None) -> str:
+def draw(picture: Picture | Board, caption: Caption | None = None) -> str:
     """Return one picture as a complete SVG document, readable on dark and light pages."""
     width = _width([picture])
     body, height = _panel(picture, caption, width)
     return document(width, height, body, caption.text if caption else "Replicas of a partition")
 
 
-def columns(title: str, heads: Sequence[str], stories: Sequence[Sequence[tuple[Caption, Picture]]]) -> str:
+def columns(
+    title: str, heads: Sequence[str], stories: Sequence[Sequence[tuple[Caption, Picture | Board]]]
+) -> str:
     """Return stories side by side, each a column of pictures under its head, as one SVG document."""
     width = _width([picture for story in stories for _, picture in story])
     parts, tallest = [], 0
@@ -174,13 +181,16 @@ def document(width: int, height: int, body: str, title: str) -> str:
     )
 
 
-def _width(pictures: Sequence[Picture]) -> int:
-    rows = [row for picture in pictures for row in picture.rows]
+def _width(pictures: Sequence[Picture | Board]) -> int:
+    boards = [each for each in pictures if isinstance(each, Board)]
+    if boards:
+        return max(map(board.width, boards))
+    rows = [row for picture in pictures if isinstance(picture, Picture) for row in picture.rows]
     offsets = max((row.end for row in rows), default=0) - min((row.start for row in rows), default=0)
     return max(_LEFT + max(offsets, 1) * _BOX + _FACTS + 2 * _MARGIN, 430)
 
 
-def _panel(picture: Picture, caption: Caption | None, width: int) -> tuple[str, int]:
+def _panel(picture: Picture | Board, caption: Caption | None, width: int) -> tuple[str, int]:
     """Return the elements of one picture, and its height."""
     parts = []
     y = _MARGIN
@@ -189,6 +199,9 @@ def _panel(picture: Picture, caption: Caption | None, width: int) -> tuple[str, 
         for text in wrap(f"{caption.number}. {caption.text}", room):
             y += 16
             parts.append(f'<text x="{_MARGIN}" y="{y}">{escape(text)}</text>')
+    if isinstance(picture, Board):
+        found, y = board.elements(picture, y + _MARGIN)
+        return "\n".join([*parts, *found]), y
     shown = [row for row in picture.rows if row.role != "down"]
     first = min((row.start for row in shown), default=0)
     last = max((row.end for row in shown), default=first)

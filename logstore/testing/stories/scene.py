@@ -10,6 +10,7 @@ from logstore.replication.controller import election
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.partition import ACKS_ALL
 from logstore.testing.stage import TP, Pending, Stage
+from logstore.testing.stories.board import Board
 from logstore.testing.stories.drawing import Box, Picture, Row, diverging
 
 
@@ -17,7 +18,7 @@ class Step(NamedTuple):
     """What was done, and the partition after it."""
 
     text: str
-    picture: Picture
+    picture: Picture | Board
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Outcome:
     diverging_offsets: tuple[int, ...] = ()
     """Offsets at which the logs of two replicas differ."""
     is_led: bool = True
+    idle: tuple[str, ...] = ()
+    """Live brokers that lead nothing, though partitions prefer them."""
 
 
 class Scene:
@@ -119,6 +122,7 @@ class Scene:
         """Compare what was acknowledged with what the stored leader's log holds."""
         stage = self.stage
         picture = self.steps[-1].picture
+        assert isinstance(picture, Picture), "taken by `show`"
         leader = stage.state.leader
         is_led = leader != NO_LEADER and stage.names[leader] in stage.running()
         held = set(stage.values(stage.names[leader])) if is_led else None

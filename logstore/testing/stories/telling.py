@@ -8,18 +8,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
-from logstore.testing.stories import drawing
+from logstore.testing.stories import board, drawing
+from logstore.testing.stories.board import Board
 from logstore.testing.stories.rules import Patch
-from logstore.testing.stories.scene import Outcome, Scene, Step
+from logstore.testing.stories.scene import Outcome, Step
 
 
 def _keep_all(stack: ExitStack) -> None:
     """The rule is a setting: `begin` does without it."""
 
 
+class Played(Protocol):
+    """What a story plays on: it takes pictures, and tells what came of it."""
+
+    @property
+    def steps(self) -> Sequence[Step]: ...
+
+    def outcome(self) -> Outcome: ...
+
+
+S = TypeVar("S", bound=Played)
+
+
 @dataclass(frozen=True, slots=True)
-class Story:
+class Story(Generic[S]):
     """A scenario: `begin` builds its scene, `act` acts on it, `switch_off` drops its rule.
 
     `begin` is told whether the rule is on, for rules that are settings. `rule` and `off` say in a sentence
@@ -30,8 +44,8 @@ class Story:
     title: str
     rule: str
     off: str
-    begin: Callable[[bool], Scene]
-    act: Callable[[Scene], None]
+    begin: Callable[[bool], S]
+    act: Callable[[S], None]
     switch_off: Patch = _keep_all
 
 
@@ -39,7 +53,7 @@ class Story:
 class Told:
     """A story as it went, with the rule in force or not."""
 
-    story: Story
+    story: Story[Any]
     is_on: bool
     steps: tuple[Step, ...]
     outcome: Outcome
@@ -50,7 +64,7 @@ class Told:
         return f"Rule on: {self.story.rule}" if self.is_on else f"Rule off: {self.story.off}"
 
 
-def play(story: Story, *, is_on: bool = True) -> Told:
+def play(story: Story[Any], *, is_on: bool = True) -> Told:
     """Play a story on the engine. Without `is_on` the rule is off until it returns, process-wide."""
     with ExitStack() as stack:
         if not is_on:
@@ -60,8 +74,12 @@ def play(story: Story, *, is_on: bool = True) -> Told:
         return Told(story, is_on, tuple(scene.steps), scene.outcome())
 
 
-def changes(before: drawing.Picture, after: drawing.Picture) -> list[str]:
+def changes(before: drawing.Picture | Board, after: drawing.Picture | Board) -> list[str]:
     """Return what a step did to each replica's log, and to the stored state, as short phrases."""
+    if isinstance(before, Board) or isinstance(after, Board):
+        assert isinstance(before, Board)
+        assert isinstance(after, Board)
+        return board.changes(before, after)
     found = []
     for old, new in zip(before.rows, after.rows, strict=True):
         if new.role == "down" or old.role == "down":
@@ -97,6 +115,8 @@ def verdict(outcome: Outcome) -> list[str]:
     said.append(f"Offsets at which replicas differ: {_list(offsets)}.")
     if outcome.unanswered:
         said.append(f"Sent with acks=all, not answered yet: {_list(outcome.unanswered)}.")
+    if outcome.idle:
+        said.append(f"Live brokers that lead nothing: {_list(outcome.idle)}.")
     if outcome.refused:
         said.append(f"Refused, so the producer knows: {_list(outcome.refused)}.")
     return said
