@@ -12,7 +12,7 @@ from logstore.cli.operating import Json
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from logstore.broker.security.config import Listener, Security
+    from logstore.broker.security.config import Listener, OAuthConfig, Security
 
 app = typer.Typer(help="The security of a broker.", no_args_is_help=True)
 
@@ -138,6 +138,8 @@ def _problems(
     for listener in security.listeners if security is not None else ():
         if "PLAIN" in listener.sasl.mechanisms and not listener.protocol.has_tls and listener.jaas:
             yield f"listener {listener.name} takes passwords without encryption (PLAIN without TLS)"
+        if listener.oauth is not None:
+            yield from _problems_of_tokens(listener, listener.oauth)
         if not listener.protocol.has_tls:
             continue
         try:
@@ -150,6 +152,19 @@ def _problems(
             yield f"listener {listener.name}: its certificate ends in {left} days"
         if listener.tls.ssl_keystore_location:
             yield from _too_open(Path(listener.tls.ssl_keystore_location))
+
+
+def _problems_of_tokens(listener: Listener, oauth: OAuthConfig) -> Iterator[str]:
+    if not listener.protocol.has_tls:
+        yield f"listener {listener.name} takes tokens without encryption (OAUTHBEARER without TLS)"
+    if oauth.sasl_oauthbearer_jwks_endpoint_url.startswith("http:"):
+        yield f"listener {listener.name} reads the keys of tokens without encryption: use https"
+    for what, value in (
+        ("audience", oauth.audiences),
+        ("issuer", oauth.sasl_oauthbearer_expected_issuer),
+    ):
+        if not value:
+            yield f"listener {listener.name} takes tokens of any {what}: set sasl.oauthbearer.expected.{what}"
 
 
 def _too_open(path: Path) -> Iterator[str]:

@@ -126,3 +126,23 @@ def test_problems_are_listed(command: Command, tmp_path: Path) -> None:
     assert "has 0 private keys" in command("security", "check", "--config", config).out
     config.write_text("port=9092\nhost.name=0.0.0.0\n")
     assert "--insecure" in command("security", "check", "--config", config).out
+
+
+def test_problems_of_logins_by_tokens(command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    lines = {
+        "node.id": "1",
+        "listeners": "INTERNAL://127.0.0.1:9092,CLIENTS://127.0.0.1:9093",
+        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": "http://id.example/keys",
+        "sasl.oauthbearer.expected.issuer": "https://id.example",
+    }
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    done = command("security", "check", "--config", config)
+    assert done.code == 1
+    problems = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
+    assert len(problems) == 3, problems
+    for complaint in ("tokens without encryption", "use https", "tokens of any audience"):
+        assert any(complaint in each for each in problems)
