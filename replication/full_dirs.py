@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from logstore.disk.files import Room
+
 ROOM_BYTES = 8 << 20
 """Free space that ends the state: enough for more than the next few batches."""
 PROBE_MS = 1_000
@@ -39,16 +41,16 @@ class Relief:
 
 
 class FullDirs:
-    """The full log dirs of a node. `free` returns the free bytes of a log dir."""
+    """The full log dirs of a node. `room` returns the free bytes and all bytes of a log dir."""
 
-    def __init__(self, free: Callable[[str], int]) -> None:
+    def __init__(self, room: Callable[[str], Room]) -> None:
         self.since_ms: dict[str, int] = {}
         """Each full log dir, and when its state began; for reading."""
         self.deadline_ms: int | None = None
         """The time of the next probe; None without a full log dir."""
         self.found: set[str] = set()
         """Log dirs in which an append of this turn found no room."""
-        self._free = free
+        self._room = room
 
     def begin(self, now_ms: int) -> list[str]:
         """Begin the state for the dirs that were found full in this turn; return those that are new."""
@@ -63,7 +65,7 @@ class FullDirs:
         """Look for free space if that is due; end the state where there is room, and return those dirs."""
         if self.deadline_ms is None or now_ms < self.deadline_ms:
             return []
-        ended = [path for path in self.since_ms if self._free(path) >= ROOM_BYTES]
+        ended = [path for path in self.since_ms if self._room(path).free >= ROOM_BYTES]
         for path in ended:
             del self.since_ms[path]
         self.deadline_ms = now_ms + PROBE_MS if self.since_ms else None

@@ -112,7 +112,7 @@ class ReplicaManager:
         self.retries = RoleRetries(config.replica_fetch_backoff_ms)
         self.isr_channel = IsrChannel(config)
         self.flushes = Flushes(self.effects.append)
-        self.full_dirs = FullDirs(logs.free)
+        self.full_dirs = FullDirs(logs.room)
         self.relief = Relief()
         self.damaged = DamagedReplicas()
         self.throttle = leader_throttle(replication_windows(config), config.node_id)

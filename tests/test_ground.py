@@ -95,7 +95,7 @@ PUBLIC = {
     """,
     "logstore.disk": """
         LOCK_FILE TEMPORARY_SUFFIX Buffer CorruptCheckpoint DirectoryEntry DirectoryLocked Disk
-        EngineError ErrorCode File InvalidTopic Lock OsDisk TopicPartition check_topic_name
+        EngineError ErrorCode File InvalidTopic Lock OsDisk Room TopicPartition check_topic_name
         id_from_text id_to_text parse_directory_name publish read_small_file remove_if_exists
         set_aside_fate
     """,

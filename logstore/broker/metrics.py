@@ -432,6 +432,6 @@ def _of_log_dirs(node: Node) -> Iterator[Metric]:
         held[log.partition.directory.rpartition("/")[0]] += log.size
     for path in node.logs.log_dirs:
         if path not in node.logs.offline_dirs:
-            free.add_metric([path], node.logs.free(path))
+            free.add_metric([path], max(node.logs.room(path).free, 0))
             size.add_metric([path], held[path])
     yield from (free, size)

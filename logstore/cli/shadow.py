@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
 
 
 class _Content:
@@ -152,8 +152,8 @@ class ShadowDisk:
     def lock(self, directory: str) -> Lock:
         return _NoLock()
 
-    def free(self, directory: str) -> int:
-        return self._below.free(directory)
+    def room(self, directory: str) -> Room:
+        return self._below.room(directory)
 
     def close(self) -> None:
         """Close the files below."""

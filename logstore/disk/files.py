@@ -46,6 +46,13 @@ LOCK_FILE = ".lock"
 TEMPORARY_SUFFIX = ".tmp"
 
 
+class Room(NamedTuple):
+    """The bytes of a file system: those free for an unprivileged user, and all."""
+
+    free: int
+    total: int
+
+
 class DirectoryEntry(NamedTuple):
     """One entry of a directory. `size` is 0 for a directory; `modified_ms` is epoch milliseconds."""
 
@@ -146,8 +153,8 @@ class Disk(Protocol):
         this process's lock.
         """
 
-    def free(self, directory: str) -> int:
-        """Return the free bytes for an unprivileged user."""
+    def room(self, directory: str) -> Room:
+        """Return the free bytes and all bytes of the file system that holds the directory."""
 
 
 def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
@@ -526,12 +533,13 @@ class OsDisk:
         """Lock a directory for this process; see `Disk.lock`."""
         return _OsLock(directory)
 
-    def free(self, directory: str) -> int:
-        """Return the free bytes of the file system; see `Disk.free`."""
+    def room(self, directory: str) -> Room:
+        """Return the free bytes and all bytes of the file system; see `Disk.room`."""
         if sys.platform == "win32":  # pragma: no cover
-            return shutil.disk_usage(directory).free
+            usage = shutil.disk_usage(directory)
+            return Room(usage.free, usage.total)
         status = os.statvfs(directory)
-        return status.f_bavail * status.f_frsize
+        return Room(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
 
 def boot_id() -> str:

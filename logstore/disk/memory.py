@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from logstore.disk.errors import DirectoryLocked
-from logstore.disk.files import LOCK_FILE, Buffer, DirectoryEntry, refuse_lock_file
+from logstore.disk.files import LOCK_FILE, Buffer, DirectoryEntry, Room, refuse_lock_file
 from logstore.disk.memory_nodes import Assignment, Body, Change, Directory, Inode, Node, Step
 from logstore.disk.power_cut import Profile, leftover, surviving_changes, surviving_tables
 
@@ -171,9 +171,11 @@ class MemoryDisk:
         lock = self._locked[node] = MemoryLock(self._locked, node)
         return lock
 
-    def free(self, directory: str) -> int:
+    def room(self, directory: str) -> Room:
         self._directory(directory)
-        return _PLENTY if self.capacity is None else max(0, self.capacity - self._used)
+        if self.capacity is None:
+            return Room(_PLENTY, _PLENTY)
+        return Room(max(0, self.capacity - self._used), self.capacity)
 
     # --- power cuts -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Final
 from logstore.compact.cleaner import Cleaner
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.config import MAX_LONG, LogConfig
-from logstore.disk.files import Disk
+from logstore.disk.files import Disk, Room
 from logstore.disk.running import remove_running, write_running
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, LogDirOffline
@@ -152,12 +152,12 @@ class LogManager:
         """Log dirs whose disk failed, with the error."""
         return {log_dir.path: str(log_dir.failure) for log_dir in self._dirs if log_dir.failure is not None}
 
-    def free(self, path: str) -> int:
-        """Return the free bytes of the file system of a log dir; 0 if it cannot be asked."""
+    def room(self, path: str) -> Room:
+        """Return the free bytes and all bytes of a log dir's file system; -1 if it cannot be asked."""
         try:
-            return self._disk.free(path)
+            return self._disk.room(path)
         except OSError:
-            return 0
+            return Room(-1, -1)
 
     @property
     def is_offline(self) -> bool:

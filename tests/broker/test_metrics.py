@@ -92,7 +92,7 @@ def test_waiting_requests_and_followers_behind() -> None:
             (log_dir,) = node.logs.log_dirs
             size = node.logs.logs()[topic_partition].size
             assert seen[f'logstore_logdir_size_bytes{{logdir="{log_dir}"}}'] == size > 0
-            assert seen[f'logstore_logdir_free_bytes{{logdir="{log_dir}"}}'] == node.logs.free(log_dir)
+            assert seen[f'logstore_logdir_free_bytes{{logdir="{log_dir}"}}'] == node.logs.room(log_dir).free
 
     asyncio.run(test())
 

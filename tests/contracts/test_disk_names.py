@@ -251,10 +251,11 @@ def test_sync_dir_needs_a_directory(disk: Disk, root: str) -> None:
         disk.sync_dir(f"{root}/absent")
 
 
-def test_free_is_a_number_of_bytes(disk: Disk, root: str) -> None:
-    assert disk.free(root) > 0
+def test_room_is_two_numbers_of_bytes(disk: Disk, root: str) -> None:
+    free, total = disk.room(root)
+    assert 0 < free <= total
     with pytest.raises(FileNotFoundError):
-        disk.free(f"{root}/absent")
+        disk.room(f"{root}/absent")
 
 
 # --- locks --------------------------------------------------------------------------------------

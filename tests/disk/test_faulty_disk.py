@@ -28,7 +28,7 @@ CALLS: dict[str, Callable[[FaultyDisk, File], object]] = {
     "remove_dir": lambda disk, file: disk.remove_dir("/empty"),
     "sync_dir": lambda disk, file: disk.sync_dir("/d"),
     "lock": lambda disk, file: disk.lock("/d"),
-    "free": lambda disk, file: disk.free("/d"),
+    "room": lambda disk, file: disk.room("/d"),
     "pread": lambda disk, file: file.pread(1, 0),
     "pwrite": lambda disk, file: file.pwrite(b"C", 0),
     "map": lambda disk, file: file.map(1),

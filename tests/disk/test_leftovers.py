@@ -161,9 +161,9 @@ def test_killed_process_releases_locks_and_unlinked_files() -> None:
     disk = MemoryDisk({"/d/f": b"xyz"}, capacity=10)
     lock, file = disk.lock("/d"), disk.open("/d/f")
     disk.remove("/d/f")
-    assert disk.free("/") == 7
+    assert disk.room("/").free == 7
     survivor = disk.survivor()
     survivor.lock("/d").release()
-    assert survivor.free("/") == 10
+    assert survivor.room("/").free == 10
     assert file.pread(3, 0) == b"xyz"
     lock.release()

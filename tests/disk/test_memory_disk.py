@@ -280,7 +280,7 @@ def test_disk_and_files_are_unusable_after_a_power_cut(profile: Profile) -> None
         lambda: disk.scan("/d"),
         lambda: disk.sync_dir("/d"),
         lambda: disk.lock("/d"),
-        lambda: disk.free("/d"),
+        lambda: disk.room("/d").free,
         lambda: disk.power_cut(Random(2)),
     ):
         with pytest.raises(OSError, match="power was cut"):
@@ -294,7 +294,7 @@ def test_disk_and_files_are_unusable_after_a_power_cut(profile: Profile) -> None
 def test_full_disk_writes_what_fits_and_raises() -> None:
     disk = MemoryDisk({"/d/file": b"1234"}, capacity=10)
     file = disk.open("/d/file", write=True)
-    assert disk.free("/d") == 6
+    assert disk.room("/d").free == 6
     with pytest.raises(OSError) as raised:
         file.pwrite(b"abcdefgh", 4)
     assert raised.value.errno == errno.ENOSPC
@@ -307,26 +307,26 @@ def test_full_disk_writes_what_fits_and_raises() -> None:
     assert file.pread(100, 0) == b"ABCDabcdyz"
     disk.capacity = 12
     file.pwrite(b"!", 10)
-    assert disk.free("/d") == 1
+    assert disk.room("/d").free == 1
 
 
 def test_space_is_freed_with_the_last_handle() -> None:
     disk = MemoryDisk({"/d/file": b"12345678"}, capacity=10)
     file = disk.open("/d/file")
     disk.remove("/d/file")
-    assert disk.free("/d") == 2
+    assert disk.room("/d").free == 2
     file.close()
-    assert disk.free("/d") == 10
+    assert disk.room("/d").free == 10
     put(disk, "/d/file", b"12345678")
     file = disk.open("/d/file")
     disk.remove("/d/file")
-    assert disk.free("/d") == 2
+    assert disk.room("/d").free == 2
     del file  # let go of, not closed
-    assert disk.free("/d") == 10
+    assert disk.room("/d").free == 10
     put(disk, "/d/a", b"1234")
     put(disk, "/d/b", b"5678")
     disk.rename("/d/a", "/d/b")
-    assert disk.free("/d") == 6
+    assert disk.room("/d").free == 6
 
 
 def test_hole_takes_no_space() -> None:
@@ -336,7 +336,7 @@ def test_hole_takes_no_space() -> None:
     file.truncate(10_000)
     view = file.map(10_000)
     file.pwrite(b"entry", 0)
-    assert disk.free("/d") == 95
+    assert disk.room("/d").free == 95
     assert bytes(view[:5]) == b"entry"
 
 

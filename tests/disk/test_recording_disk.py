@@ -48,10 +48,10 @@ def test_reads_are_recorded_on_request() -> None:
     for disk in (quiet, loud):
         assert read_small_file(disk, "/d/a") == b"content"
         disk.scan("/d")
-        disk.free("/d")
+        disk.room("/d")
     assert quiet.operations == []
     assert [operation.name for operation in loud.operations] == [
-        "open", "size", "pread", "close", "scan", "free",
+        "open", "size", "pread", "close", "scan", "room",
     ]  # fmt: skip
     assert loud.operations[2] == Operation("pread", "/d/a", 0, 7)
 

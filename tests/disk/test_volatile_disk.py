@@ -239,7 +239,7 @@ def test_disk_files_and_locks_are_unusable_after_a_power_cut(tmp_path: Path) -> 
         lambda: disk.scan(str(tmp_path)),
         lambda: disk.sync_dir(str(tmp_path)),
         lambda: disk.lock(str(tmp_path)),
-        lambda: disk.free(str(tmp_path)),
+        lambda: disk.room(str(tmp_path)),
         lambda: disk.power_cut(Random(2)),
     ):
         with pytest.raises(OSError, match="power was cut"):

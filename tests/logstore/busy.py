@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 from logstore import Log, LogConfig
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, OsDisk
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, OsDisk, Room
 
 
 class BusyDisk:
@@ -55,8 +55,8 @@ class BusyDisk:
     def lock(self, directory: str) -> Lock:
         raise AssertionError(f"a reader locked {directory}")
 
-    def free(self, directory: str) -> int:
-        return self._inner.free(directory)
+    def room(self, directory: str) -> Room:
+        return self._inner.room(directory)
 
 
 class BusyFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Room
 from logstore.replication import InProcessCluster
 from logstore.replication.full_dirs import ASK_AGAIN_MS, PROBE_MS, ROOM_BYTES, FullDirs, Relief
 from logstore.replication.messages import ProduceResponse
@@ -92,7 +93,7 @@ def test_a_follower_without_room_leaves_the_isr_and_returns() -> None:
 
 def test_the_state_ends_with_room_for_more_than_a_batch() -> None:
     free = {"a": 0, "b": ROOM_BYTES}
-    dirs = FullDirs(free.__getitem__)
+    dirs = FullDirs(lambda path: Room(free[path], 2 * ROOM_BYTES))
     assert dirs.begin(0) == []
     assert dirs.deadline_ms is None
     dirs.found |= {"a", "b"}

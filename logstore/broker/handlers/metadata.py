@@ -21,6 +21,7 @@ from logstore.broker.topic_creation import MOST_OF_ONE_REQUEST
 from logstore.broker.translation import NO_ID, by_topic, id_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
+from logstore.disk.files import Room
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.log.partition_log import PartitionLog
@@ -222,8 +223,8 @@ def describe_log_dirs(
     """List the replicas in each log dir, with sizes and lags; null topics mean all.
 
     A failed dir is KAFKA_STORAGE_ERROR (56) and lists nothing. A replica's lag is the distance of its end
-    from the high watermark; a leader has none. Sizes of the file systems are unknown (-1). Tags of ours have
-    the reason of a failure, a lack of room, and the replicas that are damaged or cannot follow.
+    from the high watermark; a leader has none. The sizes of a file system that cannot be asked are -1. Tags
+    of ours have the reason of a failure, a lack of room, and the replicas that are damaged or cannot follow.
     """
     wanted = None
     if body.topics is not None:
@@ -236,12 +237,13 @@ def describe_log_dirs(
     results = []
     for path, found in inside.items():
         is_offline = path in logs.offline_dirs
+        room = Room(-1, -1) if is_offline else logs.room(path)
         result = t.DescribeLogDirsResponseDescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE,
             log_dir=path,
             topics=[] if is_offline else _replicas(found),
-            total_bytes=-1,
-            usable_bytes=-1,
+            total_bytes=room.total,
+            usable_bytes=room.free,
             problem=_problem(services.node, path),
         )
         results.append(result)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
 from logstore.disk.memory import MemoryFile
 
 
@@ -124,9 +124,10 @@ class FaultyDisk:
         self._run("lock", directory, _nothing)
         return self.inner.lock(directory)
 
-    def free(self, directory: str) -> int:
-        self._run("free", directory, _nothing)
-        return 0 if self._has_no_room else self.inner.free(directory)
+    def room(self, directory: str) -> Room:
+        self._run("room", directory, _nothing)
+        found = self.inner.room(directory)
+        return Room(0, found.total) if self._has_no_room else found
 
     @property
     def _has_no_room(self) -> bool:

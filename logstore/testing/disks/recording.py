@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
 
 
 class Operation(NamedTuple):
@@ -33,7 +33,7 @@ class Operation(NamedTuple):
     target: str = ""
 
 
-READS = ("open", "pread", "map", "size", "names", "scan", "free", "close")
+READS = ("open", "pread", "map", "size", "names", "scan", "room", "close")
 
 
 class RecordingDisk:
@@ -99,9 +99,9 @@ class RecordingDisk:
         self.note(Operation("lock", directory))
         return self.inner.lock(directory)
 
-    def free(self, directory: str) -> int:
-        self.note(Operation("free", directory))
-        return self.inner.free(directory)
+    def room(self, directory: str) -> Room:
+        self.note(Operation("room", directory))
+        return self.inner.room(directory)
 
     def note(self, operation: Operation) -> None:
         """Announce and record one operation."""

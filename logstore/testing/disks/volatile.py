@@ -28,7 +28,7 @@ from contextlib import closing
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
 from logstore.disk.memory import power_lost
 
 SAVED_BYTES = 1 << 20
@@ -202,9 +202,9 @@ class VolatileDisk:
         self._locks.append(lock)
         return lock
 
-    def free(self, directory: str) -> int:
+    def room(self, directory: str) -> Room:
         self._check_power(directory)
-        return self.inner.free(directory)
+        return self.inner.room(directory)
 
     # - power
 

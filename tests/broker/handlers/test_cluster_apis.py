@@ -164,6 +164,7 @@ def test_log_dirs_tell_what_lies_in_them() -> None:
         everything = await client.ask(t.DescribeLogDirsRequest(topics=None), 4)
         (log_dir,) = everything.results
         assert (log_dir.error_code, log_dir.log_dir) == (ErrorCode.NONE, "data")
+        assert 0 < log_dir.usable_bytes <= log_dir.total_bytes
         (topic,) = log_dir.topics
         assert [each.partition_index for each in topic.partitions] == [0, 1]
         assert topic.partitions[0].partition_size > 0
