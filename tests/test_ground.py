@@ -126,6 +126,10 @@ PUBLIC = {
         SimulatedCluster SimulatedConsumer SimulatedProducer Stage Swarm Timings Violation VolatileBroker
         VolatileDisk World check_recovery crashed_copy draw every_cut run
     """,
+    "logstore.testing.disks": """
+        Fault FaultyDisk FaultyFile MemoryDisk MemoryFile MemoryLock Operation Profile RecordingDisk
+        RecordingFile VolatileDisk VolatileFile
+    """,
 }
 
 
