@@ -63,7 +63,7 @@ def setting(
 
 
 _TIERED = "there is no tiered storage here; a log is entirely local"
-_THROTTLED_REPLICAS: Final = re.compile(r"(?:\*|\d+:\d+(?:,\d+:\d+)*)?", re.ASCII)
+_THROTTLED_REPLICAS: Final = re.compile(r"(?:\*|\d{1,10}:\d{1,10}(?:,\d{1,10}:\d{1,10})*)?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,6 +173,10 @@ class Followers:
 
     def _held_back(self, now_ms: int) -> list[TopicPartition]:
         """Return the partitions that must not be fetched now because of the throttle."""
+        if self.throttle.bound is None:
+            # Nothing is noted without a bound, and they catch up before the next one.
+            self._behind.clear()
+            return []
         self._behind = {
             known: None for known in self._behind if self.throttle.lists(self._partitions[known][0])
         }

@@ -275,7 +275,7 @@ def rate_of(name: str, own: Mapping[str, str], of_brokers: Mapping[str, str]) ->
 
 def _rate(name: str, text: str) -> str:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and int(digits) <= MAX_LONG):
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= MAX_LONG):
         raise InvalidConfig(f"{name} is {text!r}; expected bytes a second")
     return digits
 

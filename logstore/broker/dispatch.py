@@ -428,7 +428,9 @@ class Dispatch:
         limiter = self._services.limiter
         if limiter.is_on and not limiter.admits(call, body):
             return
-        if call.api.key in ADMINISTRATIVE and not limiter.is_of_brokers(call):
+        # Without an authorizer anyone may call itself a broker: rather two lines than none.
+        is_forwarded = limiter.authorizer is not None and limiter.is_of_brokers(call)
+        if call.api.key in ADMINISTRATIVE and not is_forwarded:
             call.hear = partial(self._services.audit_changes, call, body)
         finish(call, self._handlers[call.api.key], call, body, self._services)
         if call.meter is not None:

@@ -171,6 +171,29 @@ def test_a_replica_in_sync_is_not_held_back_though_it_uses_the_rate_up() -> None
     assert made.cluster.nodes[0].replicas.partitions[TP].isr.committed == {0, 1}
 
 
+def test_a_replica_that_caught_up_without_a_throttle_is_not_held_back_by_the_next_one() -> None:
+    made = Moving("*", "*")
+    made.begin()
+    made.finish()
+    made.cluster.stop_node(2)
+    for _ in range(PIECES):
+        write(made.cluster, bytes(PIECE - 200))
+    made.cluster.start_node(2)
+    made.limit(follower=1)
+    made.cluster.advance(3_000)
+    assert made.end(2) < made.end(0)
+    made.limit()
+    made.finish()
+    made.limit(follower=1)
+    # As another partition's bytes would: the rate is exceeded before this one gets anything.
+    made.cluster.nodes[2].replicas.followers.throttle.record(1_000_000, made.cluster.now_ms)
+    made.cluster.advance(1_000)
+    for number in range(5):
+        sent_ms = made.cluster.now_ms
+        write(made.cluster, b"%d" % number)
+        assert made.cluster.now_ms - sent_ms <= 100
+
+
 def test_lists() -> None:
     assert covers("*", 3, 4)
     assert covers("0:1,3:4", 3, 4)
@@ -178,7 +201,7 @@ def test_lists() -> None:
     for text in ("", "*", "0:1", "0:1,12:3"):
         config = LogConfig.from_kafka({"leader.replication.throttled.replicas": text})
         assert config.leader_replication_throttled_replicas == text
-    for text in ("all", "0", "0:", ":1", "0:1,", "*,0:1", "0:1, 1:2", "-1:2", "0:1;1:2"):
+    for text in ("all", "0", "0:", ":1", "0:1,", "*,0:1", "0:1, 1:2", "-1:2", "0:1;1:2", f"{'9' * 5_000}:1"):
         with pytest.raises(InvalidConfig, match=r"follower\.replication\.throttled\.replicas is .*expected"):
             LogConfig.from_kafka({"follower.replication.throttled.replicas": text})
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -46,22 +47,31 @@ class AuditFile:
 
     def append(self, line: bytes) -> None:
         """Append a line, which ends with a newline. Raises `OSError`; the next call may succeed."""
+        if not self._file.names():
+            self._begin_anew()  # somebody removed it
         # The size each time: another process may append to the same file by mistake.
         if (size := self._file.size()) >= self._max_bytes:
+            self._make_room()
             self._begin_anew()
             size = self._file.size()
         torn = size and self._file.pread(1, size - 1) != b"\n"
         self._file.pwrite(b"\n" + line if torn else line, size)
 
+    def _make_room(self) -> None:
+        """Rename the files, as far as the first name that is free.
+
+        Whoever tries again after a failure must not move the earlier files on, or they would be lost.
+        """
+        if os.path.lexists(self.path) and os.path.getsize(self.path) < self._max_bytes:
+            return
+        names = [self.path, *(f"{self.path}.{number}" for number in range(1, self._files))]
+        free = next((at for at, name in enumerate(names) if not os.path.lexists(name)), self._files - 1)
+        for at in range(free, 0, -1):
+            self._disk.rename(names[at - 1], names[at])
+
     def _begin_anew(self) -> None:
-        for number in range(self._files - 1, 0, -1):
-            older = f"{self.path}.{number - 1}" if number > 1 else self.path
-            try:
-                self._disk.rename(older, f"{self.path}.{number}")
-            except FileNotFoundError:
-                pass  # there are fewer files yet
-        full, self._file = self._file, self._open()
-        full.close()
+        former, self._file = self._file, self._open()
+        former.close()
 
     def close(self) -> None:
         self._file.close()

@@ -404,6 +404,11 @@ def _oauth(listener: str, settings: Mapping[str, str]) -> OAuthConfig:
             "keys of the identity provider are"
         )
     check_url("sasl.oauthbearer.jwks.endpoint.url", url)
+    if config.sasl_oauthbearer_expected_audience and not config.audiences:
+        raise InvalidConfig(
+            f"sasl.oauthbearer.expected.audience is {config.sasl_oauthbearer_expected_audience!r}, which "
+            "names none: every token would be accepted"
+        )
     for each in fields(OAuthConfig):
         value = getattr(config, each.name)
         if isinstance(value, int) and value < (0 if each.name.endswith("seconds") else 1):

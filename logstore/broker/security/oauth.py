@@ -47,6 +47,8 @@ LEAST_LIFETIME_S: Final = 2.0
 """Some clients log in again without a pause if their session ends sooner."""
 _LEAST_RSA_BITS: Final = 2048
 _UNKNOWN_AGAIN_S: Final = 10.0
+_PATIENCE_S: Final = 1.0
+"""How long a login by a known key waits for keys that are being read again."""
 _LONGEST_KID: Final = 1_000
 _FIRST: Final = re.compile(
     rb"n,(?:a=([^,\x00\x01]*))?,\x01auth=[Bb][Ee][Aa][Rr][Ee][Rr] +([-_~+/.A-Za-z0-9]+=*)\x01"
@@ -238,7 +240,8 @@ class Keys:
         elif self._named(kid) is None:
             wait_s = min(_UNKNOWN_AGAIN_S, self._refresh_s)
         if self._now_s() - self._tried_s >= wait_s or self._reading is not None:
-            await self._read_again()
+            # A provider that hangs must not stop those whose key is known.
+            await self._read_again(_PATIENCE_S if self._named(kid) is not None else None)
         return self._named(kid)
 
     def _named(self, kid: str) -> Any:
@@ -246,17 +249,18 @@ class Keys:
             return self._keys.get(kid)
         return next(iter(self._keys.values())) if len(self._keys) == 1 else None
 
-    async def _read_again(self) -> None:
+    async def _read_again(self, patience_s: float | None) -> None:
         """Read once for all that wait."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._reread())
-        await asyncio.shield(self._reading)
+        await asyncio.wait((self._reading,), timeout=patience_s)
 
     async def _reread(self) -> None:
         try:
             self._take(await self._load())
         except KeysUnreadable as error:
             self._failures += 1
+            self._tried_s = self._now_s()
             _log.error("%s; the former ones stay", error)
         finally:
             self._reading = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -25,7 +26,10 @@ class _NoRedirects(HTTPRedirectHandler):
 
 def check_url(setting: str, url: str) -> None:
     """Raise `InvalidConfig` unless it is a URL of a file, or of HTTP with a host."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfig(f"{setting} is {url!r}: {error}") from error
     has_place = parts.path.startswith("/") if parts.scheme == "file" else bool(parts.hostname)
     if parts.scheme not in _SCHEMES or not has_place:
         raise InvalidConfig(f"{setting} is {url!r}; expected https://host/path or file:///path")
@@ -44,8 +48,11 @@ def read(
             content = file.read(MOST_BYTES + 1)
     else:
         opener = build_opener(HTTPSHandler(context=context), _NoRedirects, ProxyHandler({}))
-        with opener.open(Request(url, data, dict(headers or {})), timeout=TIMEOUT_S) as answer:
-            content = answer.read(MOST_BYTES + 1)
+        try:
+            with opener.open(Request(url, data, dict(headers or {})), timeout=TIMEOUT_S) as answer:
+                content = answer.read(MOST_BYTES + 1)
+        except HTTPException as error:
+            raise OSError(f"{url} does not speak HTTP: {error!r:.200}") from error
     if len(content) > MOST_BYTES:
         raise OSError(f"{url} has more than {MOST_BYTES} bytes")
     return bytes(content)

@@ -59,9 +59,9 @@ def test_the_throttles_of_a_broker_count_at_once_and_its_own_before_those_of_all
         await nodes.until(lambda: bounds(1) == (7, 8))
         assert await described(LEADER) == ("7", 3, False)
         assert await described(FOLLOWER) == ("2000", 2, False)
-        for value in ("-1", "fast", "1.5", str(2**63), ""):
+        for value in ("-1", "fast", "1.5", str(2**63), "9" * 5_000, ""):
             refused = await change(client, BROKER, "0", (LEADER, 0, value))
-            assert refused.error_code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST), value
+            assert refused.error_code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST), value[:20]
         refused = await change(client, BROKER, "0", (LEADER, 2, "5"))
         assert (refused.error_code, "not a list" in refused.error_message) == (
             ErrorCode.INVALID_REQUEST,

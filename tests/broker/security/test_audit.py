@@ -100,6 +100,33 @@ def test_a_failing_file_is_told_and_its_lines_go_to_the_logger(
     audit.close()
 
 
+@pytest.mark.parametrize("operation", ["open", "rename"])
+def test_earlier_files_stay_while_no_new_one_can_be_begun(operation: str, tmp_path: Path) -> None:
+    path, disk = tmp_path / "audit.log", FaultyDisk(OsDisk())
+    audit = Audit(AuditFile(str(path), 1, 4, disk=disk))
+    for number in range(4):
+        audit("login", number=number)
+    for _ in range(20):
+        disk.inject(Fault(operation=operation, errno=errno.EMFILE, path=str(path).__eq__))
+        audit("login")
+    assert audit.state.failed == 20
+    audit("login", number=4)
+    audit.close()
+    files = [path, *(tmp_path / f"audit.log.{number}" for number in (1, 2, 3))]
+    assert [line["number"] for each in files for line in lines(each)] == [4, 3, 2, 1]
+
+
+def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(AuditFile(str(path), 1 << 20, 2))
+    audit("login", number=0)
+    path.unlink()
+    audit("login", number=1)
+    audit.close()
+    assert [line["number"] for line in lines(path)] == [1]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_names_of_clients_forge_no_line_and_fill_no_file(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = Audit(AuditFile(str(path), 1 << 20, 2))
@@ -201,6 +228,20 @@ def test_changes_of_the_program_itself_are_audited_once(caplog: pytest.LogCaptur
     run(test)
     found = [json.loads(each.getMessage()) for each in caplog.records if each.name == "logstore.audit"]
     assert [(each["event"], each["by"]) for each in found] == [("topic created", "Program:in-process")]
+
+
+def test_who_calls_itself_a_broker_is_audited(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "logstore.audit")
+
+    async def test() -> None:
+        async with AsyncBroker() as broker, Asker(broker.address, "broker-7-fetcher-0") as asker:
+            topic = t.CreateTopicsRequestCreatableTopic(name="orders", num_partitions=1, replication_factor=1)
+            answer = await asker.ask(t.CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 5)
+            assert not answer.topics[0].error_code
+
+    run(test)
+    found = [json.loads(each.getMessage()) for each in caplog.records if each.name == "logstore.audit"]
+    assert [(each["event"], each["by"]) for each in found] == [("topic created", "User:ANONYMOUS")]
 
 
 # --- which changes, by request and answer -------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from joserfc.jwk import OctKey
 
 from logstore.broker import client_security
 from logstore.broker.errors import AuthenticationFailed
+from logstore.broker.security import web
 from logstore.broker.security.config import OAuthConfig, TlsConfig
 from logstore.broker.security.oauth import (
     BadToken,
@@ -208,6 +210,62 @@ def test_new_keys_are_found_and_unknown_ones_ask_seldom(caplog: pytest.LogCaptur
             late_s += 11
             assert await keys.find("other") is None
             assert await keys.find("one") is not None
+
+    run(test)
+
+
+def test_a_provider_that_hangs_does_not_stop_logins_by_known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    late_s, is_asked, goes_on = 0.0, threading.Event(), threading.Event()
+
+    def hangs(url: str, context: object) -> bytes:
+        is_asked.set()
+        assert goes_on.wait(60)
+        raise TimeoutError("timed out")
+
+    async def test() -> None:
+        nonlocal late_s
+        with serving() as provider:
+            config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url=f"{provider.url}/keys")
+            keys = Keys(config, provider_context(TlsConfig()), lambda: late_s)
+            await keys.open()
+        monkeypatch.setattr(web, "read", hangs)
+        late_s += 11
+        unknown = asyncio.ensure_future(keys.find("made up"))
+        try:
+            while not is_asked.is_set():
+                await asyncio.sleep(0.001)
+            assert await asyncio.wait_for(keys.find("one"), 30) is not None
+            assert not unknown.done()
+        finally:
+            goes_on.set()
+        late_s += 10  # what the request took
+        assert await unknown is None
+        is_asked.clear()
+        assert await keys.find("one") is not None
+        assert not is_asked.is_set(), "the pause begins with the end of a request that failed"
+
+    run(test)
+
+
+def test_a_provider_that_does_not_speak_http_leaves_the_former_keys(caplog: pytest.LogCaptureFixture) -> None:
+    async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"garbage\r\n\r\n")
+        writer.close()
+
+    async def test() -> None:
+        late_s = 0.0
+        server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
+        config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url=url)
+        keys = Keys(config, provider_context(TlsConfig()), lambda: late_s)
+        with pytest.raises(KeysUnreadable, match="does not speak HTTP"):
+            await keys.open()
+        keys._take(parse_keys(jwks()))
+        late_s += 3_601
+        assert await keys.find("one") is not None
+        assert "the former ones stay" in caplog.text
+        server.close()
 
     run(test)
 

@@ -61,6 +61,8 @@ def test_kafkas_lines_are_taken_as_they_are() -> None:
         ({URL: "keys.json"}, "expected https://host/path or file:///path"),
         ({URL: "https:///keys"}, "expected https://host/path or file:///path"),
         ({URL: "file://keys"}, "expected https://host/path or file:///path"),
+        ({URL: "https://[::1/keys"}, "Invalid IPv6 URL"),
+        ({URL: "file:///k", "sasl.oauthbearer.expected.audience": " , "}, "names none"),
         ({URL: "file:///k", "sasl.oauthbearer.clock.skew.seconds": "-1"}, "too small"),
         ({URL: "file:///k", "sasl.oauthbearer.jwks.endpoint.refresh.ms": "0"}, "too small"),
         ({URL: "file:///k", "sasl.oauthbearer.require.luck": "1"}, "is not supported"),
