@@ -8,6 +8,7 @@ line. While the disk refuses lines, they are lost, and the process log says so; 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,7 +25,10 @@ _log = logging.getLogger(__name__)
 
 def default_path(log_dirs: Sequence[str]) -> str:
     """Return the path beside the first log dir: what opens log dirs never meets the file."""
-    return f"{log_dirs[0].rstrip('/')}.state-changes"
+    first = log_dirs[0].rstrip("/")
+    if os.path.basename(first) in ("", ".", ".."):
+        first = os.path.realpath(log_dirs[0])  # a name put behind a dot would be inside the log dir
+    return f"{first}.state-changes"
 
 
 class StateChangeFile:
@@ -53,7 +57,12 @@ class StateChangeFile:
             self._append(f"{format_line(change)}\n".encode())
         except OSError as error:
             if not self._lost:
-                _log.error("state-change log %s: decisions are not written: %s", self._path, error)
+                _log.error(
+                    "state-change log %s: decisions are not written: %s. Make room, or set state.change.log "
+                    "to a file that the broker may write, or to none",
+                    self._path,
+                    error,
+                )
             self._lost += 1
 
     def _append(self, data: bytes) -> None:

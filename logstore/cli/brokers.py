@@ -20,6 +20,8 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 
 TIMEOUT_S: Final = 30.0
+_PATIENCE_S: Final = 5.0
+"""The time for a first sign of a bootstrap broker while there are others to ask."""
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
 
@@ -33,6 +35,7 @@ class Brokers:
             self._bootstrap = [parse_address(each) for each in bootstrap.split(",")]
         except ValueError as error:
             raise typer.BadParameter(f"--bootstrap: {error}") from error
+        self._first_answers = False
         self._runner = asyncio.Runner()
         self._connections = Connections(
             limits=Limits(), client_id="logstore", ways={}, check=lambda: None, security=security
@@ -49,15 +52,27 @@ class Brokers:
         self._runner.close()
 
     def any(self, request: Struct) -> Any:
-        """Ask the first bootstrap broker that answers. A wrong address fails at once."""
+        """Ask the first bootstrap broker that answers. A wrong address fails at once.
+
+        One that is silent, such as a paused process, is waited for once: from then on it is asked last.
+        """
         failures = []
-        for address in self._bootstrap:
+        for left in reversed(range(len(self._bootstrap))):
+            address = self._bootstrap[0]
             try:
-                return self._ask(address, request)
+                if left and not self._first_answers:
+                    # A short wait for a request that changes something could have it done twice.
+                    self._ask(address, _no_topics(), _PATIENCE_S)
+                answer = self._ask(address, request)
             except AuthenticationFailed:
                 raise
             except RequestUnanswered as error:
                 failures.append(str(error))
+                self._bootstrap.append(self._bootstrap.pop(0))
+                self._first_answers = False
+            else:
+                self._first_answers = True
+                return answer
         raise RequestUnanswered(f"no broker answers: {'; '.join(failures)}. Check --bootstrap")
 
     def metadata(self, topics: Sequence[str] | None = None) -> t.MetadataResponse:
@@ -166,6 +181,10 @@ class Brokers:
                 raise RequestUnanswered(f"{address}: no answer in {timeout_s:.0f} s") from None
 
         return self._runner.run(once())
+
+
+def _no_topics() -> t.MetadataRequest:
+    return t.MetadataRequest(topics=[], allow_auto_topic_creation=False)
 
 
 def check(code: int, what: str, message: str | None = None) -> None:

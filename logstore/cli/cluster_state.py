@@ -7,6 +7,7 @@ Each command reads everything anew. Decisions are in `cluster_plans.py`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -110,6 +111,8 @@ def open_store(metadata: str) -> ClosableStore:
     """Connect to a store. Raises `MetadataUnavailable`, and `ValueError` for an invalid address."""
     from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
 
+    # Each attempt to connect is a line of the client library; the error at the end says it once.
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
     return BlockingZooKeeperStore(metadata)
 
 

@@ -103,7 +103,7 @@ def compare_replicas(
     if count is not None and interval is None:
         raise typer.BadParameter("--count goes with --interval")
     time_ms = {"latest": "-1", "earliest": "-2"}.get(time, time)
-    if not time_ms.lstrip("-").isdecimal() or int(time_ms) < -2:
+    if not re.fullmatch(r"-[12]|[0-9]{1,18}", time_ms):
         raise typer.BadParameter(f"--time {time!r}: write earliest, latest or epoch milliseconds")
     with asked_at(bootstrap, command_config) as brokers:
         reports = range(1 if interval is None else count or sys.maxsize)

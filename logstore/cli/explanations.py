@@ -38,6 +38,10 @@ def explain_partition(observed: Observed, each: TopicPartition) -> Explanation |
     """Explain a partition; None if the cluster has none of this name."""
     cluster = observed.cluster
     replicas = dict(cluster.partitions()).get(each)
+    if replicas is None and each.topic in cluster.doomed:
+        of_topic = tuple(known for known in troubles(observed) if known.subject == f"topic {each.topic}")
+        evidence = f"brokers no longer list the topic {each.topic}; the controller still deletes it"
+        return Explanation(str(each), "being deleted", evidence, troubles=of_topic)
     if replicas is None:
         return None
     state = cluster.states.get(each)

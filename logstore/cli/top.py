@@ -24,6 +24,7 @@ _MOST_GROUPS: Final = 10
 _LABELS: Final = ("topic", "partition")
 _CURRENT: Final = "kafka_topic_partition_current_offset"
 _COMMITTED: Final = "kafka_consumergroup_current_offset"
+_LAG: Final = "kafka_consumergroup_lag"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Scrape:
     values: Mapping[str, float]
     ends: Mapping[tuple[str, str], float] = field(default_factory=dict)
     committed: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    told_lags: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,17 @@ def read(text: str, at_s: float) -> Scrape:
 
     values: dict[str, float] = {}
     ends: dict[tuple[str, str], float] = {}
-    committed: dict[tuple[str, str, str], float] = {}
+    of_groups: dict[str, dict[tuple[str, str, str], float]] = {_COMMITTED: {}, _LAG: {}}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             values[sample.name] = values.get(sample.name, 0.0) + sample.value
-            if sample.name in (_CURRENT, _COMMITTED):
+            if sample.name == _CURRENT or sample.name in of_groups:
                 topic, partition = (sample.labels[each] for each in _LABELS)
                 if sample.name == _CURRENT:
                     ends[topic, partition] = sample.value
                 else:
-                    committed[sample.labels["consumergroup"], topic, partition] = sample.value
-    return Scrape(at_s, values, ends, committed)
+                    of_groups[sample.name][sample.labels["consumergroup"], topic, partition] = sample.value
+    return Scrape(at_s, values, ends, of_groups[_COMMITTED], of_groups[_LAG])
 
 
 def row(broker: str, before: Scrape | None, now: Scrape | None) -> Row:
@@ -106,13 +108,19 @@ def row(broker: str, before: Scrape | None, now: Scrape | None) -> Row:
 
 
 def lags(scrapes: Iterable[Scrape]) -> list[tuple[str, int]]:
-    """Return the groups and their lag over all partitions, the largest first."""
+    """Return the groups and their lag over all partitions, the largest first.
+
+    The end of a partition is its leader's, if it was scraped; else the lag is the one that the coordinator
+    tells.
+    """
     known = list(scrapes)
     ends = {partition: end for each in known for partition, end in each.ends.items()}
     found: dict[str, int] = {}
     for each in known:
         for (group, topic, partition), offset in each.committed.items():
-            behind = max(ends.get((topic, partition), offset) - offset, 0)
+            end = ends.get((topic, partition))
+            told = each.told_lags.get((group, topic, partition), 0.0)
+            behind = told if end is None else max(end - offset, 0.0)
             found[group] = found.get(group, 0) + int(behind)
     return sorted(found.items(), key=lambda known: (-known[1], known[0]))
 

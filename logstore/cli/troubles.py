@@ -84,11 +84,11 @@ class Observed:
 
 
 def troubles(observed: Observed) -> list[Trouble]:
-    """Return all troubles, worst first."""
+    """Return all troubles, worst first; of the same rank, first those that explain more partitions."""
     found = [*_of_the_cluster(observed), *_of_brokers(observed), *_of_log_dirs(observed)]
     for each, replicas in observed.cluster.partitions():
         found += _of_partition(observed, each, replicas)
-    return sorted(found, key=lambda trouble: (trouble.rank, trouble.subject))
+    return sorted(found, key=lambda each: (each.rank, -len(each.partitions), each.subject))
 
 
 _MAKE_ROOM = "lower retention.ms or retention.bytes of large topics, move replicas away, or add room"

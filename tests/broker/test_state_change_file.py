@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from logstore.broker import state_change_file
 from logstore.broker.limits import Address
 from logstore.broker.process import ServeOptions, state_change_sink
-from logstore.broker.state_change_file import OFF, StateChangeFile
+from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
@@ -85,6 +87,14 @@ def test_where_a_broker_keeps_it(asked: str | None, files: list[str]) -> None:
     assert [each.name for each in disk.scan("")] == (files if asked else [])
     sink(CHANGE)
     assert [each.name for each in disk.scan("") if not each.is_directory] == files
+
+
+def test_the_file_is_never_inside_the_log_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "data")
+    beside = str(tmp_path / "data.state-changes")
+    assert [default_path((each,)) for each in (".", "./", "inner/..", "../data/.")] == [beside] * 4
+    assert default_path(("data/1/", "data/2")) == "data/1.state-changes"
 
 
 def test_a_place_that_cannot_be_is_refused_at_the_start() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,16 @@ def observed(
     )
     everywhere = tuple(LogDir(broker, "/data", replicas=frozenset((ORDERS,))) for broker in live)
     return Observed(cluster, {"orders": min_isr}, everywhere if log_dirs is None else log_dirs, silent or {})
+
+
+def test_a_cause_comes_before_what_follows_from_it() -> None:
+    partitions = {TopicPartition("__consumer_offsets", number): (1, 2, 3) for number in range(2)}
+    topic = Topic(TopicAssignment("id", {each.partition: to for each, to in partitions.items()}), {}, -1, -1)
+    seen = observed(live=(1, 2), isr=(1, 2))
+    states = {each: LeaderAndIsr(1, 5, (1, 2), -1) for each in partitions}
+    cluster = replace(seen.cluster, topics={"__consumer_offsets": topic}, states=states)
+    found = [each.subject for each in troubles(replace(seen, cluster=cluster))]
+    assert found == ["broker 3", "__consumer_offsets-0", "__consumer_offsets-1"]
 
 
 def test_a_sound_cluster_has_none() -> None:

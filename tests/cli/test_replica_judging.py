@@ -241,7 +241,8 @@ def test_what_cannot_be_compared(command: Command, cluster: BrokerCluster) -> No
     over = ("--bootstrap", cluster.bootstrap)
     none = command("compare-replicas", *over, "--topics", "none")
     assert (none.code, none.err) == (1, "logstore: no topic with two or more replicas matches\n")
-    for words in (("--time", "soon"), ("--topics", "("), ("--count", "2")):
+    unclear = [("--time", each) for each in ("soon", "-3", "--1", "9" * 20)]
+    for words in (*unclear, ("--topics", "("), ("--count", "2")):
         assert command("compare-replicas", *over, *words).code == 2
     assert "give directories, or --bootstrap" in command("compare-replicas").err
 

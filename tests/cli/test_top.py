@@ -44,6 +44,15 @@ def test_lag_is_of_the_leaders_ends_and_the_coordinators_offsets() -> None:
     assert lags([one, two, three]) == [("b", 7), ("a", 6), ("gone", 0)]
 
 
+def test_lag_without_the_leader_is_what_the_coordinator_says() -> None:
+    labels = '{consumergroup="a",topic="t",partition="%d"} %d\n'
+    committed, lag = (f"kafka_consumergroup_{each}{labels}" for each in ("current_offset", "lag"))
+    watched = 'kafka_topic_partition_current_offset{topic="t",partition="1"} 9\n'
+    told = committed % (0, 4) + lag % (0, 6) + committed % (1, 5) + lag % (1, 1)
+    assert lags([read(told, 0.0)]) == [("a", 7)]
+    assert lags([read(told, 0.0), read(watched, 0.0)]) == [("a", 10)]  # the leader knows its end best
+
+
 def test_a_table_has_every_broker_and_the_largest_lags() -> None:
     told = io.StringIO()
     rows = [

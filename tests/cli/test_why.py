@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -371,6 +374,14 @@ def test_why_a_partition_and_a_cluster() -> None:
     assert explain_cluster(observed()).is_sound
 
 
+def test_why_a_partition_of_a_topic_that_brokers_no_longer_list() -> None:
+    seen = observed(doomed=True)
+    found = explain_partition(replace(seen, cluster=replace(seen.cluster, topics={}, states={})), ORDERS)
+    assert found is not None
+    assert "being deleted" in found.state
+    assert [each.waits_for for each in found.troubles] == ["broker 3 (not alive) for orders-0"]
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [("--bootstrap", "none of the given ones answers"), ("--metadata", "it does not answer: no broker can")],
@@ -385,6 +396,17 @@ def test_why_a_cluster_that_nobody_answers_for(
     assert ended.code == 1
     assert says in ended.out
     assert command("why", "orders-0", option, address).code == 1
+
+
+def test_a_store_that_does_not_answer_is_told_once(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = partial(BlockingZooKeeperStore, patience_s=0.2)
+    monkeypatch.setattr("logstore.replication.metastore.zookeeper.BlockingZooKeeperStore", impatient)
+    unheard = io.StringIO()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("kazoo"), "handlers", [])
+    monkeypatch.setattr(logging, "lastResort", logging.StreamHandler(unheard))
+    assert command("why", "cluster", "--metadata", "zookeeper://127.0.0.1:1").code == 1
+    assert unheard.getvalue() == ""
 
 
 def test_the_ways_to_a_cluster(command: Command) -> None:

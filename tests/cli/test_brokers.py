@@ -1,0 +1,70 @@
+"""Which of the brokers given with --bootstrap a command asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from logstore.broker.errors import RequestUnanswered
+from logstore.broker.limits import Address
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
+from logstore.cli.brokers import TIMEOUT_S, Brokers
+
+ONE, TWO = Address("one", 1), Address("two", 2)
+
+
+class Deaf(Brokers):
+    """Brokers of which some do not answer."""
+
+    silent: frozenset[Address] = frozenset()
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__(bootstrap)
+        self.asked: list[tuple[Address, Struct, float]] = []
+
+    def _ask(self, address: Address, request: Struct, timeout_s: float = TIMEOUT_S) -> Any:
+        self.asked.append((address, request, timeout_s))
+        if address in self.silent:
+            raise RequestUnanswered(f"{address}: no answer in {timeout_s:.0f} s")
+        return request
+
+
+@pytest.fixture
+def brokers() -> Iterator[Deaf]:
+    with closing(Deaf("one:1,two:2")) as opened:
+        yield opened
+
+
+def test_one_that_is_silent_is_waited_for_once_and_not_long(brokers: Deaf) -> None:
+    brokers.silent = frozenset((ONE,))
+    request = t.DescribeClusterRequest()
+    assert brokers.any(request) is request
+    assert sum(wait for at, _, wait in brokers.asked if at == ONE) <= 5.0
+    brokers.asked.clear()
+    assert brokers.any(request) is request
+    assert brokers.asked == [(TWO, request, TIMEOUT_S)]
+
+
+def test_only_a_question_that_changes_nothing_has_the_short_wait(brokers: Deaf) -> None:
+    brokers.silent = frozenset((ONE,))
+    brokers.any(t.DeleteAclsRequest(filters=[]))
+    assert [type(request) for at, request, _ in brokers.asked if at == ONE] == [t.MetadataRequest]
+
+
+def test_one_that_answered_and_falls_silent_is_left(brokers: Deaf) -> None:
+    request = t.DescribeClusterRequest()
+    brokers.any(request)
+    brokers.silent = frozenset((ONE,))
+    brokers.any(request)
+    assert brokers.asked[-1][0] == TWO
+
+
+def test_when_none_answers_all_are_named_and_the_last_has_its_full_time(brokers: Deaf) -> None:
+    brokers.silent = frozenset((ONE, TWO))
+    with pytest.raises(RequestUnanswered, match=r"one:1.*two:2"):
+        brokers.any(t.DescribeClusterRequest())
+    assert brokers.asked[-1][::2] == (TWO, TIMEOUT_S)
