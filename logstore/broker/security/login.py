@@ -241,6 +241,9 @@ class Login:
 
     def _complete(self, principal: str, lifetime_ms: int) -> None:
         """`lifetime_ms` is that of what the client has proved with; 0 for ever."""
+        if self._state is _State.FAILED:
+            # Its connection was closed while the step was checked: that was counted as a failure.
+            return
         is_renewal = self.principal != ANONYMOUS
         if is_renewal and principal != self.principal:
             said = f"Cannot change principals during re-authentication from {self.principal}: {principal}"

@@ -92,19 +92,19 @@ class ClientCredentials:
         try:
             answer = web.read(self._url, self._context, data=urlencode(form).encode(), headers=headers)
             found = json.loads(answer)
-            token, lifetime_s = found["access_token"], found.get("expires_in", _UNKNOWN_LIFETIME_S)
+            token, lifetime = found["access_token"], found.get("expires_in", _UNKNOWN_LIFETIME_S)
+            # Some providers send it as text.
+            lifetime_s = float(lifetime)
         except HTTPError as error:
             if error.code < 500:
                 raise AuthenticationFailed(
                     f"{self._url} refuses a token: {error.code} {error.reason}"
                 ) from error
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise AuthenticationFailed(f"{self._url} does not answer with an access_token") from error
-        if (
-            not isinstance(token, str)
-            or isinstance(lifetime_s, bool)
-            or not isinstance(lifetime_s, int | float)
-        ):
+        if not isinstance(token, str):
             raise AuthenticationFailed(f"{self._url} does not answer with an access_token")
-        return token, float(lifetime_s)
+        if not 0 <= lifetime_s < float("inf"):
+            raise AuthenticationFailed(f"{self._url} gives its token a lifetime of {lifetime_s} s")
+        return token, lifetime_s

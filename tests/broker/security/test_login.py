@@ -25,7 +25,7 @@ from logstore.broker import (
 from logstore.broker.config_nodes import change_entity
 from logstore.broker.errors import AuthenticationFailed
 from logstore.broker.metrics import Watched, page
-from logstore.broker.security import login, scram, users
+from logstore.broker.security import login, sasl, scram, users
 from logstore.broker.security.client import ClientLogin
 from logstore.broker.security.secret import Secret
 from logstore.broker.store_session import StoreSession
@@ -363,6 +363,31 @@ def test_a_silent_client_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         async with Bench() as bench, bench.asker() as asker:
             await asker.ask(t.ApiVersionsRequest(), 0)
             assert await asker.is_cut_off()
+
+    run(test)
+
+
+def test_a_step_that_ends_after_its_connection_is_no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was counted and audited as failed, and then as successful."""
+    monkeypatch.setattr(login, "_LOGIN_S", 0.05)
+
+    async def test() -> None:
+        is_cut, has_ended = asyncio.Event(), asyncio.Event()
+
+        async def slow(self: sasl.Plain, token: bytes) -> sasl.Step:
+            await is_cut.wait()
+            has_ended.set()
+            return sasl.Step(b"", "ann")
+
+        monkeypatch.setattr(sasl.Plain, "step", slow)
+        async with Bench() as bench, bench.asker() as asker:
+            await asker.ask(t.SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            asker.send(t.SaslAuthenticateRequest(auth_bytes=b"\0ann\0ann-secret"), 2)
+            assert await asker.is_cut_off()
+            is_cut.set()
+            await has_ended.wait()
+            await asyncio.sleep(0)
+            assert (bench.counts.failed, bench.counts.successful) == (1, 0)
 
     run(test)
 

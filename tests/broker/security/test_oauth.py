@@ -368,10 +368,20 @@ def test_our_client_logs_in_by_a_token_of_each_origin(tmp_path: Path) -> None:
                 assert body == b"grant_type=client_credentials&scope=kafka"
                 sent = base64.b64decode(authorization.removeprefix("Basic ")).decode()
                 assert sent == "batch%3A1:s%C3%A9cret"
-                for status, content in ((401, b"{}"), (200, b"[]"), (200, b'{"access_token":7}')):
+                provider.token = 200, json.dumps(answer | {"expires_in": "300"}).encode()
+                async with bench.client(client_security(of_client)) as client:
+                    await client.metadata()
+                for status, content, why in (
+                    (401, b"{}", "refuses a token"),
+                    (200, b"[]", "does not answer"),
+                    (200, b'{"access_token":7}', "does not answer"),
+                    (200, b'{"access_token":"a","expires_in":NaN}', "a lifetime of nan s"),
+                    (200, b'{"access_token":"a","expires_in":1e400}', "a lifetime of inf s"),
+                    (200, b'{"access_token":"a","expires_in":"soon"}', "does not answer"),
+                ):
                     provider.token = status, content
                     async with bench.client(client_security(of_client)) as client:
-                        with pytest.raises(AuthenticationFailed, match=r"refuses a token|does not answer"):
+                        with pytest.raises(AuthenticationFailed, match=why):
                             await client.metadata()
         assert "sécret" not in repr(client_security(of_client))
 
