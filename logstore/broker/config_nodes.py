@@ -36,59 +36,23 @@ async def read_all_brokers(ask: AskStore) -> dict[str, str]:
     return dict(layout.parse_broker_defaults(found.data)) if found.stat is not None else {}
 
 
-async def change_topic(
-    ask: AskStore, topic: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
+async def change_entity(
+    ask: AskStore, entity: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
 ) -> None:
-    """Write the settings that `change` returns for a topic's.
+    """Write the settings that `change` returns for an entity's: `topics/orders`, `users/ann`, `brokers/1`.
 
     Raises what `change` raises, or as `read_topic`.
     """
-    await _change(
-        ask,
-        layout.topic_config_path(topic),
-        change,
-        layout.parse_topic_config,
-        Create(
-            layout.CONFIG_CHANGE_PREFIX,
-            layout.encode_config_change(topic),
-            sequential=True,
-            make_parents=True,
-        ),
-        validate_only=validate_only,
+    path = f"/config/{entity}"
+    notice = Create(
+        layout.CONFIG_CHANGE_PREFIX,
+        layout.encode_entity_change(entity),
+        sequential=True,
+        make_parents=True,
     )
-
-
-async def change_entity(
-    ask: AskStore, path: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
-) -> None:
-    """Do the same for the settings of an entity by its path, such as `users/ann` and `brokers/1`."""
-    await _change(
-        ask,
-        f"/config/{path}",
-        change,
-        layout.parse_topic_config,
-        Create(
-            layout.CONFIG_CHANGE_PREFIX,
-            layout.encode_entity_change(path),
-            sequential=True,
-            make_parents=True,
-        ),
-        validate_only=validate_only,
-    )
-
-
-async def _change(
-    ask: AskStore,
-    path: str,
-    change: Callable[[Settings], Settings],
-    parse: Callable[[bytes], Settings],
-    notice: Create,
-    *,
-    validate_only: bool,
-) -> None:
     for _ in range(_ROUNDS):
         found = await read(ask, Get(path), "settings")
-        now = parse(found.data) if found.stat is not None else {}
+        now = layout.parse_topic_config(found.data) if found.stat is not None else {}
         wanted = change(now)
         if validate_only or wanted == now:
             return  # also when only the answer of a write was lost

@@ -18,7 +18,6 @@ from logstore.broker import configs
 from logstore.broker.config_nodes import (
     Settings,
     change_entity,
-    change_topic,
     read_all_brokers,
     read_broker,
     read_topic,
@@ -194,9 +193,8 @@ async def _change(
     try:
         if resource.resource_type == _TOPIC:
             _check_known(services, resource.resource_name)
-            await change_topic(
-                services.ask_store, resource.resource_name, plan.of_topic, validate_only=validate_only
-            )
+            entity = f"topics/{resource.resource_name}"
+            await change_entity(services.ask_store, entity, plan.of_topic, validate_only=validate_only)
         elif resource.resource_type != _BROKER:
             raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
         elif resource.resource_name:
