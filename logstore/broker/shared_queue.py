@@ -49,7 +49,7 @@ from logstore.queue.queue import (
     QueueStats,
     as_bytes,
     as_milliseconds,
-    as_pair,
+    as_pairs,
     as_topics,
 )
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
@@ -150,8 +150,7 @@ class SharedQueue:
         """Store values, or (key, value) pairs; returns the offset of each. See `Queue.put_many`."""
         now_ms = self._clock()
         due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
-        pairs = [as_pair(value) for value in values]
-        records = [record_of(value, key, (), now_ms, due_ms) for key, value in pairs]
+        records = [record_of(value, key, (), now_ms, due_ms) for key, value in as_pairs(values)]
         return self._lane(topic).put(records) if records else []
 
     def _lane(self, topic: str) -> _SharedLane:

@@ -222,9 +222,7 @@ class Queue:
 
         If one is refused by the disk, messages before it may be stored.
         """
-        if isinstance(values, bytes | bytearray | memoryview | str):
-            raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
-        pairs = [as_pair(value) for value in values]
+        pairs = as_pairs(values)
         if not pairs:
             return []
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
@@ -539,7 +537,14 @@ def as_bytes(value: object, what: str) -> bytes:
     raise TypeError(f"{what} is bytes, not {type(value).__name__}{hint}")
 
 
-def as_pair(item: object) -> tuple[bytes | None, bytes]:
+def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
+    """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
+    return [_as_pair(value) for value in values]
+
+
+def _as_pair(item: object) -> tuple[bytes | None, bytes]:
     if type(item) is bytes:
         return None, item
     if isinstance(item, tuple) and len(item) == 2:

@@ -218,6 +218,8 @@ def test_mistakes(broker: Broker) -> None:
             queue.put(b"job", topic="a.b")
         with pytest.raises(TypeError, match="encode"):
             queue.put("job")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="use put"):
+            queue.put_many(b"job")
         with pytest.raises(TypeError, match="not a message"):
             queue.ack(b"job")  # type: ignore[arg-type]
         queue.put(b"job")
