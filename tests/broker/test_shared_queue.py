@@ -219,7 +219,7 @@ def test_mistakes(broker: Broker) -> None:
         with pytest.raises(TypeError, match="encode"):
             queue.put("job")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="use put"):
-            queue.put_many(b"job")
+            queue.put_many(b"job")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="not a message"):
             queue.ack(b"job")  # type: ignore[arg-type]
         queue.put(b"job")
