@@ -117,7 +117,7 @@ def _of_quotas(limiter: Limiter) -> Iterator[Metric]:
 
 
 class _Gathered:
-    """What a scrape has read: a collector, as the library calls it."""
+    """The families of one scrape, as a collector of the library."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         self._families = families

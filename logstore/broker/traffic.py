@@ -1,6 +1,6 @@
 """Counters of a broker's requests and records, for its metrics. Counting costs a few additions a partition.
 
-What counts by topic has the topics that exist: names that clients make up are not kept.
+Counters by topic exist only for topics that exist: names that clients make up are not kept.
 """
 
 from __future__ import annotations

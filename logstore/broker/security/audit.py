@@ -60,7 +60,7 @@ class AuditFile:
     def _make_room(self) -> None:
         """Rename the files, as far as the first name that is free.
 
-        Whoever tries again after a failure must not move the earlier files on, or they would be lost.
+        A retry after a failure must not rename the earlier files again, or they would be lost.
         """
         if os.path.lexists(self.path) and os.path.getsize(self.path) < self._max_bytes:
             return

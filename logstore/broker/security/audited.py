@@ -18,7 +18,7 @@ _OPERATIONS: Final = ("set", "delete", "append", "subtract")
 def changes_of(key: int, request: Any, answer: Any) -> _Changes:
     """Yield the changes that an answer confirms; `key` is one of `ADMINISTRATIVE`.
 
-    What was refused, or only validated, is none.
+    Changes that were refused or only validated are left out.
     """
     if not getattr(request, "validate_only", False):
         yield from ADMINISTRATIVE[key](request, answer)

@@ -204,7 +204,7 @@ class Limiter:
 
 
 class Meter:
-    """What one request uses."""
+    """The usage of one request."""
 
     __slots__ = ("_began_s", "_budgets", "_busy_s", "_call", "_limiter", "_timed", "has_mutations", "refused")
 

@@ -70,14 +70,14 @@ class BadToken(Exception):
 
 
 class Header(NamedTuple):
-    """What the header of a token says of its signature."""
+    """The algorithm and the key id in the header of a token."""
 
     algorithm: str
     kid: str
 
 
 class Claims(NamedTuple):
-    """What a token vouches for: the principal's name, and until when, in epoch seconds."""
+    """The name of the principal, and the end of the token in epoch seconds."""
 
     name: str
     expires_s: float

@@ -373,7 +373,7 @@ def _delete_topics(question: Question) -> Struct | None:
     refused: list[tuple[Any, ErrorCode]] = []
     for entry in question.body.topics:
         name = question.topic_of(entry)
-        # Whoever deletes by id must be allowed to know the name.
+        # A deletion by id needs Describe too, because the answer tells the name.
         is_allowed = name is None or (
             (entry.name is not None or _may_see(question, name)) and question.may(O.DELETE, R.TOPIC, name)
         )

@@ -28,7 +28,7 @@ _TYPES: Final = {folder: kind for kind, folder in _FOLDERS.items()}
 
 
 class Kind(StrEnum):
-    """What a quota limits."""
+    """The resource that a quota limits."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
@@ -47,7 +47,7 @@ Settings = Mapping[Kind, float]
 
 
 class Key(NamedTuple):
-    """Who shares one budget; None for a part that does not matter."""
+    """The clients that share one budget; a part that is None does not matter."""
 
     user: str | None
     client: str | None
@@ -123,7 +123,7 @@ def _candidates(user: str, client: str) -> Iterator[tuple[Entity, Key]]:
 
 
 class TokenBucket:
-    """What may be used at once, refilled all the time (KIP-599). It starts full, and may fall below zero."""
+    """A token bucket (KIP-599). It starts full, and may fall below zero."""
 
     def __init__(self, windows: Windows, bound: float, now_ms: int) -> None:
         self._windows, self._now_ms = windows, now_ms
