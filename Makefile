@@ -93,8 +93,8 @@ simulate: setup ## Simulate clusters under 20,000 seeds; SEEDS=1..500 for a shor
 zookeeper: setup parts ## Stop, expire, kill and pause three nodes on a ZooKeeper server (minutes)
 	$(BIN)/python -m pytest tests/broker/test_three_processes.py -m slow -s -p no:benchmark
 
-kill9: setup parts ## Kill and pause broker processes under load; ROUNDS=100
-	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100)
+kill9: setup parts ## Kill and pause broker processes under load; ROUNDS=100; SECURED=1 with TLS and logins
+	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100) $(if $(SECURED),--secured)
 
 rot: setup ## Let files of three brokers rot under load; ROUNDS=200 SEED=1
 	$(BIN)/python -m tests.rot --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
@@ -105,8 +105,8 @@ pressure: setup ## Attack a broker and its store in eight ways while a client wo
 soak: setup ## Churn topics, groups and connections, and watch memory, descriptors and files; MINUTES=35
 	$(BIN)/python -m tests.pressure soak --minutes $(or $(MINUTES),35)
 
-disk-full: setup ## Fill the disk of a broker again and again, with clients at work (root); MINUTES=20
-	$(BIN)/python -m tests.disk_full --minutes $(or $(MINUTES),20)
+disk-full: setup ## Fill the disk of a broker again and again, with clients at work (root); MINUTES=20 SECURED=1
+	$(BIN)/python -m tests.disk_full --minutes $(or $(MINUTES),20) $(if $(SECURED),--secured)
 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long

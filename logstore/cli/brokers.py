@@ -36,6 +36,7 @@ class Brokers:
         except ValueError as error:
             raise typer.BadParameter(f"--bootstrap: {error}") from error
         self._first_answers = False
+        self._is_secured = security is not None
         self._runner = asyncio.Runner()
         self._connections = Connections(
             limits=Limits(), client_id="logstore", ways={}, check=lambda: None, security=security
@@ -73,7 +74,12 @@ class Brokers:
             else:
                 self._first_answers = True
                 return answer
-        raise RequestUnanswered(f"no broker answers: {'; '.join(failures)}. Check --bootstrap")
+        advice = (
+            "Check --bootstrap"
+            if self._is_secured
+            else "Check --bootstrap, and --command-config if the listener uses TLS or logins"
+        )
+        raise RequestUnanswered(f"no broker answers: {'; '.join(failures)}. {advice}")
 
     def metadata(self, topics: Sequence[str] | None = None) -> t.MetadataResponse:
         """Return the metadata of all topics, or of these. No topic is created."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,21 @@ def certs(
     The CA of the directory is used again if there is one. broker.pem is for all hosts, by default this one:
     localhost and 127.0.0.1. Existing certificates are replaced: brokers read them again while they run.
     """
+    if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:
+        raise typer.BadParameter(f"--client: {bad[0]!r} is to be a file's name: letters, digits, - and _")
+    wanted = {"broker": hosts or ["localhost", "127.0.0.1"], **{name: [] for name in clients or ()}}
+    for path in make_certificates(directory, wanted, days=days):
+        print(path)
+    return 0
+
+
+def make_certificates(
+    directory: Path, hosts_of: Mapping[str, Sequence[str]], *, days: int = 365
+) -> list[Path]:
+    """Make a key store for each name, valid for its hosts; return their paths.
+
+    They are signed by the authority of the directory, which is made if there is none.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -32,24 +48,22 @@ def certs(
 
     directory.mkdir(parents=True, exist_ok=True)
     ca, key = directory / "ca.pem", directory / "ca.key"
-    if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:
-        raise typer.BadParameter(f"--client: {bad[0]!r} is to be a file's name: letters, digits, - and _")
     if key.exists():
         own = x509.load_pem_x509_certificate(ca.read_bytes())
         authority = Signed(load_pem_private_key(key.read_bytes(), None), own)
     else:
         authority = new_authority(now(), days=days)
-        _write(ca, authority.certificate_pem)
-        _write(key, authority.key_pem)
-    wanted = {"broker": hosts or ["localhost", "127.0.0.1"], **{name: [] for name in clients or ()}}
-    for name, names in wanted.items():
-        signed = signed_by(authority, name, names, now(), days=days)
-        _write(directory / f"{name}.pem", signed.key_pem + signed.certificate_pem)
-        print(directory / f"{name}.pem")
-    return 0
+        write_secret(ca, authority.certificate_pem)
+        write_secret(key, authority.key_pem)
+    made = []
+    for name, hosts in hosts_of.items():
+        signed = signed_by(authority, name, hosts, now(), days=days)
+        made.append(directory / f"{name}.pem")
+        write_secret(made[-1], signed.key_pem + signed.certificate_pem)
+    return made
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_secret(path: Path, data: bytes) -> None:
     """Write a file that only its owner may read, and put it in place as a whole."""
     import os
 

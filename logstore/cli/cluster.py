@@ -32,6 +32,10 @@ def start_cluster(
     is_supervised: Annotated[
         bool, typer.Option("--supervise/--no-supervise", help="Restart processes that die.")
     ] = True,
+    is_secured: Annotated[
+        bool,
+        typer.Option("--secured", help="TLS, and a login for clients: DIR/client.properties."),
+    ] = False,
     timeout: Patience = 60.0,
     as_json: Json = False,
 ) -> int:
@@ -41,15 +45,25 @@ def start_cluster(
     cluster that is started again in the same directory keeps its ports and its data.
     """
     from logstore.cli.local_cluster import start
+    from logstore.cli.secured_cluster import CLIENT_FILE
 
     given = named_values("--set", settings, may_repeat=True)
     cluster = start(
-        directory, nodes, given, patience_s=timeout, metadata=metadata, is_supervised=is_supervised
+        directory,
+        nodes,
+        given,
+        patience_s=timeout,
+        metadata=metadata,
+        is_supervised=is_supervised,
+        is_secured=is_secured,
     )
+    clients = str(directory / CLIENT_FILE) if cluster.is_secured else None
     if as_json:
-        print_json(_facts(cluster))
+        print_json({**_facts(cluster), "client_properties": clients})
     else:
         print(f"{len(cluster.nodes)} brokers are ready: {cluster.bootstrap}")
+        if clients:
+            print(f"connect with: --command-config {clients}")
         print(f"stop them with: logstore cluster stop {directory}")
     return 0
 

@@ -7,6 +7,7 @@
     DIR/node-<n>.out, .err       its output: the line when it was ready; why it could not start
     DIR/node-<n>.state-changes   its decisions
     DIR/supervisor.log           what the supervisor has restarted (`supervising.py`)
+    DIR/tls/, client.properties  of a secured cluster (`secured_cluster.py`)
 
 The processes outlive the command. Ports are chosen at the first start and kept.
 """
@@ -23,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from logstore.cli import secured_cluster
 from logstore.disk.errors import EngineError, ErrorCode
 
 FILE = "cluster.json"
@@ -39,12 +41,16 @@ class ClusterFailed(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process: the store or a broker. `pid` 0: it is not running."""
+    """A process: the store or a broker. `pid` 0: it is not running.
+
+    `brokers_port` is the port on which the brokers of a secured cluster talk to each other, 0 without.
+    """
 
     name: str
     port: int
     http_port: int = 0
     pid: int = 0
+    brokers_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,10 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    @property
+    def is_secured(self) -> bool:
+        return any(node.brokers_port for node in self.nodes)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -103,11 +113,13 @@ def start(
     patience_s: float,
     metadata: str = "",
     is_supervised: bool = False,
+    is_secured: bool = False,
 ) -> LocalCluster:
     """Start a cluster with the store at `metadata`, or with its own, and wait until it is ready.
 
-    With `is_supervised` one more process restarts members that die, until `stop`. Raises `ClusterFailed`;
-    then no process is left running.
+    With `is_supervised` one more process restarts members that die, until `stop`. With `is_secured` all
+    connections to brokers use TLS, and clients log in by the file `client.properties` in `directory`. Raises
+    `ClusterFailed`; then no process is left running.
     """
     cluster = read_cluster_file(directory)
     if cluster is not None and any(is_running(directory, each) for each in cluster.processes):
@@ -116,12 +128,18 @@ def start(
         raise ClusterFailed(
             f"{directory} has a cluster of {len(cluster.nodes)} brokers; use --nodes {len(cluster.nodes)}"
         )
+    if cluster is not None and is_secured and not cluster.is_secured:
+        raise ClusterFailed(f"{directory} has a cluster without security; use another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = cluster or _planned(count, metadata)
+    cluster = cluster or _planned(count, metadata, is_secured)
+    if cluster.is_secured:
+        secured_cluster.make_files(directory)
     _write(directory, replace(cluster, settings={**cluster.settings, **settings}))
     try:
         if cluster.store is not None:
             launch(directory, [cluster.store.name], patience_s=patience_s)
+        if cluster.is_secured:
+            secured_cluster.add_admin(directory, cluster.metadata)
         cluster = launch(directory, [node.name for node in cluster.nodes], patience_s=patience_s)
         supervisor = _supervise(directory) if is_supervised else None
         cluster = replace(cluster, supervisor=supervisor)
@@ -205,10 +223,11 @@ def is_running(directory: Path, member: Member) -> bool:
 # --- processes ----------------------------------------------------------------------------------
 
 
-def _planned(count: int, metadata: str) -> LocalCluster:
-    ports = _free_ports(1 + 2 * count)
+def _planned(count: int, metadata: str, is_secured: bool) -> LocalCluster:
+    ports = _free_ports(1 + 3 * count)
     nodes = tuple(
-        Member(f"node-{number}", ports[2 * number - 1], ports[2 * number]) for number in range(1, count + 1)
+        Member(f"node-{number}", port, http_port, brokers_port=brokers_port if is_secured else 0)
+        for number, (port, http_port, brokers_port) in enumerate(zip(*[iter(ports[1:])] * 3, strict=True), 1)
     )
     if metadata:
         return LocalCluster(metadata, None, nodes)
@@ -244,9 +263,14 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         command += ["metadata-store", str(home), "--listen", f"127.0.0.1:{member.port}"]
     else:
         command += ["serve", "--node-id", member.name.rpartition("-")[2], "--log-dirs", str(home)]
-        command += ["--listen", f"127.0.0.1:{member.port}", "--http", f"127.0.0.1:{member.http_port}"]
+        command += ["--http", f"127.0.0.1:{member.http_port}"]
         command += ["--metadata", cluster.metadata, "--state-change-log", f"{home}.state-changes"]
-        for name, value in {**_defaults(len(cluster.nodes)), **cluster.settings}.items():
+        secured: Mapping[str, str] = {}
+        if member.brokers_port:
+            secured = secured_cluster.settings(directory.resolve(), member.port, member.brokers_port)
+        else:
+            command += ["--listen", f"127.0.0.1:{member.port}"]
+        for name, value in {**_defaults(len(cluster.nodes)), **secured, **cluster.settings}.items():
             command += ["--set", f"{name}={value}"]
     return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home))
 

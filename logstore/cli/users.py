@@ -17,6 +17,7 @@ from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.broker.identity import AskStore
+    from logstore.broker.security.secret import Secret
 
 T = TypeVar("T")
 
@@ -41,11 +42,7 @@ def set_password(
     iterations: Annotated[int, typer.Option("--iterations", min=1)] = 4096,
 ) -> int:
     """Give a user a password, or a new one. It counts from the next login on."""
-    import random
-
-    from logstore.broker.config_nodes import change_entity
     from logstore.broker.security.secret import Secret
-    from logstore.broker.security.users import changed, entity_path, new_credential
 
     if not user:
         raise typer.BadParameter("the user's name is empty")
@@ -55,11 +52,7 @@ def set_password(
         password = Secret(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     if not password:
         raise typer.BadParameter("--password-file: the password is empty")
-    new = new_credential(mechanism, password, random.SystemRandom(), iterations)
-    with_store(
-        metadata,
-        lambda ask: change_entity(ask, entity_path(user), lambda now: changed(now, {mechanism: new})),
-    )
+    give_password(metadata, user, password, mechanism, iterations)
     return 0
 
 
@@ -93,6 +86,22 @@ def delete(metadata: Metadata, user: Name, mechanism: Mechanism = _DEFAULT) -> i
     if not existed[0]:
         print_error(f"user {user} has no credential for {mechanism}")
     return int(not existed[0])
+
+
+def give_password(
+    metadata: str, user: str, password: Secret, mechanism: str = _DEFAULT, iterations: int = 4096
+) -> None:
+    """Write a user's credential to the store of that name."""
+    import random
+
+    from logstore.broker.config_nodes import change_entity
+    from logstore.broker.security.users import changed, entity_path, new_credential
+
+    new = new_credential(mechanism, password, random.SystemRandom(), iterations)
+    with_store(
+        metadata,
+        lambda ask: change_entity(ask, entity_path(user), lambda now: changed(now, {mechanism: new})),
+    )
 
 
 def with_store(metadata: str, work: Callable[[AskStore], Coroutine[Any, Any, T]]) -> T:

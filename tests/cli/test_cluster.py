@@ -137,6 +137,27 @@ def _has_a_new_process(home: Path, name: str, old: int) -> bool:
     return found["pids"][name] != old and bool(found["running"][name])
 
 
+def test_a_secured_cluster_gives_its_clients_what_they_need(home: Path) -> None:
+    facts = start(home, 1, "--secured")
+    clients = Path(facts["client_properties"])
+    assert [path.stat().st_mode & 0o777 for path in (clients, home / "tls/ca.key")] == [0o600, 0o600]
+    create = ("topics", "create", "t", "--bootstrap", facts["bootstrap"])
+    code, _, errors = logstore(*create)
+    assert code == 1
+    assert "--command-config if the listener uses TLS or logins" in errors
+    code, _, errors = logstore(*create, "--command-config", clients)
+    assert code == 0, errors
+
+
+def test_a_cluster_is_not_secured_later(home: Path) -> None:
+    home.mkdir()
+    plain = {"metadata": "", "store": None, "nodes": [{"name": "node-1", "port": 1}], "settings": {}}
+    (home / "cluster.json").write_text(json.dumps(plain))
+    code, _, errors = logstore("cluster", "start", "--nodes", 1, home, "--secured")
+    assert code == 1
+    assert "has a cluster without security; use another directory" in errors
+
+
 def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> None:
     code, _, errors = logstore("cluster", "start", "--nodes", 1, home, "--set", "no.such.setting=1")
     assert code == 1

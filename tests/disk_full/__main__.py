@@ -14,6 +14,7 @@ from tests.kill9.campaign import conclude
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.disk_full", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0, help="%(default)s")
+    parser.add_argument("--secured", action="store_true", help="TLS among brokers; clients log in by SCRAM")
     options = parser.parse_args(arguments)
     seconds = 60 * options.minutes
     # Three producers write 1 KiB to six partitions: some 30 MiB in all, however long it takes.
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> int:
         )
 
     home = tempfile.mkdtemp(prefix="disk-full-")
-    outcome = run(Path(home) / "cluster", seconds, pause_s=pause_s, tell_of=show)
+    outcome = run(Path(home) / "cluster", seconds, pause_s=pause_s, is_secured=options.secured, tell_of=show)
     median_ms, p99_ms, longest_ms = outcome.elsewhere_ms
     print(
         f"tmpfs of {SIZE // MIB} MiB, {len(outcome.rounds)} rounds: {outcome.acknowledged} messages "

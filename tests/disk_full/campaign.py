@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from logstore.cli.local_cluster import start, stop
+from tests.access import Access, access_to
 from tests.disk_full.workload import ELSEWHERE, Workload
 from tests.kill9.campaign import NODES, PARTITIONS, PATIENCE_S, SETTINGS, Campaign, read_all
 from tests.kill9.verdict import lost, out_of_order
@@ -34,13 +35,14 @@ FULL_S = 10.0
 class FullDisk(Campaign):
     """The cluster of the kill -9 campaign, with a small file system under the first broker's log dir."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_secured: bool = False) -> None:
         self.directory = directory
         self.home = directory / f"node-{FULL_NODE}"
         self.home.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(self.home)], check=True)
         try:
-            self.cluster = start(directory, NODES, SETTINGS, patience_s=PATIENCE_S)
+            self.cluster = start(directory, NODES, SETTINGS, patience_s=PATIENCE_S, is_secured=is_secured)
+            self.access = access_to(self.cluster, directory)
         except BaseException:
             self._unmount()
             raise
@@ -108,14 +110,20 @@ class Outcome:
     violations: list[str]
 
 
-def run(directory: Path, seconds: float, *, pause_s: float, tell_of: Callable[[Round], None]) -> Outcome:
+def run(
+    directory: Path,
+    seconds: float,
+    *,
+    pause_s: float,
+    is_secured: bool,
+    tell_of: Callable[[Round], None],
+) -> Outcome:
     """Fill the disk again and again for this long, then judge."""
-    running = FullDisk(directory)
+    running = FullDisk(directory, is_secured=is_secured)
     try:
-        bootstrap = running.cluster.bootstrap
-        _create_topics(bootstrap)
+        _create_topics(running.access)
         running.wait_until_whole()
-        workload = Workload(bootstrap, PARTITIONS, pause_s=pause_s)
+        workload = Workload(running.access, PARTITIONS, pause_s=pause_s)
         rounds: list[Round] = []
         end_s = time.monotonic() + seconds
         while not rounds or time.monotonic() < end_s:
@@ -131,11 +139,11 @@ def run(directory: Path, seconds: float, *, pause_s: float, tell_of: Callable[[R
             whole_after_s = time.monotonic() - began_s
             rounds.append(Round(len(rounds) + 1, led_before, full_after_s, moved_after_s, whole_after_s))
             tell_of(rounds[-1])
-            _prefer(bootstrap)
+            _prefer(running.access)
             if running.free < 4 * MIB:
                 break  # the records themselves have filled it
         workload.stop(PATIENCE_S)
-        log = read_all(bootstrap)
+        log = read_all(running.access)
         seen, other = workload.seen, workload.elsewhere
         waits_ms = sorted(1000 * wait_s for _, wait_s in workload.waits_s)
         return Outcome(
@@ -154,7 +162,7 @@ def run(directory: Path, seconds: float, *, pause_s: float, tell_of: Callable[[R
         running.close()
 
 
-def _create_topics(bootstrap: str) -> None:
+def _create_topics(access: Access) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
@@ -163,16 +171,16 @@ def _create_topics(bootstrap: str) -> None:
         NewTopic(TOPIC, PARTITIONS, NODES, config={"segment.bytes": str(MIB)}),
         NewTopic(ELSEWHERE, 1, replica_assignment=[others]),
     ]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(access.librdkafka)
     for made in admin.create_topics(topics).values():
         made.result(60)
 
 
-def _prefer(bootstrap: str) -> None:
+def _prefer(access: Access) -> None:
     """Let the preferred replicas lead again, so that the next full disk finds leaders."""
     from confluent_kafka import ElectionType, TopicPartition
     from confluent_kafka.admin import AdminClient
 
     wanted = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(access.librdkafka)
     admin.elect_leaders(ElectionType.PREFERRED, wanted).result(60)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.access import Access
 from tests.kill9.workload import DELIVERY_MS, TOPIC, Acknowledged, Seen, message
 
 ELSEWHERE = "elsewhere"
@@ -17,14 +18,14 @@ PADDING = b"." * 1000
 class Workload:
     """Producers, a thread each, until `stop`; then everything that may be retried is acknowledged."""
 
-    def __init__(self, bootstrap: str, partitions: int, *, pause_s: float) -> None:
+    def __init__(self, access: Access, partitions: int, *, pause_s: float) -> None:
         self.seen = Seen()
         self.elsewhere = Seen()
         self.refused_plain = 0
         """Messages of the producer that does not retry."""
         self.waits_s: list[tuple[float, float]] = []
         """Elsewhere: when each message was sent, and how long its acknowledgement took."""
-        self._bootstrap, self._partitions, self._pause_s = bootstrap, partitions, pause_s
+        self._access, self._partitions, self._pause_s = access, partitions, pause_s
         self._lock = threading.Lock()
         self._no_more = threading.Event()
         self._threads = [
@@ -75,7 +76,7 @@ class Workload:
         seen = self.elsewhere if topic == ELSEWHERE else self.seen
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._access.librdkafka,
                 "acks": "all",
                 "linger.ms": 5,
                 "message.timeout.ms": DELIVERY_MS,
@@ -123,7 +124,7 @@ class Workload:
 
         name = "kafka-python"
         producer = KafkaProducer(
-            bootstrap_servers=self._bootstrap.split(","),
+            **self._access.kafka_python,
             acks="all",
             linger_ms=5,
             delivery_timeout_ms=DELIVERY_MS,

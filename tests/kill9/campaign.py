@@ -4,6 +4,7 @@
     controller  kill -9 of the controller                     pause      SIGSTOP of a leader for longer than
     follower    kill -9 of a broker that leads no partition 0            its session, then SIGCONT
     store       kill -9 of the metadata store (ours only)
+    renew       new certificates for all brokers, which run on (a secured cluster only)
 
 A round begins with all replicas in sync and ends with all in sync again. Measured: how long a partition was
 without a leader that another broker knows of, from the fault on.
@@ -14,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,16 +24,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from cryptography import x509
+
+from logstore.broker import Client
 from logstore.broker.limits import Address
-from logstore.broker.wire import types as t
+from logstore.cli.certs import make_certificates
 from logstore.cli.local_cluster import LocalCluster, launch, read_cluster_file, send_signal, start, stop
-from tests.broker.asking import Asker
+from logstore.disk.errors import EngineError
+from logstore.replication.messages import MetadataRequest, MetadataResponse
+from tests.access import Access, access_to
 from tests.kill9.verdict import violations
 from tests.kill9.workload import TOPIC, Workload
 
 SESSION_MS = 3_000
 PARTITIONS = 6
 NODES = 3
+RENEW = "renew"
 FAULTS = ("leader", "controller", "follower", "two", "pause", "store")
 PATIENCE_S = 120.0
 """Nothing takes so long but for a defect; a machine under load may be slow."""
@@ -72,12 +81,23 @@ class Campaign:
     """One cluster and its clients. `tell_of` gets each round as it ends."""
 
     def __init__(
-        self, directory: Path, *, metadata: str = "", settings: Mapping[str, str] = MappingProxyType({})
+        self,
+        directory: Path,
+        *,
+        metadata: str = "",
+        settings: Mapping[str, str] = MappingProxyType({}),
+        is_secured: bool = False,
     ) -> None:
         self.directory = directory
         self.cluster: LocalCluster = start(
-            directory, NODES, {**SETTINGS, **settings}, patience_s=PATIENCE_S, metadata=metadata
+            directory,
+            NODES,
+            {**SETTINGS, **settings},
+            patience_s=PATIENCE_S,
+            metadata=metadata,
+            is_secured=is_secured,
         )
+        self.access = access_to(self.cluster, directory)
         self._down: set[int] = set()
 
     def close(self) -> None:
@@ -95,8 +115,8 @@ class Campaign:
         if number in self._down:
             return None
         try:
-            return asyncio.run(_view(Address("127.0.0.1", self.cluster.nodes[number - 1].port)))
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            return asyncio.run(_view(Address("127.0.0.1", self.cluster.nodes[number - 1].port), self.access))
+        except EngineError:
             return None
 
     def wait_until_whole(self) -> None:
@@ -133,6 +153,8 @@ class Campaign:
         view = self.view()
         assert view is not None
         victims = self._victims(fault, view)
+        if fault == RENEW:
+            self._renew()
         without_s = 0.0
         for victim in victims:
             without_s = max(without_s, self._strike(fault, victim))
@@ -140,6 +162,20 @@ class Campaign:
         self._mend(fault, victims)
         self.wait_until_whole()
         return Round(number, fault, ", ".join(map(str, victims)), without_s, time.monotonic() - began_s)
+
+    def _renew(self) -> None:
+        """Replace the brokers' certificate, and wait until each presents the new one on both listeners."""
+        [store] = make_certificates(self.directory / "tls", {"broker": ["localhost", "127.0.0.1"]})
+        new = x509.load_pem_x509_certificate(store.read_bytes()).serial_number
+        context = ssl._create_unverified_context()
+        ports = [port for node in self.cluster.nodes for port in (node.port, node.brokers_port)]
+        began_s = time.monotonic()
+        while ports:
+            assert time.monotonic() - began_s < PATIENCE_S, f"ports {ports} present the former certificate"
+            if _serial(ports[0], context) == new:
+                ports.pop(0)
+            else:
+                time.sleep(0.05)
 
     def _victims(self, fault: str, view: View) -> list[int | str]:
         leader = view.leaders[0]
@@ -155,7 +191,8 @@ class Campaign:
                 return [leader, others[0]]
             case "store":
                 return ["metadata"]
-        raise AssertionError(fault)
+        assert fault == RENEW
+        return []
 
     def _strike(self, fault: str, victim: int | str) -> float:
         """The seconds until every partition is led by somebody else than the victim."""
@@ -195,24 +232,32 @@ class Campaign:
             self.cluster = found
 
 
-async def _view(address: Address) -> View:
-    async with asyncio.timeout(2), Asker(address) as client:
-        wanted = [t.MetadataRequestTopic(name=TOPIC)]
-        answer = await client.ask(t.MetadataRequest(topics=wanted, allow_auto_topic_creation=False), 12)
-        partitions = answer.topics[0].partitions
+def _serial(port: int, context: ssl.SSLContext) -> int:
+    """Return the serial number of the certificate that this port presents."""
+    with socket.create_connection(("127.0.0.1", port), 10) as plain, context.wrap_socket(plain) as tls:
+        presented = tls.getpeercert(binary_form=True)
+        assert presented is not None
+        return x509.load_der_x509_certificate(presented).serial_number
+
+
+async def _view(address: Address, access: Access) -> View:
+    async with Client([address], security=access.ours, timeout_s=2) as client:
+        answer = await client.ask(address, MetadataRequest((TOPIC,)))
+        assert isinstance(answer, MetadataResponse)
+        partitions = {each.partition: found for each, found in answer.partitions.items()}
         return View(
             answer.controller_id,
-            {each.partition_index: each.leader_id for each in partitions},
-            {each.partition_index: each.isr_nodes for each in partitions},
-            {each.node_id for each in answer.brokers},
+            {number: each.leader for number, each in partitions.items()},
+            {number: [*each.isr] for number, each in partitions.items()},
+            {each.broker_id for each in answer.brokers},
         )
 
 
-def create_topic(bootstrap: str) -> None:
+def create_topic(access: Access) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(access.librdkafka)
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, NODES)])[TOPIC].result(60)
 
 
@@ -227,13 +272,13 @@ def consume_all(workload: Workload, log: dict[int, dict[int, bytes]]) -> None:
     workload.stop_consuming(PATIENCE_S)
 
 
-def read_all(bootstrap: str) -> dict[int, dict[int, bytes]]:
+def read_all(access: Access) -> dict[int, dict[int, bytes]]:
     """Everything that is committed, by partition and offset, read anew."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **access.librdkafka,
             "group.id": "verdict",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -263,8 +308,8 @@ def read_all(bootstrap: str) -> dict[int, dict[int, bytes]]:
 
 
 @contextmanager
-def campaign(directory: Path, *, metadata: str = "") -> Iterator[Campaign]:
-    running = Campaign(directory, metadata=metadata)
+def campaign(directory: Path, *, metadata: str = "", is_secured: bool = False) -> Iterator[Campaign]:
+    running = Campaign(directory, metadata=metadata, is_secured=is_secured)
     try:
         yield running
     finally:
@@ -286,14 +331,14 @@ def run(
     faults: list[str],
     *,
     metadata: str = "",
+    is_secured: bool = False,
     tell_of: Callable[[Round], None] = lambda each: None,
 ) -> Outcome:
     """Carry out these faults, one a round, and judge."""
-    with campaign(directory, metadata=metadata) as running:
-        bootstrap = running.cluster.bootstrap
-        create_topic(bootstrap)
+    with campaign(directory, metadata=metadata, is_secured=is_secured) as running:
+        create_topic(running.access)
         running.wait_until_whole()
-        workload = Workload(bootstrap, PARTITIONS)
+        workload = Workload(running.access, PARTITIONS)
         running_since_s = time.monotonic()
         while len(workload.consumed_up_to()) < PARTITIONS:
             assert not workload.seen.failures, workload.seen.failures
@@ -304,7 +349,7 @@ def run(
             rounds.append(running.round(number, fault))
             tell_of(rounds[-1])
         workload.stop_producing(PATIENCE_S)
-        log = read_all(bootstrap)
+        log = read_all(running.access)
         consume_all(workload, log)
         seen = workload.seen
         return Outcome(

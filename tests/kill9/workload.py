@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.access import Access
+
 TOPIC = "orders"
 GROUP = "readers"
 PAUSE_S = 0.004
@@ -52,9 +54,9 @@ def message(producer: str, number: int) -> bytes:
 class Workload:
     """Runs until `stop`; then everything that was sent is acknowledged, and everything read."""
 
-    def __init__(self, bootstrap: str, partitions: int) -> None:
+    def __init__(self, access: Access, partitions: int) -> None:
         self.seen = Seen()
-        self._bootstrap, self._partitions = bootstrap, partitions
+        self._access, self._partitions = access, partitions
         self._lock = threading.Lock()
         self._no_more = threading.Event()
         self._read_enough = threading.Event()
@@ -128,7 +130,7 @@ class Workload:
 
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._access.librdkafka,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 5,
@@ -168,7 +170,7 @@ class Workload:
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
-            bootstrap_servers=self._bootstrap.split(","),
+            **self._access.kafka_python,
             acks="all",
             linger_ms=5,
             delivery_timeout_ms=DELIVERY_MS,
@@ -198,7 +200,7 @@ class Workload:
         mine = self.seen.consumed.setdefault(name, [])
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._access.librdkafka,
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
@@ -227,7 +229,7 @@ class Workload:
         mine = self.seen.consumed.setdefault(name, [])
         consumer = KafkaConsumer(
             TOPIC,
-            bootstrap_servers=self._bootstrap.split(","),
+            **self._access.kafka_python,
             group_id=GROUP,
             auto_offset_reset="earliest",
             isolation_level="read_committed",

@@ -144,11 +144,10 @@ def run(
     random = Random(seed)
     running = RotCampaign(directory, patience_s=patience_s, plant=plant)
     try:
-        bootstrap = running.cluster.bootstrap
-        create_topic(bootstrap)
+        create_topic(running.access)
         running.wait_until_whole()
-        workload = Workload(bootstrap, PARTITIONS)
-        reader, watch = Reader(bootstrap, PARTITIONS), Watch(workload, PARTITIONS)
+        workload = Workload(running.access, PARTITIONS)
+        reader, watch = Reader(running.access, PARTITIONS), Watch(workload, PARTITIONS)
         began_s = time.monotonic()
         while len(workload.consumed_up_to()) < PARTITIONS:
             assert not workload.seen.failures, workload.seen.failures
@@ -166,7 +165,7 @@ def run(
         watch.end()
         workload.stop_producing(PATIENCE_S)
         reader.end(PATIENCE_S)
-        log = read_all(bootstrap)
+        log = read_all(running.access)
         consume_all(workload, log)
         seen = workload.seen
         return Outcome(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.access import Access
 from tests.rot.campaign import misread
 from tests.rot.rotting import KINDS
 from tests.rot.workload import Reader
@@ -42,7 +43,7 @@ def test_a_broker_that_never_scrubs_is_found_out() -> None:
 
 
 def test_a_wrong_record_is_a_violation() -> None:
-    reader = Reader("", 1)
+    reader = Reader(Access("", {}), 1)
     reader.take(0, 7, b"seven")
     reader.take(0, 7, b"seven")
     reader.take(0, 8, b"eight")

@@ -10,19 +10,20 @@ import threading
 import time
 from collections import defaultdict
 
+from tests.access import Access
 from tests.kill9.workload import TOPIC, Workload
 
 
 class Reader(threading.Thread):
     """Reads every partition from its first offset again and again; each offset must give the same value."""
 
-    def __init__(self, bootstrap: str, partitions: int) -> None:
+    def __init__(self, access: Access, partitions: int) -> None:
         super().__init__(name="reader", daemon=True)
         self.values: dict[int, dict[int, bytes]] = defaultdict(dict)
         self.wrong: list[str] = []
         self.reads = 0
         self.failure: BaseException | None = None
-        self._servers, self._partitions = bootstrap, partitions
+        self._access, self._partitions = access, partitions
         self._ended = threading.Event()
 
     def end(self, patience_s: float) -> None:
@@ -49,7 +50,7 @@ class Reader(threading.Thread):
 
         consumer = Consumer(
             {
-                "bootstrap.servers": self._servers,
+                **self._access.librdkafka,
                 "group.id": "reader",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
