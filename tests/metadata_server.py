@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from logstore.broker.clock import SteadyClock
 from logstore.broker.limits import Address
+from logstore.broker.metadata.entrance import read_entrance
 from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
@@ -25,7 +26,9 @@ DEADLINE_S = 30.0
 
 
 @contextmanager
-def served(disk: Disk | None = None, directory: str = "/meta") -> Iterator[int]:
+def served(
+    disk: Disk | None = None, directory: str = "/meta", settings: Mapping[str, str] | None = None
+) -> Iterator[int]:
     """The port of a server over a store in memory, or on `disk`."""
     ports: list[int] = []
     is_up, is_over = threading.Event(), threading.Event()
@@ -34,7 +37,8 @@ def served(disk: Disk | None = None, directory: str = "/meta") -> Iterator[int]:
         clock, ground = SteadyClock(), disk or MemoryDisk()
         with EmbeddedStore(directory, disk=ground, journal_limit=1 << 14, sessions_from_ms=clock()) as store:
             secret = session_secret(directory, disk=ground, random=random.Random(0))
-            server = MetadataServer(store, clock=clock, secret=secret)
+            entrance = read_entrance(settings or {})
+            server = MetadataServer(store, clock=clock, secret=secret, entrance=entrance)
             ports.append((await server.listen(Address("127.0.0.1", 0))).port)
             stop.append(asyncio.Event())
             is_up.set()

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -28,9 +28,12 @@ from logstore.replication.effects import (
 )
 from logstore.replication.metastore.operations import Operation, Outcome
 from logstore.replication.metastore.zookeeper import ZooKeeperStore
+from logstore.replication.metastore.zookeeper_access import OPEN, Access
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 INSTALL = "apt-get install -y zookeeper"
+_MORE_JARS = ("slf4j-simple", "netty-codec", "netty-resolver")
+"""Those that the manifest lacks. ZooKeeper's TLS is netty's, which Debian's package depends on."""
 TICK_MS = 100
 """The server allows sessions between 2 and 20 of them; `MAX_SESSION_MS` is set apart."""
 MAX_SESSION_MS = 60_000
@@ -56,11 +59,19 @@ def free_port() -> int:
 class ZooKeeperServer:
     """One server on this machine; it may be stopped, killed, paused and started again on the same data."""
 
-    def __init__(self, directory: Path, *, port: int = 0) -> None:
-        """Raises `AssertionError` with the command that installs what is missing."""
+    def __init__(
+        self, directory: Path, *, port: int = 0, tls: Mapping[str, str] | None = None, user: str = ""
+    ) -> None:
+        """With `tls`, settings `ssl.…` of ZooKeeper, there is a port for TLS beside the plain one. `user` is
+        `name:password` of the one user who may log in by SASL.
+
+        Raises `AssertionError` with the command that installs what is missing.
+        """
         java = shutil.which("java") if JAR.exists() else None
         assert java, f"these tests need a ZooKeeper server: {INSTALL}"
         self.port = port or free_port()
+        self.tls_port = free_port() if tls else 0
+        self._jaas = directory / "jaas.conf" if user else None
         self._java, self._directory = java, directory
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
@@ -74,6 +85,16 @@ class ZooKeeperServer:
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "srvr,ruok",
         }
+        if tls is not None:
+            netty = "org.apache.zookeeper.server.NettyServerCnxnFactory"
+            settings |= {"secureClientPort": self.tls_port, "serverCnxnFactory": netty, **tls}
+            settings["secureClientPortAddress"] = "127.0.0.1"
+        if self._jaas is not None:
+            provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+            settings["authProvider.sasl"] = provider
+            name, _, password = user.partition(":")
+            module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+            self._jaas.write_text(f'Server {{ {module} required user_{name}="{password}"; }};')
         lines = "".join(f"{name}={value}\n" for name, value in settings.items())
         (directory / "zoo.cfg").write_text(lines)
 
@@ -95,8 +116,9 @@ class ZooKeeperServer:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dzookeeper.forceSync=no",  # no test cuts the power
+            *([f"-Djava.security.auth.login.config={self._jaas}"] if self._jaas else []),
             "-cp",
-            f"{JAR}:{JAR.with_name('slf4j-simple.jar')}",
+            ":".join([str(JAR), *(str(JAR.with_name(f"{each}.jar")) for each in _MORE_JARS)]),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self._directory / "zoo.cfg"),
         ]
@@ -151,14 +173,16 @@ class ZooKeeperServer:
 class Client:
     """Talks to a `ZooKeeperStore` one call at a time, and keeps all that it heard, in order."""
 
-    def __init__(self, url: str, *, session_ms: int = 10_000, wait: bool = True) -> None:
+    def __init__(
+        self, url: str, *, session_ms: int = 10_000, wait: bool = True, access: Access = OPEN
+    ) -> None:
         self._inbox: SimpleQueue[StoreEvent] = SimpleQueue()
         self.events: list[StoreEvent] = []
         """all that was taken from the inbox"""
         self.threads: set[int] = set()
         """those that events came from"""
         self._calls = 0
-        self.store = ZooKeeperStore(url, self._hear)
+        self.store = ZooKeeperStore(url, self._hear, access)
         self.session_id = 0
         self.store.open_session(session_ms)
         if wait:

@@ -46,7 +46,7 @@ from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address, parse_address
 from logstore.broker.loop import fastest_loop
 from logstore.broker.metadata.local import SharedStore
-from logstore.broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
+from logstore.broker.metadata.opening import EMBEDDED, OpenStore, store_named, with_defaults
 from logstore.broker.security.config import refuse_open
 from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
@@ -148,7 +148,7 @@ class AsyncBroker(Client):
         log_dirs = config.log_dirs or (_IN_MEMORY,)
         loop = asyncio.get_running_loop()
         try:
-            self._store = await loop.run_in_executor(None, self._open_store, log_dirs[0], disk)
+            self._store = await loop.run_in_executor(None, self._open_store, disk)
             self._broker = await Assembly.open(
                 self._settings,
                 self._listen,
@@ -173,13 +173,13 @@ class AsyncBroker(Client):
         self._watching = loop.create_task(self._watch(self._broker))
         self._broker.start()
 
-    def _open_store(self, first_log_dir: str, disk: Disk) -> OpenStore:
-        named = self.config.metadata
+    def _open_store(self, disk: Disk) -> OpenStore:
+        named, log_dirs = self.config.metadata, self.config.log_dirs
         if isinstance(named, SharedStore):
             return named
-        if named == EMBEDDED and not self.config.log_dirs:
-            return self._resources.enter_context(open_store(disk=disk))
-        return self._resources.enter_context(store_named(named, first_log_dir=first_log_dir, disk=disk))
+        first = log_dirs[0] if log_dirs else None
+        opened = store_named(named, first_log_dir=first, disk=disk, security=self._settings.store)
+        return self._resources.enter_context(opened)
 
     async def _let_go(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)

@@ -98,7 +98,12 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
         allow_open_files(settings.limits.max_connections)
         compile_checks()
         with (
-            store_named(options.metadata, first_log_dir=options.log_dirs[0], disk=disk) as store,
+            store_named(
+                options.metadata,
+                first_log_dir=options.log_dirs[0],
+                disk=disk,
+                security=settings.store,
+            ) as store,
             asyncio.Runner(loop_factory=fastest_loop()) as runner,
         ):
             return runner.run(serve(options, settings, store.client, disk=disk, state_changes=sink))

@@ -6,6 +6,7 @@
     group.max.size, offsets.retention.minutes, …       GroupConfig
     auto.create.topics.enable, event.loop.pause.…      ServiceConfig
     listeners, ssl.*, listener.name.*, …               security/config.py
+    zookeeper.ssl.*, zookeeper.set.acl, …              security/store.py
     everything else                                    LogManagerConfig, with the topics' defaults
 
 A name that several classes have (`request.timeout.ms`) applies to all of them.
@@ -20,6 +21,7 @@ from typing import Any, Final
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
 from logstore.broker.security.config import OF_LISTENERS, Security, read_security, split_security
+from logstore.broker.security.store import StoreSecurity, split_store
 from logstore.broker.typed_settings import values_for
 from logstore.config import SettingValue, check_mapping, formatted, kafka_name
 from logstore.errors import InvalidConfig
@@ -93,6 +95,8 @@ class Settings:
     broker: ServiceConfig = field(default_factory=ServiceConfig)
     security: Security | None = None
     """Named listeners; None for a single plain one."""
+    store: StoreSecurity = field(default_factory=StoreSecurity)
+    """How ZooKeeper is reached."""
 
 
 def read_settings(settings: Mapping[str, SettingValue], *, node_id: int, host: str, port: int) -> Settings:
@@ -101,7 +105,8 @@ def read_settings(settings: Mapping[str, SettingValue], *, node_id: int, host: s
     Raises `InvalidConfig` for an unknown name or an invalid value.
     """
     check_mapping(settings)
-    own, rest = split_security({name: _as_text(name, value) for name, value in settings.items()})
+    store, others = split_store({name: _as_text(name, value) for name, value in settings.items()})
+    own, rest = split_security(others)
     given = dict(rest)
     of_controller = _taken_by(ControllerConfig, given, rest)
     of_node = _taken_by(NodeConfig, given, rest)
@@ -120,6 +125,7 @@ def read_settings(settings: Mapping[str, SettingValue], *, node_id: int, host: s
         GroupConfig(**of_groups),
         ServiceConfig(**of_broker),
         read_security(own),
+        store,
     )
 
 

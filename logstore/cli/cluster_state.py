@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
@@ -22,6 +22,9 @@ from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from logstore.replication.metastore.memory import MetadataStore
 from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError
+
+if TYPE_CHECKING:
+    from logstore.broker.security.store import StoreSecurity
 
 SESSION_TIMEOUT_MS = 10_000
 _TRIES = 3
@@ -107,19 +110,25 @@ class Cluster:
                 yield TopicPartition(name, partition), replicas
 
 
-def open_store(metadata: str) -> ClosableStore:
-    """Connect to a store. Raises `MetadataUnavailable`, and `ValueError` for an invalid address."""
+def open_store(metadata: str, security: StoreSecurity | None = None) -> ClosableStore:
+    """Connect to a store. Raises `InvalidConfig`, and `ValueError` for an invalid address."""
+    from logstore.broker.security.store import access_of
     from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
+    from logstore.replication.metastore.zookeeper_access import OPEN
 
     # Each attempt to connect is a line of the client library; the error at the end says it once.
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
-    return BlockingZooKeeperStore(metadata)
+    access = access_of(security) if security is not None else OPEN
+    return BlockingZooKeeperStore(metadata, access=access)
 
 
 @contextmanager
-def session(metadata: str) -> Iterator[Session]:
-    """Open a session with the store at `metadata`. Raises `MetadataUnavailable` and `ValueError`."""
-    with closing(open_store(metadata)) as store, closing(Session(store)) as opened:
+def session(metadata: str, security: StoreSecurity | None = None) -> Iterator[Session]:
+    """Open a session with the store at `metadata`.
+
+    Raises `MetadataStoreFailed`, `InvalidConfig` and `ValueError`.
+    """
+    with closing(open_store(metadata, security)) as store, closing(Session(store)) as opened:
         yield opened
 
 

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from logstore.broker.security.client import ClientSecurity
+    from logstore.broker.security.store import StoreSecurity
     from logstore.disk.files import Disk
 
 Metadata = Annotated[
@@ -29,7 +30,11 @@ LogDirs = Annotated[
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", metavar="FILE", help="Properties of Kafka's clients: TLS."),
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="Properties of Kafka's clients: TLS and login; with --metadata, zookeeper.ssl.….",
+    ),
 ]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")
@@ -61,15 +66,24 @@ def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = Fal
 def security_of(command_config: Path | None) -> ClientSecurity | None:
     """Return the security that a file of client properties asks for. Raises `InvalidConfig`."""
     from logstore.broker.security.client import client_security
+
+    return client_security(_properties(command_config)) if command_config is not None else None
+
+
+def store_security_of(command_config: Path | None) -> StoreSecurity:
+    """Return how a file of properties says that ZooKeeper is reached. Raises `InvalidConfig`."""
+    from logstore.broker.security.store import split_store
+
+    return split_store(_properties(command_config) if command_config is not None else {})[0]
+
+
+def _properties(command_config: Path) -> dict[str, str]:
     from logstore.checkpoint.identity import parse_properties
 
-    if command_config is None:
-        return None
     try:
-        found = parse_properties(command_config.read_bytes(), path=str(command_config))
+        return parse_properties(command_config.read_bytes(), path=str(command_config))
     except OSError as error:
         raise typer.BadParameter(f"--command-config: {error}") from error
-    return client_security(found)
 
 
 def wait_until(seconds: float, holds: Callable[[], bool]) -> bool:

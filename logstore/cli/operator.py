@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from logstore.cli.operating import security_of
+from logstore.cli.operating import security_of, store_security_of
 
 if TYPE_CHECKING:
     from logstore.cli.brokers import Brokers
@@ -100,7 +100,7 @@ def operator(
         from logstore.cli.cluster_state import session
         from logstore.cli.store_operator import StoreOperator
 
-        with session(metadata) as opened:
+        with session(metadata, store_security_of(command_config)) as opened:
             yield StoreOperator(opened)
         return
     from logstore.cli.broker_operator import BrokerOperator

@@ -13,6 +13,7 @@ from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from logstore.broker.security.config import Listener, OAuthConfig, Security
+    from logstore.broker.security.store import StoreSecurity
 
 app = typer.Typer(help="The security of a broker.", no_args_is_help=True)
 
@@ -38,10 +39,12 @@ def check(
     """
     from logstore.broker.properties import split_properties
     from logstore.broker.security.config import read_security, split_security
+    from logstore.broker.security.store import StoreSecurity, split_store
     from logstore.cli.serve import read_properties
 
     properties = read_properties(config)
     listening, rest = split_properties(properties)
+    store, rest = split_store(rest)
     own, _ = split_security(rest)
     security = read_security(own)
     facts: list[dict[str, Any]] = []
@@ -50,9 +53,15 @@ def check(
     else:
         facts += [_listener(each, security) for each in security.listeners]
         facts.append({"authorizer": _authorizer(security)})
+    servers = listening.get("metadata", "")
+    if servers:
+        facts.append(_store(servers, store))
     if metadata:
-        facts += _from_store(metadata)
-    problems = list(_problems(config, properties, security, listening.get("listen", "")))
+        facts += _from_store(metadata, store if metadata.startswith("zookeeper:") else StoreSecurity())
+    problems = [
+        *_problems(config, properties, security, listening.get("listen", "")),
+        *_problems_of_store(servers, store),
+    ]
     for fact in facts:
         if as_json:
             print_json(fact)
@@ -104,14 +113,49 @@ def _authorizer(security: Security) -> str:
     return f"ACLs; without one {everyone} is allowed; super users: {', '.join(supers) or 'none'}"
 
 
-def _from_store(metadata: str) -> Iterator[dict[str, Any]]:
+def _store(servers: str, store: StoreSecurity) -> dict[str, Any]:
+    has_certificate = store.tls is not None and bool(store.tls.ssl_keystore_location)
+    login = "certificate" if has_certificate else "SASL" if store.login is not None else "none"
+    return {
+        "metadata": servers,
+        "protocol": "SSL" if store.tls is not None else "PLAINTEXT",
+        "login": login,
+        "set_acl": store.set_acl,
+    }
+
+
+def _problems_of_store(servers: str, store: StoreSecurity) -> Iterator[str]:
+    from logstore.broker.security.config import is_loopback
+    from logstore.broker.security.store import access_of
+    from logstore.errors import InvalidConfig
+
+    try:
+        access_of(store)
+    except InvalidConfig as error:
+        yield f"the way to the metadata store: {error}"
+        return
+    if store.tls is not None and store.tls.ssl_keystore_location:
+        yield from _too_open(Path(store.tls.ssl_keystore_location))
+    hosts = servers.removeprefix("zookeeper://").partition("/")[0].split(",")
+    if not servers or all(is_loopback(each.rpartition(":")[0].strip("[]") or each) for each in hosts):
+        return
+    if store.tls is None:
+        yield f"the metadata store at {servers} is reached without TLS: set zookeeper.ssl.client.enable=true"
+    if store.login is None and not (store.tls is not None and store.tls.ssl_keystore_location):
+        yield (
+            f"brokers do not log in to the metadata store at {servers}, so it must let anyone in: set "
+            "zookeeper.ssl.keystore.location, and have it require certificates"
+        )
+
+
+def _from_store(metadata: str, store: StoreSecurity) -> Iterator[dict[str, Any]]:
     from logstore.broker.security.acl_store import read_all
     from logstore.broker.security.users import all_users
     from logstore.cli.users import with_store
 
-    for user, found in with_store(metadata, all_users).items():
+    for user, found in with_store(metadata, all_users, store).items():
         yield {"user": user, "mechanisms": list(found)}
-    for acl in sorted(with_store(metadata, read_all)):
+    for acl in sorted(with_store(metadata, read_all, store)):
         yield {
             "principal": acl.principal,
             "host": acl.host,

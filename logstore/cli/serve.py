@@ -104,7 +104,15 @@ def metadata_store(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Listener for brokers; port 0: any.")
     ] = "127.0.0.1:2181",
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Properties for TLS: ssl.…, and super.users."),
+    ] = None,
     log_file: LogFile = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Give everyone on the network full access, without certificates."),
+    ] = False,
 ) -> int:
     """Run a metadata store for the brokers of one host, which reach it as zookeeper://HOST:PORT.
 
@@ -112,7 +120,9 @@ def metadata_store(
     """
     from logstore.broker.metadata.process import run
 
-    return run(str(directory), _address(listen, "--listen"), log_file=log_file)
+    settings = read_properties(config) if config is not None else {}
+    address = _address(listen, "--listen")
+    return run(str(directory), address, log_file=log_file, settings=settings, insecure=insecure)
 
 
 def _options(

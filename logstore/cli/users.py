@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from logstore.cli.operating import Json, Metadata
+from logstore.cli.operating import CommandConfig, Json, Metadata, store_security_of
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.broker.identity import AskStore
     from logstore.broker.security.secret import Secret
+    from logstore.broker.security.store import StoreSecurity
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ def set_password(
     ] = None,
     mechanism: Mechanism = _DEFAULT,
     iterations: Annotated[int, typer.Option("--iterations", min=1)] = 4096,
+    command_config: CommandConfig = None,
 ) -> int:
     """Give a user a password, or a new one. It counts from the next login on."""
     from logstore.broker.security.secret import Secret
@@ -52,16 +54,16 @@ def set_password(
         password = Secret(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     if not password:
         raise typer.BadParameter("--password-file: the password is empty")
-    give_password(metadata, user, password, mechanism, iterations)
+    give_password(metadata, user, password, mechanism, iterations, command_config)
     return 0
 
 
 @app.command("list")
-def list_users(metadata: Metadata, as_json: Json = False) -> int:
+def list_users(metadata: Metadata, command_config: CommandConfig = None, as_json: Json = False) -> int:
     """List users with their mechanisms and iterations."""
     from logstore.broker.security.users import all_users
 
-    for user, found in with_store(metadata, all_users).items():
+    for user, found in with_store(metadata, all_users, store_security_of(command_config)).items():
         iterations = {mechanism: each.iterations for mechanism, each in found.items()}
         if as_json:
             print_json({"user": user, "iterations": iterations})
@@ -71,7 +73,9 @@ def list_users(metadata: Metadata, as_json: Json = False) -> int:
 
 
 @app.command()
-def delete(metadata: Metadata, user: Name, mechanism: Mechanism = _DEFAULT) -> int:
+def delete(
+    metadata: Metadata, user: Name, mechanism: Mechanism = _DEFAULT, command_config: CommandConfig = None
+) -> int:
     """Delete a user's credential. Connections that are open stay open."""
     from logstore.broker.config_nodes import change_entity
     from logstore.broker.security.users import changed, entity_path
@@ -82,14 +86,23 @@ def delete(metadata: Metadata, user: Name, mechanism: Mechanism = _DEFAULT) -> i
         existed.append(mechanism in now)
         return changed(now, {mechanism: None})
 
-    with_store(metadata, lambda ask: change_entity(ask, entity_path(user), without))
+    with_store(
+        metadata,
+        lambda ask: change_entity(ask, entity_path(user), without),
+        store_security_of(command_config),
+    )
     if not existed[0]:
         print_error(f"user {user} has no credential for {mechanism}")
     return int(not existed[0])
 
 
 def give_password(
-    metadata: str, user: str, password: Secret, mechanism: str = _DEFAULT, iterations: int = 4096
+    metadata: str,
+    user: str,
+    password: Secret,
+    mechanism: str = _DEFAULT,
+    iterations: int = 4096,
+    command_config: Path | None = None,
 ) -> None:
     """Write a user's credential to the store of that name."""
     import random
@@ -101,11 +114,14 @@ def give_password(
     with_store(
         metadata,
         lambda ask: change_entity(ask, entity_path(user), lambda now: changed(now, {mechanism: new})),
+        store_security_of(command_config),
     )
 
 
-def with_store(metadata: str, work: Callable[[AskStore], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with the store of that name."""
+def with_store(
+    metadata: str, work: Callable[[AskStore], Coroutine[Any, Any, T]], security: StoreSecurity
+) -> T:
+    """Run `work` with the store of that name. `security` says how to reach it."""
     import asyncio
 
     from logstore.broker.metadata.opening import store_named
@@ -113,7 +129,7 @@ def with_store(metadata: str, work: Callable[[AskStore], Coroutine[Any, Any, T]]
     from logstore.disk.files import OsDisk
 
     async def run() -> T:
-        with store_named(metadata, first_log_dir="", disk=OsDisk()) as opened:
+        with store_named(metadata, first_log_dir=None, disk=OsDisk(), security=security) as opened:
             async with StoreSession(opened.client) as session:
                 return await work(session.ask)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from logstore.cli.health import show
-from logstore.cli.operating import CommandConfig, Json
+from logstore.cli.operating import CommandConfig, Json, store_security_of
 from logstore.cli.operator import Bootstrap, Metadata, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -63,7 +63,7 @@ def why(
         found = _by_brokers(bootstrap, command_config, subject, watch)
     else:
         assert metadata is not None, "checked above"
-        found = _by_store(metadata, subject)
+        found = _by_store(metadata, command_config, subject)
     if found is None:
         print_error(f"no {subject.kind} {subject.name}")
         return 1
@@ -121,7 +121,7 @@ def _by_brokers(
     return explain_group(group, of_home)
 
 
-def _by_store(metadata: str, subject: Subject) -> Explanation | None:
+def _by_store(metadata: str, command_config: Path | None, subject: Subject) -> Explanation | None:
     from logstore.cli.cluster_state import MetadataUnavailable, session
     from logstore.cli.explanations import store_unreachable
     from logstore.cli.observing import observe_store
@@ -131,7 +131,7 @@ def _by_store(metadata: str, subject: Subject) -> Explanation | None:
     if subject.kind == _GROUP:
         raise typer.BadParameter("only brokers know groups: give --bootstrap HOST:PORT")
     try:
-        with session(metadata) as opened:
+        with session(metadata, store_security_of(command_config)) as opened:
             observed = observe_store(StoreOperator(opened))
     except (MetadataStoreFailed, MetadataUnavailable) as error:
         if subject.kind != _CLUSTER:

@@ -28,7 +28,8 @@ The session expires: unanswered calls end in SESSION_EXPIRED, then comes `Sessio
 opened unasked. Only a server can end a session: a client without a connection learns it later. The server
 bounds the timeout (by default to between 2 and 20 of its ticks of 2 s).
 
-Nodes are open to all clients (world:anyone). An error that `StoreError` does not have (quota, size, access)
+Connections are plain and nodes are open to all clients (world:anyone), unless an `Access` says
+otherwise (`zookeeper_access.py`). An error that `StoreError` does not have (quota, size, access)
 is logged and reported as CONNECTION_LOSS.
 
 `BlockingZooKeeperStore` is for a caller that waits for each answer: `InProcessCluster`, tools and scripts.
@@ -51,6 +52,7 @@ from logstore.replication.effects import (
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Get, Operation, Outcome, StoreError
 from logstore.replication.metastore.tree import ROOT
+from logstore.replication.metastore.zookeeper_access import OPEN, Access
 from logstore.replication.metastore.zookeeper_requests import Address  # names the missing extra, if any
 from logstore.replication.metastore.zookeeper_session import Session
 
@@ -62,20 +64,21 @@ DEFAULT_PATIENCE_S = 30.0
 class ZooKeeperStore:
     """Sessions with ZooKeeper, for an owner that takes events. Any thread may call."""
 
-    def __init__(self, url: str, on_event: Callable[[StoreEvent], None]) -> None:
+    def __init__(self, url: str, on_event: Callable[[StoreEvent], None], access: Access = OPEN) -> None:
         """`url` is `zookeeper://host:port,host:port/chroot`; the chroot is created if it is missing.
 
         `on_event` is called on the threads of the sessions and sometimes within `submit`; it must only
         pass the event on. Raises `InvalidConfig`. Nothing is connected until `open_session`.
         """
-        self._address = Address.parse(url)
+        self._access = access
+        self._address = Address.parse(url)._replace(has_acls=self._access.has_acls)
         self._on_event = on_event
         self._lock = threading.Lock()
         self._sessions: list[Session] = []
 
     def open_session(self, timeout_ms: int) -> None:
         """Begin a session; `SessionOpened` brings its id. Tries until a server answers, or `close`."""
-        session = Session(self._address, timeout_ms, self._on_event)
+        session = Session(self._address, timeout_ms, self._on_event, self._access)
         with self._lock:
             self._sessions = [each for each in self._sessions if not each.is_gone]
             self._sessions.append(session)
@@ -116,10 +119,10 @@ class BlockingZooKeeperStore:
     operation every session makes one round trip, and nothing older can arrive after it.
     """
 
-    def __init__(self, url: str, *, patience_s: float = DEFAULT_PATIENCE_S) -> None:
-        """`url` as for `ZooKeeperStore`. An answer later than `patience_s` seconds counts as lost."""
+    def __init__(self, url: str, *, patience_s: float = DEFAULT_PATIENCE_S, access: Access = OPEN) -> None:
+        """`url` and `access` as for `ZooKeeperStore`. An answer later than `patience_s` seconds is lost."""
         self._inbox: SimpleQueue[StoreEvent] = SimpleQueue()
-        self._store = ZooKeeperStore(url, self._inbox.put)
+        self._store = ZooKeeperStore(url, self._inbox.put, access)
         self._url, self._patience_s = url, patience_s
         self._calls = 0
         self._open: dict[int, None] = {}

@@ -8,12 +8,18 @@
 
 A failed multi has an answer for each of its writes: `rolled back` before the failed one, its error there,
 `inconsistency` after it.
+
+New nodes have the access lists of Kafka's brokers:
+
+    zookeeper.set.acl=false    all for everyone
+    zookeeper.set.acl=true     all for the creator, who logged in by certificate or SASL; everyone reads,
+                               but not what begins with one of `SENSITIVE_PATHS`
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 try:
@@ -29,13 +35,14 @@ try:
     from kazoo.protocol.serialization import CheckVersion, Create2, SetData, Transaction
     from kazoo.protocol.serialization import Create as CreateRequest
     from kazoo.protocol.serialization import Delete as DeleteRequest
-    from kazoo.security import OPEN_ACL_UNSAFE
+    from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "the ZooKeeper store needs a library that is not installed: pip install 'pylogstore[zookeeper]'"
     ) from missing
 
 from logstore.errors import InvalidConfig
+from logstore.replication.metastore.layout import LOGIN_SECRET_PATH, USERS_PATH
 from logstore.replication.metastore.operations import (
     Check,
     Create,
@@ -48,6 +55,9 @@ from logstore.replication.metastore.operations import (
 )
 from logstore.replication.metastore.tree import ROOT, ancestors_of
 
+SENSITIVE_PATHS: Final = (USERS_PATH, "/config/brokers", "/delegation_token/tokens", LOGIN_SECRET_PATH)
+_OF_OLD_CONSUMERS: Final = "/consumers"
+"""They write there, whoever they are."""
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
 _ERRORS: dict[type[Exception], StoreError] = {
@@ -64,10 +74,14 @@ _ERRORS: dict[type[Exception], StoreError] = {
 
 
 class Address(NamedTuple):
-    """`zookeeper://host:port,host:port/chroot`: the servers, and our root node (empty: the servers' root)."""
+    """`zookeeper://host:port,host:port/chroot`: the servers, and our root node (empty: the servers' root).
+
+    With `has_acls`, new nodes belong to their creator.
+    """
 
     hosts: str
     chroot: str
+    has_acls: bool = False
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -108,13 +122,23 @@ def request_of(write: Write, address: Address) -> Any:
     match write:
         case Create(_, data, ephemeral, sequential):
             flags = _EPHEMERAL * ephemeral | _SEQUENTIAL * sequential
-            return Create2(path, bytes(data), OPEN_ACL_UNSAFE, flags)
+            acl = acl_of(write.path, has_acls=address.has_acls)
+            return Create2(path, bytes(data), acl, flags)
         case Set(_, data, version):
             return SetData(path, bytes(data), version)
         case Delete(_, version):
             return DeleteRequest(path, version)
         case Check(_, version):
             return CheckVersion(path, version)
+
+
+def acl_of(path: str, *, has_acls: bool) -> list[Any]:
+    """Return the access list of a new node. `path` is ours, without the chroot."""
+    if not has_acls or path == _OF_OLD_CONSUMERS:
+        return list(OPEN_ACL_UNSAFE)
+    if path.startswith(SENSITIVE_PATHS):
+        return list(CREATOR_ALL_ACL)
+    return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
 
 
 def multi_request_of(writes: Sequence[Write], address: Address) -> Any:

@@ -28,7 +28,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Exists, GetChildren2, GetData
-from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from logstore.replication.effects import (
@@ -50,6 +50,7 @@ from logstore.replication.metastore.operations import (
     WatchKind,
     Write,
 )
+from logstore.replication.metastore.zookeeper_access import OPEN, Access
 from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,
@@ -81,10 +82,10 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
     kazoo's own handler has one thread for watches and another for results, which race.
     """
 
-    def __init__(self, connect_timeout_s: float, on_death: Callable[[], None]) -> None:
+    def __init__(self, connect_timeout_s: float, on_death: Callable[[], None], access: Access) -> None:
         """`on_death` is called on a thread of kazoo's that ends with an exception."""
         super().__init__()
-        self._connect_timeout_s, self._on_death = connect_timeout_s, on_death
+        self._connect_timeout_s, self._on_death, self._access = connect_timeout_s, on_death, access
 
     def spawn(self, func: Any, *arguments: Any, **options: Any) -> Any:
         def watched() -> None:
@@ -105,7 +106,18 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
         """No threads."""
 
     def create_connection(self, *arguments: Any, timeout: float = math.inf, **options: Any) -> Any:
-        return super().create_connection(*arguments, timeout=min(timeout, self._connect_timeout_s), **options)
+        timeout_s = min(timeout, self._connect_timeout_s)
+        if self._access.connect is not None:
+            return self._access.connect(options["address"], options["hostname"], timeout_s)
+        return super().create_connection(*arguments, timeout=timeout_s, **options)
+
+    def select(self, readers: Any, writers: Any, failing: Any, timeout: float | None = None) -> Any:
+        # Answers that came in one TLS record are in OpenSSL's buffer: the socket has nothing to read.
+        decrypted = [each for each in readers if hasattr(each, "pending") and each.pending()]
+        if not decrypted:
+            return super().select(readers, writers, failing, timeout)
+        ready, *others = super().select(readers, writers, failing, 0)
+        return [*decrypted, *(each for each in ready if each not in decrypted)], *others
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)
@@ -166,7 +178,9 @@ class Session:
     `_lock` guards the fields that `submit` shares with the connection's thread; the rest is that thread's.
     """
 
-    def __init__(self, address: Address, timeout_ms: int, on_event: Callable[[StoreEvent], None]) -> None:
+    def __init__(
+        self, address: Address, timeout_ms: int, on_event: Callable[[StoreEvent], None], access: Access = OPEN
+    ) -> None:
         self.session_id: int | None = None
         self.is_gone = False
         self._address, self._on_event = address, on_event
@@ -174,7 +188,8 @@ class Session:
             # kazoo waits for a server's first answer for the timeout divided by the number of hosts.
             hosts=",".join([address.hosts] * -(-_ATTEMPTS // (address.hosts.count(",") + 1))),
             timeout=timeout_ms / 1000,
-            handler=_InOrder(timeout_ms / 1000 / _ATTEMPTS, self._on_lost),
+            handler=_InOrder(timeout_ms / 1000 / _ATTEMPTS, self._on_lost, access),
+            sasl_options=access.sasl_options(),
             # kazoo's own pauses grow to minutes, in which the session would expire.
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.02, max_delay=min(_LONGEST_PAUSE_S, timeout_ms / 8000)
@@ -251,6 +266,8 @@ class Session:
             self._go_on()
 
     def _on_lost(self) -> None:
+        if self._client.client_state == KeeperState.AUTH_FAILED:
+            _log.error("ZooKeeper refused the login: check the name and password, and what its log says")
         with self._lock:
             was_closed, self._is_over = self._is_over, True
             self._is_ready = False
@@ -272,7 +289,8 @@ class Session:
 
         for node in accumulate(self._address.chroot.split("/")[1:], "{}/{}".format, initial=""):
             if node:
-                self._request(request_of(Create(node), Address("", "")), partial(made, node))
+                root = self._address._replace(chroot="")
+                self._request(request_of(Create(node), root), partial(made, node))
 
     # --- calls --------------------------------------------------------------------------------
 

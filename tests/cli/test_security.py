@@ -8,6 +8,7 @@ from pathlib import Path
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
 from tests.cli.conftest import Outcome
+from tests.metadata_server import served
 
 Command = Callable[..., Outcome]
 
@@ -146,3 +147,60 @@ def test_problems_of_logins_by_tokens(command: Command, tmp_path: Path) -> None:
     assert len(problems) == 3, problems
     for complaint in ("tokens without encryption", "use https", "tokens of any audience"):
         assert any(complaint in each for each in problems)
+
+
+def test_an_open_store_is_a_problem(command: Command, tmp_path: Path) -> None:
+    """Beyond this host: without TLS, and without a certificate or a login of the brokers."""
+    home = tmp_path / "tls"
+    command("certs", home, "--client", "broker1")
+    config = tmp_path / "server.properties"
+
+    def problems(*lines: str) -> list[str]:
+        config.write_text("\n".join(("port=9092", *lines)))
+        config.chmod(0o600)
+        out = command("security", "check", "--config", config).out
+        return [line.partition(": ")[2] for line in out.splitlines() if line.startswith("PROBLEM")]
+
+    assert problems("zookeeper.connect=localhost:2181,127.0.0.1:2182,[::1]:2183/chroot") == []
+    plain = problems("zookeeper.connect=localhost:2181,zk.example:2181/chroot")
+    assert plain == [
+        "set zookeeper.ssl.client.enable=true",
+        "set zookeeper.ssl.keystore.location, and have it require certificates",
+    ]
+    tls = (
+        "zookeeper.connect=zk.example:2281",
+        "zookeeper.ssl.client.enable=true",
+        f"zookeeper.ssl.truststore.location={home / 'ca.pem'}",
+    )
+    assert problems(*tls) == plain[1:]
+    key = home / "broker1.pem"
+    assert problems(*tls, f"zookeeper.ssl.keystore.location={key}", "zookeeper.set.acl=true") == []
+    key.chmod(0o640)
+    assert problems(*tls, f"zookeeper.ssl.keystore.location={key}") == [f"chmod 600 {key}"]
+    key.unlink()
+    assert len(problems(*tls, f"zookeeper.ssl.keystore.location={key}")) == 1
+
+
+def test_verbs_reach_a_store_over_tls(command: Command, tmp_path: Path) -> None:
+    """The verbs of the store take a broker's properties; without them they do not get in."""
+    home = tmp_path / "tls"
+    command("certs", home, "--client", "admin")
+    own = {
+        "ssl.keystore.location": str(home / "broker.pem"),
+        "ssl.truststore.location": str(home / "ca.pem"),
+        "ssl.client.auth": "required",
+        "super.users": "User:CN=admin",
+    }
+    config = tmp_path / "admin.properties"
+    config.write_text(
+        "zookeeper.ssl.client.enable=true\n"
+        f"zookeeper.ssl.keystore.location={home / 'admin.pem'}\n"
+        f"zookeeper.ssl.truststore.location={home / 'ca.pem'}\n"
+    )
+    password = tmp_path / "password"
+    password.write_text("x")
+    with served(settings=own) as port:
+        store = ("--metadata", f"zookeeper://localhost:{port}", "--command-config", config)
+        assert command("users", "set", "ann", *store, "--password-file", password).code == 0
+        assert command("users", "list", *store).out == "ann  SCRAM-SHA-512\n"
+        assert command("topics", "list", *store).code == 0

@@ -12,7 +12,8 @@
                       acl version i32 │ owner i64 │ data size, number of children i32 │ children's txid i64
 
 Served requests are those of a broker's client (`zookeeper_requests.py`): create, delete, exists, getData,
-setData, getChildren, check, multi, ping, close. Access lists are read and ignored. Times and the children's
+setData, getChildren, check, multi, ping, close. Nodes are open to all clients; other access lists are
+refused. Times and the children's
 version are not kept; they are zeros.
 """
 
@@ -47,6 +48,7 @@ SIZE: Final = struct.Struct(">i")
 _WATCH_XID = -1
 
 ROLLED_BACK, INCONSISTENT, UNIMPLEMENTED, BAD_ARGUMENTS, QUOTA_EXCEEDED = 0, -2, -6, -8, -125
+INVALID_ACL = -114
 _ERRORS: Final = {
     StoreError.NO_NODE: -101,
     StoreError.BAD_VERSION: -103,
@@ -63,6 +65,7 @@ _EVENTS: Final = {
 }
 _CONNECTED = 3
 _EPHEMERAL, _SEQUENTIAL = 1, 2
+_FOR_ALL = 31, b"world", b"anyone"
 _MOST_ITEMS = 1 << 16
 
 _LONG, _TRUTH = struct.Struct(">q"), struct.Struct(">?")
@@ -147,14 +150,14 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"text is not UTF-8: {error}") from error
 
-    def skip_access_list(self) -> None:
+    def check_access_list(self) -> None:
+        """Raise `_Refused` unless the list opens the node to everyone: others would not be kept."""
         count = self.integer()
         if count > _MOST_ITEMS:
             raise MalformedMessage(f"access list with {count} entries")
         for _ in range(count):
-            self.integer()
-            self.buffer()
-            self.buffer()
+            if (self.integer(), self.buffer(), self.buffer()) != _FOR_ALL:
+                raise _Refused(INVALID_ACL)
 
 
 # --- requests ---------------------------------------------------------------------------------
@@ -208,7 +211,7 @@ def _write(reader: _Reader, kind: int) -> Write:
     match kind:
         case Kind.CREATE | Kind.CREATE_2:
             path, data = _path(reader, is_prefix=True), reader.buffer()
-            reader.skip_access_list()
+            reader.check_access_list()
             flags = reader.integer()
             if flags & ~(_EPHEMERAL | _SEQUENTIAL):
                 raise _Refused(UNIMPLEMENTED)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from logstore.broker.clock import SteadyClock
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.runtime import StoreClient
+from logstore.broker.security.store import StoreSecurity, access_of
 from logstore.config import SettingValue
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.memory import MemoryDisk
@@ -21,9 +22,11 @@ from logstore.errors import InvalidConfig
 from logstore.replication.effects import StoreEvent
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.zookeeper_access import Access
 
 EMBEDDED: Final = "embedded"
 _IN_MEMORY: Final = "metadata"
+_PLAIN: Final = StoreSecurity()
 
 StoreOf = Callable[[Callable[[StoreEvent], None]], StoreClient]
 """Makes a client of the metadata store from the callback for its events."""
@@ -60,18 +63,28 @@ def with_defaults(settings: Mapping[str, SettingValue], name: str) -> Mapping[st
 
 
 @contextmanager
-def store_named(name: str, *, first_log_dir: str, disk: Disk) -> Iterator[OpenStore]:
-    """Open the store of that name; an embedded one is closed at the end.
+def store_named(
+    name: str, *, first_log_dir: str | None, disk: Disk, security: StoreSecurity = _PLAIN
+) -> Iterator[OpenStore]:
+    """Open the store of that name; an embedded one is closed at the end. `security` is for servers.
 
-    Raises `InvalidConfig` for an unknown name, `EngineError` and `OSError` for a store that cannot be
-    opened, `ModuleNotFoundError` without the extra `zookeeper`.
+    Without a first log dir, a store that is `embedded` is in memory.
+
+    Raises `InvalidConfig` for an unknown name or for certificates that cannot be used, `EngineError` and
+    `OSError` for a store that cannot be opened, `ModuleNotFoundError` without the extra `zookeeper`.
     """
     kind, _, rest = name.partition(":")
+    if kind == EMBEDDED and security != _PLAIN:
+        raise InvalidConfig(
+            f"settings zookeeper.… are about servers, and the metadata store is {name}: remove them, or give "
+            "zookeeper://HOST:PORT,…"
+        )
     if kind == EMBEDDED:
-        with open_store(rest or f"{first_log_dir.rstrip('/')}.metadata", disk=disk) as shared:
+        beside = f"{first_log_dir.rstrip('/')}.metadata" if first_log_dir is not None else None
+        with open_store(rest or beside, disk=disk) as shared:
             yield shared
     elif kind == "zookeeper":
-        yield _Servers(name)
+        yield _Servers(name, access_of(security))
     else:
         raise InvalidConfig(
             f"unknown metadata store {name!r}; use embedded, embedded:DIRECTORY or zookeeper://HOST:PORT,…"
@@ -83,10 +96,10 @@ class _Servers:
 
     failure = None
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: Access) -> None:
         from logstore.replication.metastore import zookeeper  # needs the extra
 
-        self._url, self._library = url, zookeeper
+        self._url, self._access, self._library = url, access, zookeeper
 
     def client(self, on_event: Callable[[StoreEvent], None]) -> StoreClient:
-        return self._library.ZooKeeperStore(self._url, on_event)
+        return self._library.ZooKeeperStore(self._url, on_event, self._access)

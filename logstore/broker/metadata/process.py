@@ -12,11 +12,13 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import Mapping
 
 from logstore.broker.clock import SteadyClock
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
 from logstore.broker.loop import survive_broken_pipes
+from logstore.broker.metadata.entrance import OPEN, Entrance, read_entrance
 from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
@@ -27,7 +29,7 @@ from logstore.replication.metastore.errors import MetadataStoreFailed
 _log = logging.getLogger("logstore.broker.metadata")
 
 
-async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
+async def serve(directory: str, listen: Address, *, disk: Disk, entrance: Entrance = OPEN) -> int:
     """Serve until a signal arrives (returns 0) or the disk fails (returns 1).
 
     Raises `EngineError` and `OSError` if it cannot start.
@@ -35,7 +37,7 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
     clock = SteadyClock()
     with EmbeddedStore(directory, disk=disk, sessions_from_ms=clock()) as store:
         secret = session_secret(directory, disk=disk, random=random.Random())
-        server = MetadataServer(store, clock=clock, secret=secret)
+        server = MetadataServer(store, clock=clock, secret=secret, entrance=entrance)
         address = await server.listen(listen)
         told_to_stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -51,16 +53,29 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
     return 0
 
 
-def run(directory: str, listen: Address, *, log_file: str | None = None) -> int:
-    """Serve, and return the exit code; an error at the start is one line on stderr."""
+def run(
+    directory: str,
+    listen: Address,
+    *,
+    log_file: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    insecure: bool = False,
+) -> int:
+    """Serve, and return the exit code; an error at the start is one line on stderr.
+
+    `settings` are those of `read_entrance`. `insecure` lets everyone on the network have full access.
+    """
     survive_broken_pipes()
     descriptor_limit(raise_it=True)
     try:
         log_as_json(log_file)
-        return asyncio.run(serve(directory, listen, disk=OsDisk()))
+        entrance = read_entrance(settings or {})
+        if not insecure:
+            entrance.refuse_open(listen)
+        return asyncio.run(serve(directory, listen, disk=OsDisk(), entrance=entrance))
     except MetadataStoreFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except (EngineError, OSError) as error:
+    except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -28,12 +28,14 @@ from hmac import compare_digest
 from random import Random
 from typing import Final, NamedTuple, cast
 
-from logstore.broker.acceptor import Acceptor, Seldom
+from logstore.broker.acceptor import Acceptor, Seldom, SeldomEach
 from logstore.broker.errors import MalformedMessage
 from logstore.broker.limits import Address
 from logstore.broker.metadata import jute
+from logstore.broker.metadata.entrance import OPEN, Entrance
+from logstore.broker.security.tls_stream import TlsStream
 from logstore.disk.descriptors import descriptor_limit
-from logstore.disk.files import Disk, publish, read_small_file
+from logstore.disk.files import Buffer, Disk, publish, read_small_file
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -52,6 +54,7 @@ REQUESTS_A_TURN: Final = 64
 BYTES_A_TURN: Final = 256 << 10
 """Bytes of one connection's requests, with their answers, that are served in one turn."""
 _PATIENCE_S = 10.0
+_READ_BYTES = 1 << 16
 _LATE_MS = 500
 _NAME_BYTES = 30
 
@@ -82,24 +85,31 @@ class _Pending(NamedTuple):
 class MetadataServer:
     """Serves one store. All methods belong to the event loop's thread."""
 
-    def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int], secret: bytes) -> None:
+    def __init__(
+        self, store: EmbeddedStore, *, clock: Callable[[], int], secret: bytes, entrance: Entrance = OPEN
+    ) -> None:
         """`store` is closed by the caller; `secret` comes from `session_secret`."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception when the store fails."""
         self._store, self._clock, self._secret = store, clock, secret
         self._loop = asyncio.get_running_loop()
+        self._entrance = entrance
         self._connections: set[_Connection] = set()
+        self._handshakes: set[TlsStream] = set()
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        """What a socket is read into; a connection takes its bytes out at once."""
         self._by_session: dict[int, _Connection] = {}
         self._waiting: dict[_Connection, None] = {}
         """Connections with requests, in the order in which they are served."""
         self._is_due = False
         self._seldom = Seldom()
+        self._refusals = SeldomEach()
         self._acceptor: Acceptor | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address with the actual port. Raises `OSError`."""
-        self._acceptor = Acceptor(lambda: _Connection(self), descriptor_limit())
+        self._acceptor = Acceptor(self._accepted, descriptor_limit())
         return await self._acceptor.listen(address)
 
     def close(self) -> None:
@@ -111,19 +121,46 @@ class MetadataServer:
         for connection in list(self._connections):
             connection.hang_up()
 
+        for stream in list(self._handshakes):
+            stream.abort()
+
     # --- connections --------------------------------------------------------------------------
 
-    def connected(self, connection: _Connection) -> None:
+    def _accepted(self) -> asyncio.BaseProtocol:
+        if self._entrance.tls is None:
+            return _Connection(self)
+        return TlsStream(_Connection(self), self._entrance.tls.context(self._loop.time()), watcher=self)
+
+    def began(self, stream: TlsStream) -> None:
+        """Note a connection that begins its TLS handshake, or refuse it."""
+        self._handshakes.add(stream)
+        if len(self._connections) + len(self._handshakes) > MOST_CONNECTIONS:
+            self.refuse(stream, f"more than {MOST_CONNECTIONS} connections")
+
+    def ended(self, stream: TlsStream, reason: str) -> None:
+        """The handshake is over: the connection comes next, unless `reason` says why it failed."""
+        self._handshakes.discard(stream)
+        if reason:
+            self._report(stream, reason)
+
+    def connected(self, connection: _Connection, transport: asyncio.Transport) -> None:
         """Note a new connection, or refuse it."""
         if len(self._connections) >= MOST_CONNECTIONS:
-            self._refuse(connection, f"more than {MOST_CONNECTIONS} connections")
-            return
-        self._connections.add(connection)
+            self.refuse(transport, f"more than {MOST_CONNECTIONS} connections")
+        elif reason := self._entrance.refusal(transport):
+            self.refuse(transport, reason)
+        else:
+            self._connections.add(connection)
 
-    def _refuse(self, connection: _Connection, why: str) -> None:
-        if count := self._seldom(self._loop.time()):
-            _log.warning("refusing a connection: %s (%d refused since the last message)", why, count)
-        connection.hang_up()
+    def refuse(self, transport: asyncio.Transport, why: str) -> None:
+        """Close a connection at once, and log why."""
+        self._report(transport, why)
+        transport.abort()
+
+    def _report(self, transport: asyncio.Transport, why: str) -> None:
+        if count := self._refusals(why, self._loop.time()):
+            peer = (transport.get_extra_info("peername") or ("",))[0]
+            _log.warning("refusing %s: %s (%d refused since the last message)", peer, why, count)
 
     def disconnected(self, connection: _Connection) -> None:
         """Remove a closed connection; its session continues."""
@@ -146,7 +183,7 @@ class MetadataServer:
         timeout_ms = min(max(hello.timeout_ms, _SHORTEST_TIMEOUT_MS), _LONGEST_TIMEOUT_MS)
         if hello.session_id == 0:
             if len(self._store.tree.sessions) >= MOST_SESSIONS:
-                self._refuse(connection, f"more than {MOST_SESSIONS} sessions")
+                connection.refuse(f"more than {MOST_SESSIONS} sessions")
                 return
             session_id = self._store.open_session(timeout_ms, now_ms)
         else:
@@ -327,7 +364,7 @@ def _growth(operation: Operation | None) -> int:
     return 0
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """Splits a stream into frames. `session_id` is 0 until a session is open.
 
     Requests wait here, a few of them; the rest waits in the socket. While the client does not take its
@@ -346,14 +383,21 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._impatience = asyncio.get_running_loop().call_later(_PATIENCE_S, self.hang_up)
-        self._server.connected(self)
+        self._server.connected(self, self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._impatience is not None:
             self._impatience.cancel()
         self._server.disconnected(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.receive(self._server.buffer[:nbytes])
+
+    def receive(self, data: Buffer) -> None:
+        """Take in what has arrived."""
         self._received += data
         if not self._is_greeted and self._received[:4] == _ALIVE:
             self.write(b"imok")
@@ -441,6 +485,11 @@ class _Connection(asyncio.Protocol):
         """Close after all written data is sent."""
         if self._transport is not None:
             self._transport.close()
+
+    def refuse(self, why: str) -> None:
+        """Close at once, and log why."""
+        if self._transport is not None:
+            self._server.refuse(self._transport, why)
 
     def hang_up(self) -> None:
         """Close at once."""

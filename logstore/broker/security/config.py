@@ -73,8 +73,6 @@ NOT_BUILT: Final = {
     "ssl.provider": "TLS is OpenSSL's and has no providers",
     "ssl.secure.random.implementation": "TLS is OpenSSL's, with its own random numbers",
     "ssl.trustmanager.algorithm": "TLS is OpenSSL's and has no trust managers",
-    "zookeeper.set.acl": "ACLs of ZooKeeper's nodes are not supported",
-    "zookeeper.ssl.": "TLS to ZooKeeper is not supported",
 }
 """Settings of Kafka, by the start of their names, for what is not built here: refused with this reason."""
 _HANDLER: Final = "sasl.server.callback.handler.class"
@@ -313,10 +311,18 @@ def _authorizer(own: Mapping[str, str]) -> Rules | None:
         raise InvalidConfig(
             f"authorizer.class.name is {config.authorizer_class_name}; supported are {', '.join(AUTHORIZERS)}"
         )
-    supers = [each.strip() for each in config.super_users.split(";") if each.strip()]
+    return Rules(
+        super_users=[*super_users(config.super_users), IN_PROCESS],
+        allow_if_none=config.allow_everyone_if_no_acl_found,
+    )
+
+
+def super_users(text: str) -> list[str]:
+    """Return the principals of `super.users`. Raises `InvalidConfig`."""
+    supers = [each.strip() for each in text.split(";") if each.strip()]
     if wrong := [each for each in supers if ":" not in each]:
         raise InvalidConfig(f"super.users has {wrong[0]!r}; expected User:name, separated by semicolons")
-    return Rules(super_users=[*supers, IN_PROCESS], allow_if_none=config.allow_everyone_if_no_acl_found)
+    return supers
 
 
 def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_brokers: bool) -> Listener:

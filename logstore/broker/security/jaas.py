@@ -21,6 +21,7 @@ _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
+    "DIGEST-MD5": "DigestLoginModule",
 }
 _MODULES_OF_SCRAM: Final = _MODULES["SCRAM-SHA-256"]
 

@@ -12,7 +12,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -266,28 +266,30 @@ def _as_file(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 class Renewed:
-    """A listener's context, made anew when the files of its certificates change.
+    """The context of a listener, or of a client, made anew when the files of its certificates change.
 
     New connections get the newest context that was valid; open ones keep theirs. Certificates of authorities
     cannot be removed from a context, so a changed file means a new one.
     """
 
-    def __init__(self, config: TlsConfig) -> None:
+    def __init__(
+        self, config: TlsConfig, make: Callable[[TlsConfig, datetime], ssl.SSLContext] = server_context
+    ) -> None:
         """Raises as `server_context`."""
-        self._config = config
+        self._config, self._make = config, make
         self._seen = self._stamps()
-        self._context = server_context(config, now())
+        self._context = make(config, now())
         self._look_at_s = 0.0
 
     def context(self, now_s: float) -> ssl.SSLContext:
-        """Return the present context. `now_s` is the loop's time: files are looked at once a second."""
+        """Return the present context. `now_s` is a steady clock's: files are looked at once a second."""
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + 1
             stamps = self._stamps()
             if stamps != self._seen:
                 self._seen = stamps
                 try:
-                    self._context = server_context(self._config, now())
+                    self._context = self._make(self._config, now())
                     _log.info("certificates were read again: %s", self._config.ssl_keystore_location)
                 except (InvalidConfig, ssl.SSLError) as error:
                     _log.error("changed certificates are not used, the former ones stay: %s", error)

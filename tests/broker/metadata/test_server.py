@@ -182,7 +182,7 @@ def test_what_a_replaced_connection_asked_before_is_not_carried_out() -> None:
             await asyncio.sleep(0)
         (following,) = server._connections - {former}
         # Both within one turn of the loop: the request waits for its end.
-        former.data_received(framed(5, Create2("/late", b"", OPEN_ACL_UNSAFE, 0)))
+        former.receive(framed(5, Create2("/late", b"", OPEN_ACL_UNSAFE, 0)))
         server.greet(following, jute.Hello(TIMEOUT_MS, session_id, password))
         assert await peer.is_cut_off()
         assert not server._waiting, "it had its turn"

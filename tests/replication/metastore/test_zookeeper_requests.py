@@ -47,7 +47,7 @@ from logstore.replication.metastore.zookeeper_requests import (
     ],
 )
 def test_an_address(url: str, hosts: str, chroot: str) -> None:
-    assert Address.parse(url) == (hosts, chroot)
+    assert Address.parse(url) == Address(hosts, chroot)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from logstore.replication.metastore.operations import (
     WatchKind,
 )
 from logstore.replication.metastore.zookeeper import ZooKeeperStore
+from logstore.replication.metastore.zookeeper_access import OPEN
 
 
 class Sent(NamedTuple):
@@ -44,6 +46,8 @@ class Sent(NamedTuple):
 
 class ScriptedClient:
     """A stand-in for kazoo's client: it keeps its requests, and the test answers them."""
+
+    client_state = "CONNECTED"
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -360,3 +364,29 @@ def test_a_thread_of_kazoo_that_dies_ends_its_session_and_is_reported(
     assert rig.client.is_stopped
     (record,) = (each for each in caplog.records if each.levelname == "CRITICAL")
     assert "a thread of the ZooKeeper client failed" in record.getMessage()
+
+
+# --- TLS --------------------------------------------------------------------------------------
+
+
+class Decrypted:
+    """A connection with nothing more to read from its socket, and an answer that is decrypted already."""
+
+    def __init__(self, silent: socket.socket, waiting: int) -> None:
+        self.fileno, self._waiting = silent.fileno, waiting
+
+    def pending(self) -> int:
+        return self._waiting
+
+
+def test_answers_that_share_a_tls_record_are_all_read() -> None:
+    """kazoo waits for the socket, which has nothing to read for the second answer of a record."""
+    handler = zookeeper_session._InOrder(1.0, lambda: None, OPEN)
+    silent, other = socket.socketpair()
+    woken, waker = socket.socketpair()
+    with silent, other, woken, waker:
+        decrypted = Decrypted(silent, 5)
+        assert handler.select([decrypted, woken], [], [], 60)[0] == [decrypted]
+        waker.send(b"x")
+        assert handler.select([decrypted, woken], [], [], 60)[0] == [decrypted, woken]
+        assert handler.select([Decrypted(silent, 0), woken], [], [], 60)[0] == [woken]
