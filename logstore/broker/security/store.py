@@ -107,7 +107,9 @@ def access_of(security: StoreSecurity) -> Access:
     if security == StoreSecurity():
         return OPEN
     if security.login is not None and importlib.util.find_spec("puresasl") is None:
-        raise ModuleNotFoundError(f"{_JAAS} needs a library that is not installed: pip install 'pylogstore[zookeeper-sasl]'")
+        raise ModuleNotFoundError(
+            f"{_JAAS} needs a library that is not installed: pip install 'pylogstore[zookeeper-sasl]'"
+        )
     login = security.login
     return Access(
         _connect(Renewed(security.tls, client_context)) if security.tls is not None else None,
