@@ -151,7 +151,8 @@ def test_a_secured_cluster_gives_its_clients_what_they_need(home: Path) -> None:
 
 def test_a_cluster_is_not_secured_later(home: Path) -> None:
     home.mkdir()
-    plain = {"metadata": "", "store": None, "nodes": [{"name": "node-1", "port": 1}], "settings": {}}
+    plain: dict[str, object] = {"metadata": "", "store": None, "nodes": [], "settings": {}}
+    plain["nodes"] = [{"name": "node-1", "port": 1}]
     (home / "cluster.json").write_text(json.dumps(plain))
     code, _, errors = logstore("cluster", "start", "--nodes", 1, home, "--secured")
     assert code == 1
