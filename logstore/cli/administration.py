@@ -1,6 +1,6 @@
 """Verbs over brokers, ours or Apache Kafka's: live brokers, settings, offsets, sizes.
 
-brokers list, brokers log-dirs      configs describe, configs alter      offsets      delete-records
+brokers list, log-dirs, drain      configs describe, alter      offsets      delete-records
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from typing import Annotated, Final
 
 import typer
 
+from logstore.cli.drain import drain
 from logstore.cli.operating import CommandConfig, Json, named_values
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 brokers = typer.Typer(help="The brokers of a cluster.", no_args_is_help=True)
 configs = typer.Typer(help="The settings of topics and brokers.", no_args_is_help=True)
+
+brokers.command("drain")(drain)
 
 Topics = Annotated[
     list[str],

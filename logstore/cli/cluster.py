@@ -1,7 +1,11 @@
-"""`logstore cluster …`: start, inspect and stop a cluster on this host, for trying out."""
+"""`logstore cluster …`: a cluster on this host, for trying out: as a whole, and one node at a time.
+
+NODE is a broker's id (2), its name (node-2), or `metadata`, the store.
+"""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +22,21 @@ app = typer.Typer(help="A cluster on this host, for trying out.", no_args_is_hel
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
 Patience = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")]
+_WHICH = "A broker's id, like 2, or metadata for the store."
+SomeNodes = Annotated[
+    list[str] | None, typer.Argument(metavar="[NODE]...", help=f"{_WHICH} Without one: all.")
+]
+Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help=_WHICH)]
 
 
 @app.command("start")
 def start_cluster(
     directory: Directory,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of brokers.")] = 3,
+    only: SomeNodes = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, max=64, help="Number of brokers of a new cluster.  [default: 3]"),
+    ] = None,
     settings: Settings = None,
     metadata: Annotated[
         str,
@@ -42,12 +55,22 @@ def start_cluster(
     """Start brokers and their metadata store on free loopback ports; return when all are ready.
 
     One more process restarts those that die, until `logstore cluster stop`; DIR/supervisor.log says so. A
-    cluster that is started again in the same directory keeps its ports and its data.
+    cluster that is started again in the same directory keeps its ports and its data. Of one that runs in
+    part, the rest is started and paused processes go on, and the command says which.
     """
-    from logstore.cli.local_cluster import start
+    from logstore.cli.local_cluster import existing, launch, named, remarks, start
     from logstore.cli.secured_cluster import CLIENT_FILE
 
+    if only:
+        if nodes is not None or settings or metadata or is_secured:
+            raise typer.BadParameter("--nodes, --set, --metadata and --secured are of the whole cluster")
+        cluster = existing(directory)
+        names = [named(cluster, word) for word in only]
+        launch(directory, names, patience_s=timeout)
+        return _show(directory, names, as_json=as_json)
     given = named_values("--set", settings, may_repeat=True)
+    for line in remarks(directory):
+        print_error(line)
     cluster = start(
         directory,
         nodes,
@@ -68,34 +91,114 @@ def start_cluster(
     return 0
 
 
+@app.command("add")
+def add_node(directory: Directory, timeout: Patience = 60.0, as_json: Json = False) -> int:
+    """Start one more broker, with the next id; `reassign` moves replicas of present topics to it."""
+    from logstore.cli.local_cluster import add
+
+    return _show(directory, [add(directory, patience_s=timeout).name], as_json=as_json)
+
+
 @app.command("status")
 def show_cluster(directory: Directory, as_json: Json = False) -> int:
-    """Show which processes are running; exit 1 if any is not."""
-    from logstore.cli.local_cluster import existing, is_running
+    """Show what each process does, and what is wrong with partitions; exit 1 if anything is.
+
+    A process is running, paused (SIGSTOP), stopped by a command, or has died.
+    """
+    from logstore.cli.local_cluster import State, existing, is_running, state_of
+    from logstore.cli.partition_counts import counted
+    from logstore.cli.secured_cluster import CLIENT_FILE
 
     cluster = existing(directory)
-    running = {each.name: is_running(directory, each) for each in cluster.processes}
+    states = {each.name: state_of(directory, each) for each in cluster.processes}
+    awake = [node for node in cluster.nodes if states[node.name] is State.RUNNING]
+    addresses = [f"127.0.0.1:{node.port}" for node in awake]
+    partitions = counted(addresses, directory / CLIENT_FILE if cluster.is_secured else None)
     if as_json:
-        print_json({**_facts(cluster), "running": running})
+        running = {each.name: is_running(directory, each) for each in cluster.processes}
+        facts = {"running": running, "states": states, "partitions": partitions.facts()}
+        print_json({**_facts(cluster), **facts})
     else:
         for each in cluster.processes:
-            state = f"running, process {each.pid}" if running[each.name] else "not running"
+            process = f", process {each.pid}" if states[each.name] in (State.RUNNING, State.PAUSED) else ""
             address = f"127.0.0.1:{each.port}" if each.port else ""
-            print(f"{each.name:10} {address:15} {state}")
-    return 0 if all(running.values()) else 1
+            print(f"{each.name:10} {address:15} {states[each.name]}{process}")
+        more = (
+            ""
+            if partitions.are_sound or not awake
+            else (f"; see logstore health --bootstrap 127.0.0.1:{awake[0].port}")
+        )
+        print(f"partitions {partitions}{more}")
+    are_up = all(state is State.RUNNING for state in states.values())
+    return 0 if are_up and partitions.are_sound else 1
 
 
 @app.command("stop")
-def stop_cluster(directory: Directory, timeout: Patience = 60.0, as_json: Json = False) -> int:
-    """Stop every broker in order, then the store; data is kept. Exit 1 if a process had to be killed."""
-    from logstore.cli.local_cluster import stop
+def stop_cluster(
+    directory: Directory, only: SomeNodes = None, timeout: Patience = 60.0, as_json: Json = False
+) -> int:
+    """Stop every broker in order, then the store; data is kept. Exit 1 if a process had to be killed.
 
-    killed = stop(directory, patience_s=timeout)
-    if as_json:
-        print_json({"stopped": True, "killed": killed})
+    With NODE, stop only these: they stay down until `cluster start DIR NODE`.
+    """
+    from logstore.cli.local_cluster import end, existing, named, stop
+
+    if only:
+        names = [named(existing(directory), word) for word in only]
+        killed = end(directory, names, patience_s=timeout)
+        _show(directory, names, as_json=as_json)
+    else:
+        killed = stop(directory, patience_s=timeout)
+        if as_json:
+            print_json({"stopped": True, "killed": killed})
     for name in killed:
         print_error(f"{name} did not end in {timeout:g} s and was killed")
     return 1 if killed else 0
+
+
+@app.command("kill")
+def kill_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int:
+    """End processes as a crash does (SIGKILL). They stay down until `cluster start DIR NODE`."""
+    from logstore.cli.local_cluster import end, existing, named
+
+    names = [named(existing(directory), word) for word in nodes]
+    end(directory, names, patience_s=0)
+    return _show(directory, names, as_json=as_json)
+
+
+@app.command("pause")
+def pause_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int:
+    """Stop processes in the middle of their work (SIGSTOP): they exist, and answer nobody."""
+    return _signalled(directory, nodes, signal.SIGSTOP, as_json=as_json)
+
+
+@app.command("resume")
+def resume_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int:
+    """Let paused processes go on (SIGCONT)."""
+    return _signalled(directory, nodes, signal.SIGCONT, as_json=as_json)
+
+
+@app.command("logs")
+def show_log(
+    directory: Directory,
+    node: Annotated[str, typer.Argument(metavar="NODE", help=f"{_WHICH} supervisor: what was restarted.")],
+    lines: Annotated[int, typer.Option("--lines", min=1, help="How many of the last lines.")] = 20,
+    as_json: Json = False,
+) -> int:
+    """Show the last lines of a node's log, and its output if it could not start."""
+    from logstore.cli.local_cluster import SUPERVISOR, existing, named
+    from logstore.cli.node_logs import last_lines
+
+    cluster = existing(directory)
+    name = SUPERVISOR if node == SUPERVISOR else named(cluster, node)
+    for line in last_lines(directory, name, lines):
+        if as_json:
+            print_json(line)
+        else:
+            print(*(line[key] for key in ("time", "level", "message") if key in line), sep="  ")
+            if "exception" in line:
+                print(line["exception"])
+    return 0
 
 
 @app.command("supervise", hidden=True)
@@ -106,6 +209,31 @@ def supervise_cluster(directory: Directory, log_file: LogFile = None) -> int:
 
     log_as_json(log_file)
     return supervise(directory)
+
+
+def _signalled(directory: Path, words: list[str], number: signal.Signals, *, as_json: bool) -> int:
+    """Send a signal to nodes; exit code 1 if one of them does not run."""
+    from logstore.cli.local_cluster import existing, is_running, named, send_signal
+
+    cluster = existing(directory)
+    names = [named(cluster, word) for word in words]
+    down = [each.name for each in cluster.members if each.name in names and not is_running(directory, each)]
+    for name in names:
+        send_signal(directory, name, number)
+    _show(directory, names, as_json=as_json)
+    return 1 if down else 0
+
+
+def _show(directory: Path, names: list[str], *, as_json: bool) -> int:
+    from logstore.cli.local_cluster import existing, state_of
+
+    for each in [each for each in existing(directory).members if each.name in names]:
+        state, address = state_of(directory, each), f"127.0.0.1:{each.port}"
+        if as_json:
+            print_json({"node": each.name, "state": state, "address": address, "pid": each.pid})
+        else:
+            print(f"{each.name}  {address}  {state}")
+    return 0
 
 
 def _facts(cluster: LocalCluster) -> dict[str, object]:

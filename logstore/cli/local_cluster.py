@@ -1,6 +1,7 @@
 """Run brokers and their metadata store as processes of this host, for `logstore cluster`.
 
     DIR/cluster.json             ports and process ids of the store and of each broker
+    DIR/cluster.lock             held while cluster.json is changed: a supervisor may do so at any time
     DIR/metadata/                the store's journal and snapshot
     DIR/node-<n>/                a broker's log dir
     DIR/node-<n>.log             a broker's log, rotated
@@ -14,23 +15,30 @@ The processes outlive the command. Ports are chosen at the first start and kept.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from logstore.cli import secured_cluster
 from logstore.disk.errors import EngineError, ErrorCode
 
 FILE = "cluster.json"
+_LOCK = "cluster.lock"
 _STORE = "metadata"
 SUPERVISOR = "supervisor"
 _POLL_S = 0.02
+_DEATH_S = 10.0
+"""The longest wait for the end of a process that was killed."""
 
 
 class ClusterFailed(EngineError):
@@ -39,11 +47,21 @@ class ClusterFailed(EngineError):
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
+class State(StrEnum):
+    """What a member's process does. A paused one (SIGSTOP) exists, and answers nobody."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    DIED = "died"
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A process: the store or a broker. `pid` 0: it is not running.
 
     `brokers_port` is the port on which the brokers of a secured cluster talk to each other, 0 without.
+    `stays_down`: it was stopped or killed by a command, so the supervisor does not start it.
     """
 
     name: str
@@ -51,6 +69,7 @@ class Member:
     http_port: int = 0
     pid: int = 0
     brokers_port: int = 0
+    stays_down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +121,15 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterFailed(f"{directory / FILE} is invalid ({error}); remove it") from error
+        raise ClusterFailed(
+            f"{directory / FILE} is invalid ({error}). End its processes, remove it, and start the cluster "
+            "again: the directories keep their data, and ports are chosen anew"
+        ) from error
 
 
 def start(
     directory: Path,
-    count: int,
+    count: int | None,
     settings: Mapping[str, str],
     *,
     patience_s: float,
@@ -115,39 +137,59 @@ def start(
     is_supervised: bool = False,
     is_secured: bool = False,
 ) -> LocalCluster:
-    """Start a cluster with the store at `metadata`, or with its own, and wait until it is ready.
+    """Start what does not run of a cluster, and wait until it is ready.
 
-    With `is_supervised` one more process restarts members that die, until `stop`. With `is_secured` all
-    connections to brokers use TLS, and clients log in by the file `client.properties` in `directory`. Raises
-    `ClusterFailed`; then no process is left running.
+    `count` None: as many brokers as there are, or 3. A cluster that is not there yet gets the store at
+    `metadata`, or one of its own. With `is_supervised` one more process restarts members that die, until
+    `stop`. With `is_secured` all connections to brokers use TLS, and clients log in by the file
+    `client.properties` in `directory`. Raises `ClusterFailed`; then no process is left running that did not
+    run before.
     """
     cluster = read_cluster_file(directory)
-    if cluster is not None and any(is_running(directory, each) for each in cluster.processes):
+    states = {} if cluster is None else {each.name: state_of(directory, each) for each in cluster.processes}
+    if cluster is not None and all(state is State.RUNNING for state in states.values()):
         raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
-    if cluster is not None and len(cluster.nodes) != count:
+    cluster = cluster or _planned(_count_in(directory, count), metadata, is_secured)
+    _check_store(directory, cluster)
+    if count not in (None, len(cluster.nodes)):
+        there = len(cluster.nodes)
         raise ClusterFailed(
-            f"{directory} has a cluster of {len(cluster.nodes)} brokers; use --nodes {len(cluster.nodes)}"
+            f"{directory} has a cluster of {there} brokers; use --nodes {there}, or logstore cluster add"
         )
-    if cluster is not None and is_secured and not cluster.is_secured:
+    if is_secured and not cluster.is_secured:
         raise ClusterFailed(f"{directory} has a cluster without security; use another directory")
+    was_running = [name for name, state in states.items() if state in (State.RUNNING, State.PAUSED)]
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = cluster or _planned(count, metadata, is_secured)
     if cluster.is_secured:
         secured_cluster.make_files(directory)
     _write(directory, replace(cluster, settings={**cluster.settings, **settings}))
     try:
+        for name in was_running:
+            send_signal(directory, name, signal.SIGCONT)
         if cluster.store is not None:
             launch(directory, [cluster.store.name], patience_s=patience_s)
         if cluster.is_secured:
             secured_cluster.add_admin(directory, cluster.metadata)
         cluster = launch(directory, [node.name for node in cluster.nodes], patience_s=patience_s)
-        supervisor = _supervise(directory) if is_supervised else None
-        cluster = replace(cluster, supervisor=supervisor)
-        _write(directory, cluster)
-        return cluster
+        return _supervised(directory, is_supervised=is_supervised)
     except BaseException:
-        stop(directory, patience_s=0)
+        if not was_running:
+            stop(directory, patience_s=0)
         raise
+
+
+def add(directory: Path, *, patience_s: float) -> Member:
+    """Start one more broker, with the next id and free ports, and return it. Raises `ClusterFailed`."""
+    with _locked(directory):
+        cluster = existing(directory)
+        port, http_port, brokers_port = _free_ports(3)
+        number = max(int(node.name.rpartition("-")[2]) for node in cluster.nodes) + 1
+        member = Member(f"node-{number}", port, http_port, stays_down=True)
+        if cluster.is_secured:
+            member = replace(member, brokers_port=brokers_port)
+        _write(directory, replace(cluster, nodes=(*cluster.nodes, member)))
+    launch(directory, [member.name], patience_s=patience_s)
+    return member
 
 
 def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> LocalCluster:
@@ -157,20 +199,41 @@ def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> Local
     return cluster
 
 
-def relaunch(directory: Path, names: Sequence[str]) -> LocalCluster:
-    """Start these members of a cluster. Raises `ClusterFailed` if there is no cluster, and `OSError`."""
-    cluster = existing(directory)
-    for member in [each for each in cluster.members if each.name in names]:
-        cluster = cluster.with_member(_launched(directory, cluster, member))
-        _write(directory, cluster)
+def relaunch(directory: Path, names: Sequence[str], *, is_asked: bool = True) -> LocalCluster:
+    """Start these members of a cluster that do not run; unless `is_asked`, not those that shall stay down.
+
+    Raises `ClusterFailed` if there is no cluster, and `OSError`.
+    """
+    with _locked(directory):
+        cluster = existing(directory)
+        for member in [each for each in cluster.members if each.name in names]:
+            if is_running(directory, member) or (member.stays_down and not is_asked):
+                continue
+            cluster = cluster.with_member(_launched(directory, cluster, member))
+            _write(directory, cluster)
     return cluster
 
 
 def send_signal(directory: Path, name: str, number: signal.Signals) -> None:
-    """Send a signal to a member of the cluster, if it is running."""
-    for member in existing(directory).members:
-        if member.name == name:
-            _signal(directory, member, number)
+    """Send a signal to a member of the cluster, if it is running; wait until SIGKILL or SIGSTOP has acted."""
+    (member,) = [each for each in existing(directory).members if each.name == name]
+    _signal(directory, member, number)
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        _until(lambda: state_of(directory, member) is not State.RUNNING, _DEATH_S)
+
+
+def end(directory: Path, names: Sequence[str], *, patience_s: float) -> list[str]:
+    """End these members; they stay down until they are started. Return those that had to be killed.
+
+    With `patience_s` 0 they are killed at once.
+    """
+    with _locked(directory):
+        cluster = existing(directory)
+        members = [each for each in cluster.members if each.name in names]
+        for member in members:
+            cluster = cluster.with_member(replace(member, stays_down=True))
+        _write(directory, cluster)
+    return _end(directory, members, patience_s)
 
 
 def stop(directory: Path, *, patience_s: float) -> list[str]:
@@ -199,10 +262,25 @@ def existing(directory: Path) -> LocalCluster:
     return cluster
 
 
+def named(cluster: LocalCluster, word: str) -> str:
+    """Return the name of a member: `node-2`, its id 2, or `metadata`. Raises `ClusterFailed`."""
+    names = [each.name for each in cluster.members]
+    name = f"node-{word}" if word.isdecimal() else word
+    if name not in names:
+        raise ClusterFailed(f"no {word} in this cluster; it has {', '.join(names)}")
+    return name
+
+
 def is_running(directory: Path, member: Member) -> bool:
-    """Whether the process exists, and is still the one that was started."""
+    """Whether the process exists, paused or not, and is still the one that was started."""
+    return state_of(directory, member) in (State.RUNNING, State.PAUSED)
+
+
+def state_of(directory: Path, member: Member) -> State:
+    """Return what the process of a member does."""
+    gone = State.STOPPED if member.pid <= 0 or member.stays_down else State.DIED
     if member.pid <= 0:
-        return False
+        return gone
     try:
         os.waitpid(member.pid, os.WNOHANG)  # an ended child keeps its pid until then
     except ChildProcessError:
@@ -210,14 +288,16 @@ def is_running(directory: Path, member: Member) -> bool:
     try:
         os.kill(member.pid, 0)
     except (ProcessLookupError, PermissionError):
-        return False
+        return gone
     try:  # the pid may have been reused by another process
         command = Path(f"/proc/{member.pid}/cmdline").read_bytes()
-        state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        letter = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True  # without /proc, the pid must do
+        return State.RUNNING  # without /proc, the pid must do
     # A process that is just starting has no command line yet.
-    return state != "Z" and (not command or str(_home(directory, member)).encode() in command)
+    if letter in "ZX" or (command and str(_home(directory, member)).encode() not in command):
+        return gone
+    return State.PAUSED if letter == "T" else State.RUNNING
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -232,6 +312,52 @@ def _planned(count: int, metadata: str, is_secured: bool) -> LocalCluster:
     if metadata:
         return LocalCluster(metadata, None, nodes)
     return LocalCluster(f"zookeeper://127.0.0.1:{ports[0]}", Member(_STORE, ports[0]), nodes)
+
+
+def _count_in(directory: Path, count: int | None) -> int:
+    """Return how many brokers a cluster gets. Raises `ClusterFailed` if there are directories of more."""
+    there = [int(each.name.rpartition("-")[2]) for each in directory.glob("node-[0-9]*") if each.is_dir()]
+    wanted = max(there, default=3) if count is None else count
+    if there and max(there) > wanted:
+        raise ClusterFailed(
+            f"{directory} has no {FILE}, and directories of {max(there)} brokers; use --nodes {max(there)}"
+        )
+    return wanted
+
+
+def remarks(directory: Path) -> list[str]:
+    """Return what is wrong with a cluster that is to be started; nothing for one that is not there yet."""
+    cluster = read_cluster_file(directory)
+    if cluster is None:
+        return []
+    states = {each.name: state_of(directory, each) for each in cluster.members}
+    found = [f"{name} is paused, and goes on" for name, state in states.items() if state is State.PAUSED]
+    if any(state in (State.RUNNING, State.PAUSED) for state in states.values()):
+        down = [name for name, state in states.items() if state in (State.STOPPED, State.DIED)]
+        found += [f"{name} is not running, and is started" for name in down]
+    if used := _with_data(directory, cluster):
+        found += [
+            f"{node.name} has no directory: it starts empty, and copies its replicas from other brokers"
+            for node in cluster.nodes
+            if node not in used and not _home(directory, node).exists()
+        ]
+    return found
+
+
+def _with_data(directory: Path, cluster: LocalCluster) -> list[Member]:
+    return [node for node in cluster.nodes if (_home(directory, node) / "meta.properties").exists()]
+
+
+def _check_store(directory: Path, cluster: LocalCluster) -> None:
+    """Raise `ClusterFailed` if the store would forget all topics."""
+    if cluster.store is None or _home(directory, cluster.store).exists():
+        return
+    if _with_data(directory, cluster):
+        raise ClusterFailed(
+            f"{_home(directory, cluster.store)} is gone, and with it topics and the cluster's id. Brokers "
+            "refuse log dirs of another cluster. Put it back from a copy. Without one, start a new cluster "
+            f"in another directory; logstore cat reads what is in {directory}/node-*"
+        )
 
 
 def _free_ports(count: int) -> list[int]:
@@ -272,7 +398,19 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
             command += ["--listen", f"127.0.0.1:{member.port}"]
         for name, value in {**_defaults(len(cluster.nodes)), **secured, **cluster.settings}.items():
             command += ["--set", f"{name}={value}"]
-    return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home))
+    return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home), stays_down=False)
+
+
+def _supervised(directory: Path, *, is_supervised: bool) -> LocalCluster:
+    """Give a cluster a supervisor, or leave the one that it has."""
+    with _locked(directory):
+        cluster = existing(directory)
+        if cluster.supervisor is None or not is_running(directory, cluster.supervisor):
+            cluster = replace(cluster, supervisor=None)
+            _write(directory, cluster)  # a supervisor ends when it reads that there is another one
+            cluster = replace(cluster, supervisor=_supervise(directory) if is_supervised else None)
+            _write(directory, cluster)
+    return cluster
 
 
 def _supervise(directory: Path) -> Member:
@@ -330,14 +468,19 @@ def last_line(directory: Path, member: Member) -> str:
 
 
 def _end(directory: Path, members: Sequence[Member], patience_s: float) -> list[str]:
-    for member in members:
-        _signal(directory, member, signal.SIGTERM)
-    _until(lambda: not any(is_running(directory, member) for member in members), patience_s)
+    for number in (signal.SIGTERM, signal.SIGCONT) if patience_s > 0 else ():
+        for member in members:
+            _signal(directory, member, number)  # a paused one ends when it goes on
+    _until(partial(_have_ended, directory, members), patience_s)
     killed = [member.name for member in members if is_running(directory, member)]
     for member in members:
         _signal(directory, member, signal.SIGKILL)
-    _until(lambda: not any(is_running(directory, member) for member in members), 10.0)
+    _until(partial(_have_ended, directory, members), _DEATH_S)
     return killed
+
+
+def _have_ended(directory: Path, members: Sequence[Member]) -> bool:
+    return not any(is_running(directory, member) for member in members)
 
 
 def _signal(directory: Path, member: Member, number: signal.Signals) -> None:
@@ -355,6 +498,15 @@ def _until(holds: Callable[[], bool], patience_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of the cluster file. Not to be taken twice by one process."""
+    existing(directory)
+    with (directory / _LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _write(directory: Path, cluster: LocalCluster) -> None:

@@ -60,7 +60,7 @@ class Pauses:
 def look(directory: Path, pauses: Pauses, now_s: float) -> None:
     """Restart the members that have died and are due. Raises `ClusterFailed` if the cluster is gone."""
     for member in existing(directory).members:
-        if is_running(directory, member):
+        if member.stays_down or is_running(directory, member):
             continue
         if pauses.has_died(member.name, now_s):
             _log.error(
@@ -71,7 +71,7 @@ def look(directory: Path, pauses: Pauses, now_s: float) -> None:
                 last_line(directory, member),
             )
         if pauses.is_due(member.name, now_s):
-            relaunch(directory, [member.name])
+            relaunch(directory, [member.name], is_asked=False)
             pauses.was_started(member.name, now_s)
 
 

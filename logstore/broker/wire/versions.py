@@ -7,7 +7,8 @@ request in a version that is advertised and not served closes the connection.
 
 Not supported: transactions (24-28, 61, 65, 66), and APIs that no classic client needs (69 and up).
 ConsumerGroupHeartbeat (68) is advertised to be refused: librdkafka looks for another coordinator for ever
-where it is missing. Messages between brokers are not advertised.
+where it is missing. Messages between brokers are not advertised, but for ControlledShutdown: an operator's
+tool sends it, too (`logstore brokers drain`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TABLE = (
     Versions(4, "LeaderAndIsr", "", "7"),
     Versions(5, "StopReplica", "", "4"),
     Versions(6, "UpdateMetadata", "", "8"),
-    Versions(7, "ControlledShutdown", "", "3"),
+    Versions(7, "ControlledShutdown", "3", "3"),
     Versions(8, "OffsetCommit", "2-9", "2-9"),
     Versions(9, "OffsetFetch", "1-9", "1-9"),
     Versions(10, "FindCoordinator", "0-4", "0-4"),

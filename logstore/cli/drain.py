@@ -1,0 +1,88 @@
+"""`logstore brokers drain`: a broker hands its leaderships on and leaves every ISR, before it is stopped.
+
+The request is Kafka's ControlledShutdown, which a broker sends when it gets SIGTERM. Anyone who may act for
+the cluster can send it for a broker. It stops no process. The controller keeps the mark until the broker's
+registration ends: a drained broker serves again after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
+from logstore.cli.operator import Bootstrap, Metadata, asked_at
+from logstore.cli.terminal import print_error, print_json
+
+if TYPE_CHECKING:
+    from logstore.cli.brokers import Brokers
+
+
+def drain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.")],
+    bootstrap: Bootstrap = None,
+    metadata: Metadata = None,
+    wait: Wait = 0.0,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Let a broker hand its leaderships on and leave every ISR; exit 1 if it still leads partitions.
+
+    Stop its process then. A drained broker that keeps running serves nothing until it is restarted. With
+    --metadata the store says where the controller is. Apache Kafka with KRaft has no such request: stop the
+    broker with SIGTERM, which does the same.
+    """
+    if (metadata is None) == (bootstrap is None):
+        raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
+    left: list[str] = []
+    with asked_at(bootstrap or _controller_in(metadata or ""), command_config) as asked:
+
+        def is_drained() -> bool:
+            left[:] = _drained(asked, broker)
+            return not left
+
+        done = wait_until(wait, is_drained)
+    if as_json:
+        print_json({"broker": broker, "drained": done, "still_leads": left})
+    elif done:
+        print(f"broker {broker} leads no partition that another could lead; stop its process, or restart it")
+    else:
+        print_error(
+            f"broker {broker} still leads {', '.join(left)}: no other replica is in sync. "
+            f"See logstore why {left[0]}, or wait longer with --wait"
+        )
+    return 0 if done else 1
+
+
+def _drained(asked: Brokers, broker: int) -> list[str]:
+    """Send the request once; return the partitions that the broker still leads."""
+    from logstore.broker.errors import RequestRefused
+    from logstore.broker.wire.interbroker import ControlledShutdownRequest
+    from logstore.cli.brokers import check
+    from logstore.disk.errors import ErrorCode
+
+    try:
+        answer = asked.controller(ControlledShutdownRequest(broker_id=broker))
+    except RequestRefused as error:
+        if error.error is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        raise RequestRefused(
+            error.error,
+            "these brokers hand on their leaderships only when they shut down (Apache Kafka with KRaft). "
+            f"Stop broker {broker} with SIGTERM. {error}",
+        ) from error
+    check(answer.error_code, f"broker {broker}")
+    return [f"{each.topic_name}-{each.partition_index}" for each in answer.remaining_partitions]
+
+
+def _controller_in(metadata: str) -> str:
+    """Return the address of the controller by the store. Raises `MetadataUnavailable` if there is none."""
+    from logstore.cli.cluster_state import MetadataUnavailable, read_cluster, session
+
+    with session(metadata) as opened:
+        cluster = read_cluster(opened, ())
+    known = cluster.brokers.get(-1 if cluster.controller is None else cluster.controller)
+    if known is None:
+        raise MetadataUnavailable("the metadata store names no live controller; see logstore why cluster")
+    return f"{known.host}:{known.port}"

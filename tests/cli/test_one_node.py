@@ -1,0 +1,168 @@
+"""`logstore cluster` with one node at a time, and what `cluster start` does with a damaged cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logstore.broker.wire import types as t
+from logstore.cli.local_cluster import ClusterFailed, LocalCluster, Member, named, remarks, start, stop
+from logstore.cli.operating import wait_until
+from logstore.cli.partition_counts import Counts, counted, of_metadata
+from tests.cli.conftest import Outcome
+
+Command = Callable[..., Outcome]
+PATIENCE_S = 60.0
+SETTINGS = {"zookeeper.session.timeout.ms": "3000", "replica.lag.time.max.ms": "3000"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """Whatever a test leaves running is ended."""
+    directory = tmp_path / "cluster"
+    yield directory
+    if (directory / "cluster.json").exists():
+        stop(directory, patience_s=0)
+
+
+def states(command: Command, home: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads(command("cluster", "status", home, "--json").out)["states"]
+    return found
+
+
+@pytest.mark.interop
+def test_one_node_at_a_time(command: Command, home: Path) -> None:
+    """Three brokers: one is paused, one killed, one drained; `cluster start` makes all whole again."""
+    cluster = start(home, 3, SETTINGS, patience_s=PATIENCE_S)
+    over = ("--bootstrap", cluster.bootstrap)
+    made = command("topics", "create", "t", *over, "--replication-factor", 3, "--wait", 60)
+    assert made.code == 0, made.err
+    assert command("cluster", "status", home).code == 0
+    assert command("cluster", "pause", home, 2).out.endswith("  paused\n")
+    killed = command("cluster", "kill", home, "node-3", "--json")
+    assert json.loads(killed.out)["state"] == "stopped"
+    assert states(command, home) == {
+        "metadata": "running",
+        "node-1": "running",
+        "node-2": "paused",
+        "node-3": "stopped",
+    }
+    assert command("cluster", "status", home).code == 1
+    assert command("cluster", "resume", home, 3).code == 1, "it does not run"
+    mended = command("cluster", "start", home, "--no-supervise")
+    assert mended.code == 0, mended.err
+    assert "node-2 is paused, and goes on" in mended.err
+    assert "node-3 is not running, and is started" in mended.err
+    assert wait_until(PATIENCE_S, lambda: command("cluster", "status", home).code == 0)
+    added = command("cluster", "add", home, "--json")
+    assert json.loads(added.out)["node"] == "node-4"
+    drained = command("brokers", "drain", 1, "--metadata", cluster.metadata, "--wait", 60, "--json")
+    assert json.loads(drained.out) == {"broker": 1, "drained": True, "still_leads": []}
+    assert command("cluster", "status", home, "--json").code == 1, "its replica is out of sync"
+    assert command("cluster", "stop", home, 1).out.endswith("  stopped\n")
+    assert command("cluster", "start", home, 1).out.endswith("  running\n")
+    assert wait_until(PATIENCE_S, lambda: command("cluster", "status", home).code == 0)
+    lines = command("cluster", "logs", home, 1, "--lines", 5, "--json").out.splitlines()
+    assert all("message" in json.loads(line) for line in lines)
+    assert "stop it first" in command("cluster", "start", home).err
+
+
+def test_a_node_that_is_killed_and_paused(command: Command, home: Path) -> None:
+    """It stays down, is started alone, and a paused one ends in order."""
+    start(home, 1, {}, patience_s=PATIENCE_S)
+    assert command("cluster", "kill", home, 1).out.endswith("  stopped\n")
+    assert states(command, home) == {"metadata": "running", "node-1": "stopped"}
+    assert command("cluster", "start", home, 1).out.endswith("  running\n")
+    assert command("cluster", "pause", home, 1).out.endswith("  paused\n")
+    assert states(command, home)["node-1"] == "paused"
+    assert command("cluster", "stop", home).code == 0, "it did not have to be killed"
+
+
+# --- without processes ------------------------------------------------------------------------------------
+
+
+def written(home: Path, nodes: int = 2) -> None:
+    """A cluster file of a cluster that does not run, whose first broker has data."""
+    members = [{"name": f"node-{number}", "port": 1, "http_port": 1} for number in range(1, nodes + 1)]
+    store = {"name": "metadata", "port": 1}
+    facts = {"metadata": "zookeeper://127.0.0.1:1", "store": store, "nodes": members, "settings": {}}
+    (home / "node-1").mkdir(parents=True)
+    (home / "node-1" / "meta.properties").write_text("")
+    (home / "cluster.json").write_text(json.dumps(facts))
+
+
+def test_a_store_whose_directory_is_gone_is_not_started_empty(home: Path) -> None:
+    written(home)
+    with pytest.raises(ClusterFailed, match="is gone, and with it topics and the cluster's id"):
+        start(home, None, {}, patience_s=0)
+    assert not (home / "metadata").exists()
+
+
+def test_a_broker_whose_directory_is_gone_is_named(home: Path) -> None:
+    written(home)
+    (home / "metadata").mkdir()
+    said = "node-2 has no directory: it starts empty, and copies its replicas from other brokers"
+    assert remarks(home) == [said]
+
+
+def test_directories_of_more_brokers_than_are_asked_for(home: Path) -> None:
+    (home / "node-5").mkdir(parents=True)
+    with pytest.raises(ClusterFailed, match="directories of 5 brokers; use --nodes 5"):
+        start(home, 3, {}, patience_s=0)
+
+
+def test_a_cluster_file_that_is_damaged(home: Path) -> None:
+    home.mkdir()
+    (home / "cluster.json").write_text("{")
+    with pytest.raises(ClusterFailed, match="the directories keep their data"):
+        start(home, None, {}, patience_s=0)
+    (home / "cluster.json").unlink()
+
+
+def test_names_of_nodes() -> None:
+    cluster = LocalCluster("", Member("metadata", 1), (Member("node-1", 2), Member("node-12", 3)))
+    assert [named(cluster, word) for word in ("1", "node-12", "metadata")] == [
+        "node-1",
+        "node-12",
+        "metadata",
+    ]
+    with pytest.raises(ClusterFailed, match="no 2 in this cluster; it has metadata, node-1, node-12"):
+        named(cluster, "2")
+
+
+def answer(*partitions: tuple[int, list[int]]) -> t.MetadataResponse:
+    """Metadata of a topic with these leaders and ISRs, on the brokers 1 and 2."""
+    found: list[Any] = [
+        t.MetadataResponsePartition(
+            partition_index=number, leader_id=leader, isr_nodes=isr, replica_nodes=[1, 2]
+        )
+        for number, (leader, isr) in enumerate(partitions)
+    ]
+    return t.MetadataResponse(topics=[t.MetadataResponseTopic(name="t", partitions=found)])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "line"),
+    [
+        (answer((1, [1, 2])), "1, all led and in sync"),
+        (
+            answer((-1, [1]), (1, [1]), (1, [1, 2])),
+            "3, 1 without a leader (t-0); 1 with replicas out of sync (t-1)",
+        ),
+        (answer(*[(1, [1])] * 5), "5, 5 with replicas out of sync (t-0, t-1, t-2, …)"),
+    ],
+)
+def test_partitions_in_one_line(metadata: t.MetadataResponse, line: str) -> None:
+    found = of_metadata(metadata)
+    assert str(found) == line
+    assert found.are_sound == ("all led" in line)
+
+
+def test_partitions_that_nobody_tells_of() -> None:
+    assert not Counts(error="no broker is running").are_sound
+    assert "no broker answers" in str(counted(["127.0.0.1:1"]))
+    assert str(counted([])) == "unknown: no broker is running"
