@@ -18,6 +18,7 @@ file that a crash leaves behind is ignored unless an intent names it with its si
                 producer [id, epoch]
                 owed   [[topic, partition, end_offset, first_sequence, skip, records], …]
                 rows   [number, sum] of a write with txnAppId (`row_sums.py`)
+    kept   facts of a job, for the ledger's state once the plan is carried out (`jobs/replay.py`)
 
 Of a partition's staged records, the first `skip` are already in the log. The rest follow as batches of the
 sink's producer, numbered from `first_sequence`, after `end_offset`. Other writers may append in between, so
@@ -248,6 +249,7 @@ class Plan:
     owed: Sequence[PartPlan]
     topics: Mapping[str, int] = field(default_factory=dict)
     rows: RowSum | None = None
+    kept: Json = field(default_factory=dict)
 
     def to_json(self) -> Json:
         return {
@@ -256,6 +258,7 @@ class Plan:
             "producer": list(self.producer),
             "owed": [[*owed.topic_partition, *owed[1:]] for owed in self.owed],
             **({} if self.rows is None else {"rows": list(self.rows)}),
+            **({"kept": self.kept} if self.kept else {}),
         }
 
     @classmethod
@@ -266,6 +269,7 @@ class Plan:
             [PartPlan(TopicPartition(topic, partition), *rest) for topic, partition, *rest in plan["owed"]],
             plan["topics"],
             RowSum(*plan["rows"]) if "rows" in plan else None,
+            plan.get("kept", {}),
         )
 
 
@@ -342,8 +346,11 @@ class Publisher:
     def __init__(self, disk: Disk, ledger: Ledger, target: Target) -> None:
         self._disk, self._ledger, self._target = disk, ledger, target
 
-    def plan(self, number: int, messages: Sequence[Message]) -> Json:
-        """Return the plan to publish these messages. Raises `StagedFileGone`, and the target's errors."""
+    def plan(self, number: int, messages: Sequence[Message], kept: Json | None = None) -> Json:
+        """Return the plan to publish these messages, whose completion leaves `kept` in the ledger's state.
+
+        Raises `StagedFileGone`, and the target's errors.
+        """
         ordered = sorted(messages, key=lambda message: message.spark_partition)
         records: dict[TopicPartition, int] = {}
         topics: dict[str, int] = {}
@@ -361,7 +368,7 @@ class Publisher:
         owed = self._owed(counts, sequences, topics)
         sums = [message.rows for message in ordered if message.rows is not None]
         rows = RowSum.of_all(sums) if sums else None
-        return Plan(files, producer, owed, topics, rows).to_json()
+        return Plan(files, producer, owed, topics, rows, kept or {}).to_json()
 
     def _is_there(self, topic: str, partitions: int) -> bool:
         """Return whether the topic was created after tasks found it missing. Raises `WriteRefused`."""
@@ -425,7 +432,7 @@ class Publisher:
 
     def _state(self, plan: Plan, number: int) -> Json:
         sums = kept_sums(self._ledger.state, number, plan.rows)
-        named = {"rows": sums} if sums else {}
+        named = {**({"rows": sums} if sums else {}), **({"kept": plan.kept} if plan.kept else {})}
         if plan.producer.id < 0:
             return {**self._ledger.state, **named}
         producer, sequences = self._producer(False)

@@ -30,6 +30,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.format.batch import HEADER_BYTES
+from logstore.format.record import NO_TIMESTAMP
 from logstore.spark.errors import RowRefused, WriteRefused
 from logstore.spark.write_options import WriteOptions
 
@@ -306,7 +307,7 @@ class _Batch:
             for bounds in zip(*(_times_allowed(topic.config, now_ms) for topic in topics), strict=True)
         )
         self._refuse_where(
-            (times < oldest) | (times > newest),
+            (times != NO_TIMESTAMP) & ((times < oldest) | (times > newest)),
             lambda row: f"its timestamp is {times[row]} ms; its topic accepts {oldest[row]} to {newest[row]}",
         )
         return pa.array(times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,13 @@ def test_what_is_written_is_what_came(kind: pa.DataType) -> None:
         NOW_MS / 1000,
         NOW_MS / 1000,
     ]
+
+
+def test_a_row_without_a_timestamp_stays_without_one() -> None:
+    """The source reads -1 as a millisecond before 1970; brokers accept it."""
+    before = datetime(1970, 1, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+    placed = intake(topic="a", includeTimestamp="true").take(rows(value=[b"v"], timestamp=[before]))
+    assert placed.rows.column("timestamp").to_pylist() == [-1]
 
 
 def test_columns_that_the_options_leave_out() -> None:

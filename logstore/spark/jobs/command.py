@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs import compact, export, ingest, merge_state_changes, profile, verify
+from logstore.spark.jobs import compact, export, ingest, merge_state_changes, profile, replay, verify
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
 from logstore.spark.jobs.work import Progress, Workers
 
@@ -32,6 +32,7 @@ DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 JOBS: Final[Mapping[str, Job]] = {
     "export": export,
     "ingest": ingest,
+    "replay": replay,
     "compact": compact,
     "profile": profile,
     "merge-state-changes": merge_state_changes,

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Final, NamedTuple
 
@@ -30,12 +30,13 @@ from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.columns import read_columns
-from logstore.spark.errors import DataLoss, InvalidOption
+from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import CODECS, DatedFiles, FileFormat, StagedFile
 from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, read_options
+from logstore.spark.jobs.pieces import advanced, grouped, in_turn, joined, left_of
 from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
-from logstore.spark.logs import Bounds, Missing, OffsetRange, describe, raise_on_loss
+from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
 from logstore.spark.offsets import flat, nested
 from logstore.spark.read_options import ReadOptions
 
@@ -151,11 +152,7 @@ def stage(piece: Piece) -> Staged:
 
 def plan_of(staged: Sequence[Staged], exported: Mapping[TopicPartition, int], columns: Sequence[str]) -> Json:
     """Return the intent: the target of each file, and the offset up to which each partition is exported."""
-    ends = dict(exported)
-    for each in sorted(staged, key=lambda each: (each.wanted.topic_partition, each.wanted.start_offset)):
-        before = ends.get(each.wanted.topic_partition, each.wanted.start_offset)
-        assert before == each.wanted.start_offset, "offsets are exported in order, without gaps"
-        ends[each.wanted.topic_partition] = each.wanted.end_offset
+    ends = advanced(exported, (each.wanted for each in staged))
     files = [file for each in staged for file in each.files]
     assert len({file.target for file in files}) == len(files), "two files have the same name"
     return {
@@ -232,7 +229,7 @@ class Export:
         self._check(state)
         pieces = self._pieces(exported(state))
         unfinished = [] if entry.intent is None else entry.intent.plan["files"]
-        ranges = _joined(pieces)
+        ranges = joined(pieces)
         offsets = sum(each.size for each in ranges)
         facts = {
             "job": "export",
@@ -267,15 +264,14 @@ class Export:
         self, workers: Workers, ledger: Ledger, pieces: Sequence[OffsetRange], total: _Total
     ) -> float:
         """Publish all `pieces`; return the start time, which is after Spark has started."""
-        count = self._publish_tasks or max(16 * workers.session.sparkContext.defaultParallelism, 64)
+        count = self._publish_tasks or max(16 * workers.cores, 64)
         began_s = stopwatch_s()
         run = new_id(Random())
         workers.progress.begin("export", sum(each.size for each in pieces), "records")
-        for first in range(0, len(pieces), count):
+        for ranges in grouped(pieces, count):
             number = ledger.done + 1
             staging = staging_directory(ledger.directory, number)
             make_durable_dir(self._disk, staging)
-            ranges = pieces[first : first + count]
             work = [Piece(each, self._options, self._shape, staging, run) for each in ranges]
             staged: list[Staged] = []
             for _, report in workers.reports(work, stage):
@@ -308,21 +304,17 @@ class Export:
         with closing(open_logs(self._options)) as logs:
             bounds = selected_bounds(self._options, logs)
             ranges = [
-                self._unexported(each, done.get(each.topic_partition), bounds[each.topic_partition])
+                left_of(
+                    each,
+                    done.get(each.topic_partition),
+                    bounds[each.topic_partition],
+                    fail_on_data_loss=self._options.fail_on_data_loss,
+                    did="exported",
+                    otherwise="Export it into another table",
+                )
                 for each in plan_batch(self._options, logs, bounds)
             ]
             return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records))
-
-    def _unexported(self, wanted: OffsetRange, exported: int | None, bounds: Bounds) -> OffsetRange:
-        if exported is None:
-            return wanted
-        if exported > bounds.end_offset and self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"{wanted.topic_partition} ends at {bounds.end_offset} but was exported up to {exported}: it "
-                "was truncated or recreated, or directories of a node are missing. Export it into another "
-                "table, or set --option failOnDataLoss=false to skip it until it grows past that offset"
-            )
-        return replace(wanted, start_offset=exported)
 
 
 class _Total:
@@ -342,7 +334,7 @@ class _Total:
             self.size_bytes += sum(file.size_bytes for file in each.files)
             self.missing += each.missing
             self.partition_rows[each.wanted.topic_partition] += each.rows
-        ranges = _joined([*self.ranges.values(), *(each.wanted for each in staged)])
+        ranges = joined([*self.ranges.values(), *(each.wanted for each in staged)])
         self.ranges = {each.topic_partition: each for each in ranges}
 
     def answer(self, output: str, seconds: float) -> Answer:
@@ -370,25 +362,3 @@ class _Total:
             else "nothing new to export"
         )
         return Answer(facts, lines)
-
-
-def in_turn(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the first piece of each partition, then the second of each, and so on.
-
-    So all partitions advance and all of their brokers work. Pieces of one partition stay in order.
-    """
-    turns: Counter[TopicPartition] = Counter()
-    placed = []
-    for piece in pieces:
-        placed.append((turns[piece.topic_partition], piece))
-        turns[piece.topic_partition] += 1
-    return [piece for _, piece in sorted(placed, key=lambda pair: pair[0])]
-
-
-def _joined(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return each partition's consecutive pieces as one range."""
-    joined: dict[TopicPartition, OffsetRange] = {}
-    for each in sorted(pieces, key=lambda piece: (piece.topic_partition, piece.start_offset)):
-        before = joined.get(each.topic_partition)
-        joined[each.topic_partition] = each if before is None else replace(before, end_offset=each.end_offset)
-    return list(joined.values())

@@ -125,9 +125,9 @@ def source_options(options: Namespace, columns: Sequence[str]) -> dict[str, str]
         "subscribePattern": options.topic_pattern,
         "assign": options.assign,
         "startingOffsets": options.starting_offsets,
-        "startingTimestamp": _milliseconds("--starting-timestamp", options.starting_timestamp),
+        "startingTimestamp": milliseconds("--starting-timestamp", options.starting_timestamp),
         "endingOffsets": options.ending_offsets,
-        "endingTimestamp": _milliseconds("--ending-timestamp", options.ending_timestamp),
+        "endingTimestamp": milliseconds("--ending-timestamp", options.ending_timestamp),
     }
     given |= {name: value for name, value in named.items() if value is not None}
     if not {"subscribe", "subscribepattern", "assign"} & {name.lower() for name in given}:
@@ -139,7 +139,8 @@ def source_options(options: Namespace, columns: Sequence[str]) -> dict[str, str]
     return {**given, "columns": ",".join(columns)}
 
 
-def _milliseconds(option: str, text: str | None) -> str | None:
+def milliseconds(option: str, text: str | None) -> str | None:
+    """Return the time that an option gives, in epoch milliseconds. Raises `InvalidOption`."""
     if text is None or text.isdecimal():
         return text
     try:

@@ -180,6 +180,11 @@ class Workers:
             self.progress.end()
         return self._session
 
+    @property
+    def cores(self) -> int:
+        """The number of tasks that run at a time."""
+        return self.session.sparkContext.defaultParallelism
+
     @contextmanager
     def watched(self, what: str) -> Iterator[None]:
         """Show the progress of Spark's own tasks while the block runs."""

@@ -15,6 +15,7 @@ from logstore.broker.embedded_cluster import BrokerCluster
 from logstore.disk.files import Disk, OsDisk
 from logstore.spark.jobs import export
 from logstore.spark.jobs.export import LEDGER_DIRECTORY, carry_out
+from logstore.spark.jobs.pieces import in_turn
 from logstore.spark.ledger import Intent, Json, Ledger
 from logstore.spark.logs import OffsetRange
 from tests.spark.jobs.conftest import NOON_MS, Command, Row, append
@@ -195,7 +196,7 @@ def test_partitions_come_forward_together() -> None:
     """Else a run that is often ended early would export the first one for ever."""
     counts = {0: 3, 1: 1, 2: 2}
     pieces = [OffsetRange("o", each, n, n + 1) for each, count in counts.items() for n in range(count)]
-    assert [(each.partition, each.start_offset) for each in export.in_turn(pieces)] == [
+    assert [(each.partition, each.start_offset) for each in in_turn(pieces)] == [
         (0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2),
     ]  # fmt: skip
 

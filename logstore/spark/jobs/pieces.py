@@ -1,0 +1,91 @@
+"""Offset ranges that a job works through in publications: what is left, in which order, how far it then is.
+
+Pure functions, shared by the jobs that go on where their last run ended (`export`, `replay`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from logstore.disk.topic_partition import TopicPartition
+from logstore.spark.errors import DataLoss
+from logstore.spark.logs import Bounds, OffsetRange
+
+
+def in_turn(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the first piece of each partition, then the second of each, and so on.
+
+    So all partitions advance and all of their brokers work. Pieces of one partition stay in order.
+    """
+    turns: Counter[TopicPartition] = Counter()
+    placed = []
+    for piece in pieces:
+        placed.append((turns[piece.topic_partition], piece))
+        turns[piece.topic_partition] += 1
+    return [piece for _, piece in sorted(placed, key=lambda pair: pair[0])]
+
+
+def joined(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return each partition's consecutive pieces as one range."""
+    found: dict[TopicPartition, OffsetRange] = {}
+    for each in sorted(pieces, key=lambda piece: (piece.topic_partition, piece.start_offset)):
+        before = found.get(each.topic_partition)
+        found[each.topic_partition] = each if before is None else replace(before, end_offset=each.end_offset)
+    return list(found.values())
+
+
+def advanced(done: Mapping[TopicPartition, int], pieces: Iterable[OffsetRange]) -> dict[TopicPartition, int]:
+    """Return how far each partition is after `pieces`, which follow `done` without gaps."""
+    ends = dict(done)
+    for each in sorted(pieces, key=lambda each: (each.topic_partition, each.start_offset)):
+        before = ends.get(each.topic_partition, each.start_offset)
+        assert before == each.start_offset, "offsets are published in order, without gaps"
+        ends[each.topic_partition] = each.end_offset
+    return ends
+
+
+def left_of(
+    wanted: OffsetRange,
+    done: int | None,
+    bounds: Bounds,
+    *,
+    fail_on_data_loss: bool,
+    did: str,
+    otherwise: str,
+) -> OffsetRange:
+    """Return the rest of a range that is done up to `done`. Raises `DataLoss` if the log is shorter now.
+
+    `did` and `otherwise` say in the error what was done, and how to go on.
+    """
+    if done is None:
+        return wanted
+    if done > bounds.end_offset and fail_on_data_loss:
+        raise DataLoss(
+            f"{wanted.topic_partition} ends at {bounds.end_offset} but was {did} up to {done}: it "
+            f"was truncated or recreated, or directories of a node are missing. {otherwise}, or set "
+            "--option failOnDataLoss=false to skip it until it grows past that offset"
+        )
+    return replace(wanted, start_offset=done)
+
+
+def grouped(
+    pieces: Sequence[OffsetRange], tasks: int, most_records: int | None = None
+) -> list[list[OffsetRange]]:
+    """Return the pieces in groups of at most `tasks`, and of `most_records` offsets if no piece is larger."""
+    groups: list[list[OffsetRange]] = []
+    records = 0
+    for each in pieces:
+        is_full = not groups or len(groups[-1]) == tasks
+        if is_full or (most_records is not None and records + each.size > most_records):
+            groups.append([])
+            records = 0
+        groups[-1].append(each)
+        records += each.size
+    return groups
+
+
+def wait_s(records: int, rate: int | None, passed_s: float) -> float:
+    """Return how long to wait until `records` in `passed_s` seconds are no more than `rate` a second."""
+    return 0.0 if rate is None else max(records / rate - passed_s, 0.0)
