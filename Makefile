@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop kill9 model mutants pressure queue-kill9 quotas reader replay-kills rot simulate soak spark spark-comparison spark-restarts suites verify-replicas watching zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas watching zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -162,8 +162,9 @@ ingest-kills: setup parts ## Kill Spark ingests at seeded moments; ROUNDS=10 SEE
 	ROUNDS=$(or $(ROUNDS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/jobs/test_ingest.py \
 		-m slow -s -p no:benchmark
 
-replay-kills: setup parts ## Kill replays at any call to the disk; RESTARTS=200 SEED=1
+job-kills: setup parts ## Break Spark jobs (replay, repair) off at any call to the disk; RESTARTS=200 SEED=1
 	$(BIN)/python -m tests.spark.replay_kills --restarts $(or $(RESTARTS),200) --seed $(or $(SEED),1)
+	$(BIN)/python -m pytest tests/spark/jobs/test_repair.py -k broken_off -m "slow or not slow" -p no:benchmark
 
 clean: ## Remove build results and caches
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks

@@ -165,7 +165,7 @@ def _partition(disk: Disk, source: str, unfinished: str, target: str, log_start_
                     out.pwrite(data, at)
                     at += len(data)
                 out.sync()
-    _write_small_files(disk, source, unfinished, sound.choice.rows)
+    write_small_files(disk, source, unfinished, sound.choice.rows)
     rows = sound.choice.rows
     return Salvage(
         source, target, len(rows.base), int(rows.records.sum()), int(rows.size.sum()),
@@ -174,8 +174,8 @@ def _partition(disk: Disk, source: str, unfinished: str, target: str, log_start_
     )  # fmt: skip
 
 
-def _write_small_files(disk: Disk, source: str, target: str, rows: Rows) -> None:
-    """Write the epoch history, the topic id, and the files of KRaft.
+def write_small_files(disk: Disk, source: str, target: str, rows: Rows) -> None:
+    """Write the epoch history of `rows`, and the topic id, cursors and files of KRaft of `source`.
 
     The history of the source is used if it can be read and fits the batches; otherwise theirs.
     """

@@ -395,6 +395,13 @@ class SoundBatches:
             is_here = rows.file == number
             yield found.name, _runs(self._files[number], rows.of(is_here), self.choice.is_patched[is_here])
 
+    def of_rows(self, numbers: Int64s) -> Iterator[bytearray]:
+        """Yield the batches with these row numbers, which rise, end to end. Raises as `by_file`."""
+        rows, is_patched = self.choice.rows.of(numbers), self.choice.is_patched[numbers]
+        for file in np.unique(rows.file).tolist():
+            is_here = rows.file == file
+            yield from _runs(self._files[file], rows.of(is_here), is_patched[is_here])
+
     def __iter__(self) -> Iterator[Batch]:
         """Yield all batches in order. Raises as `by_file`."""
         for _, runs in self.by_file():

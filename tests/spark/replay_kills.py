@@ -1,6 +1,6 @@
 """A replay whose driver is killed at any call to the disk, again and again: each record once, in order.
 
-    python -m tests.spark.replay_kills --restarts 200 --seed 1       (make replay-kills)
+    python -m tests.spark.replay_kills --restarts 200 --seed 1       (make job-kills)
 
 Before each start the source grows. A start is a process of its own, forked from this one, which does the
 whole job (tasks run in it, one after the other) and is killed by SIGKILL ahead of a call that the seed
@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Final
 
 import pyarrow as pa
+import pytest
 
 from logstore import Log
 from logstore.columnar import kernels
@@ -98,9 +99,11 @@ class Driver:
             calls += 1
 
         disk = RecordingDisk(OsDisk(), before=before)
-        replay.os_sink = lambda options: Sink(options, disk, open_target)  # the tasks' calls are counted, too
+        patch = pytest.MonkeyPatch()  # never undone: the process ends
+        # The tasks' calls are counted, too.
+        patch.setattr(replay, "os_sink", lambda options: Sink(options, disk, open_target))
         if self._is_control:
-            replay.complete = forget
+            patch.setattr(replay, "complete", forget)
         parser = argparse.ArgumentParser()
         replay.arguments(parser)
         line = [self._source, "--to", self._target, "--checkpoint", self._checkpoint]

@@ -22,7 +22,16 @@ from typing import Final, NoReturn
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs import compact, export, ingest, merge_state_changes, profile, replay, verify
+from logstore.spark.jobs import (
+    compact,
+    export,
+    ingest,
+    merge_state_changes,
+    profile,
+    repair,
+    replay,
+    verify,
+)
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
 from logstore.spark.jobs.work import Progress, Workers
 
@@ -37,6 +46,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "profile": profile,
     "merge-state-changes": merge_state_changes,
     "verify": verify,
+    "repair": repair,
 }
 
 EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numba")

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from logstore.disk.files import OsDisk
+from logstore.disk.files import Disk, OsDisk
 from logstore.spark.jobs.job import Answer, BadUsage, name_and_value
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from logstore.spark.verification.compare import Comparison, Difference
     from logstore.spark.verification.compare_records import RecordComparison
     from logstore.spark.verification.findings import Finding, Gathered
-    from logstore.spark.verification.planning import Plan, Run
+    from logstore.spark.verification.planning import Plan, Replica, Run
 
 HELP = "check the replicas of all nodes, and compare the replicas of each partition"
 
@@ -148,7 +148,7 @@ class Verify:
             differences[item.topic_partition] += found
         compared = gathered.compared_findings(replicas, differences, allow_lag=self.allow_lag)
         findings = concluded(gathered.local_findings(replicas), compared)
-        return _answer(planned, gathered, findings, unread)
+        return _answer(planned, gathered, findings, unread, replicas)
 
 
 def _totals(planned: Plan) -> dict[str, Any]:
@@ -159,7 +159,61 @@ def _totals(planned: Plan) -> dict[str, Any]:
     }
 
 
-def _answer(planned: Plan, gathered: Gathered, findings: Sequence[Finding], unread: Sequence[str]) -> Answer:
+def log_bytes(disk: Disk, directory: str) -> int:
+    """Return the size of the `.log` files of a partition's directory. Raises `OSError`."""
+    from logstore.segment.segment import LOG_SUFFIX
+    from logstore.spark.directory_files import numbered_files
+
+    return sum(segment.size for segment in numbered_files(disk, directory, LOG_SUFFIX))
+
+
+def _damaged(
+    planned: Plan, gathered: Gathered, wrong: Sequence[Finding], replicas: Sequence[Replica]
+) -> list[dict[str, Any]]:
+    """Return what `repair` needs to know of each partition with findings, besides the findings."""
+    names = {finding.topic_partition for finding in wrong}
+    return [
+        {
+            "topic": name.topic,
+            "partition": name.partition,
+            "committed": gathered.committed_of(shared),
+            "compacted": gathered.is_thinned(shared),
+            "replicas": [
+                {
+                    "node": replicas[number].node,
+                    "directory": replicas[number].directory,
+                    "bytes": replicas[number].size,
+                    "start_offset": replicas[number].log_start_offset,
+                    "end_offset": gathered.end_of(number),
+                    "last_epoch": _last_epoch(replicas[number].directory),
+                }
+                for number in (*shared.numbers, *shared.strangers)
+            ],
+        }
+        for name, shared in planned.partitions.items()
+        if name in names
+    ]
+
+
+def _last_epoch(directory: str) -> int:
+    """Return the newest leader epoch of a replica's checkpoint; -1 without one."""
+    from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
+    from logstore.disk.errors import CorruptCheckpoint
+
+    try:
+        epochs = read_leader_epoch_checkpoint(OsDisk(), directory)
+    except (CorruptCheckpoint, OSError):  # verification reports it
+        return -1
+    return epochs[-1][0] if epochs else -1
+
+
+def _answer(
+    planned: Plan,
+    gathered: Gathered,
+    findings: Sequence[Finding],
+    unread: Sequence[str],
+    replicas: Sequence[Replica],
+) -> Answer:
     wrong = [finding for finding in findings if not finding.is_note]
     facts = {
         **_totals(planned),
@@ -169,6 +223,7 @@ def _answer(planned: Plan, gathered: Gathered, findings: Sequence[Finding], unre
         "notes": len(findings) - len(wrong),
         "findings": [finding.facts() for finding in findings],
         "unreadable": list(unread),
+        "damaged": _damaged(planned, gathered, wrong, replicas),
     }
     lines = [*map(str, findings), *(f"note  {text}" for text in unread)]
     lines.append(

@@ -106,6 +106,11 @@ class Gathered:
         last_base = segments[-1].base_offset if segments else 0
         return max(*ends, last_base, self._plan.replicas[number].log_start_offset, -1)
 
+    def committed_of(self, shared: Shared) -> int:
+        """Return the offset up to which the partition's replicas are compared."""
+        ends = [self.end_of(number) for number in shared.numbers]
+        return min(ends) if shared.committed == MAX_LONG else min(shared.committed, max(ends))
+
     def is_thinned(self, shared: Shared) -> bool:
         """Return whether any of the partition's replicas was compacted."""
         return shared.is_compacted or any(
@@ -123,9 +128,7 @@ class Gathered:
             if len(shared.numbers) < 2:
                 continue
             ends = {number: self.end_of(number) for number in shared.numbers}
-            committed = min(shared.committed, max(ends.values()))
-            if shared.committed == MAX_LONG:
-                committed = min(ends.values())
+            committed = self.committed_of(shared)
             cleaned_to = (shared.cleaned_to or committed) if self.is_thinned(shared) else 0
             records: list[tuple[int, int]] = []
             for first, end, numbers in self._unequal_stretches(shared, replicas, ends, committed):

@@ -230,7 +230,7 @@ def kills(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.spark  # it needs none, but is too slow for the others
 @pytest.mark.timeout(600)
 def test_drivers_killed_at_every_stage() -> None:
-    """Short; `make replay-kills` does it two hundred times."""
+    """Short; `make job-kills` does it two hundred times."""
     done = kills("--restarts", "24")
     assert done.returncode == 0, done.stderr
     assert "24 killed" in done.stdout
