@@ -223,6 +223,8 @@ class Compaction:
     now_ms: int
     delete_retention_ms: int
     stats: CompactionStats = field(default_factory=CompactionStats)
+    is_final: bool = False
+    """whether markers and batches of active producers go, too: none of them goes on in the result"""
 
     @property
     def upper_bound(self) -> int:
@@ -242,8 +244,25 @@ class Compaction:
         stats.bytes_written += sum(size for size, _, _ in kept.extents)
         return kept
 
+    def judge(
+        self,
+        keys: list[bytes],
+        has_key: npt.NDArray[np.bool_],
+        offsets: npt.NDArray[np.int64],
+        may_go: npt.NDArray[np.bool_],
+    ) -> npt.NDArray[np.bool_]:
+        """Return which records stay. `keys` are those of the records that have one."""
+        latest = np.full(len(offsets), np.iinfo(np.int64).max)  # no key: dropped as if superseded
+        latest[has_key] = self.offsets.get_many(hash_keys(keys))
+        is_above = offsets > self.offsets.latest_offset
+        self.stats.unkeyed += int((~has_key & ~is_above).sum())
+        stays: npt.NDArray[np.bool_] = is_above | ((offsets >= latest) & ~may_go)
+        return stays
+
     def keeps_empty(self, row: _Row) -> bool:
         """Return whether the batch is kept although it has no records left."""
+        if self.is_final:
+            return row.last_offset + 1 >= self.upper_bound
         if row.last_offset + 1 == self.upper_bound:
             return True
         last = self.producers.get(row.producer_id) if row.producer_id >= 0 else None
@@ -298,20 +317,9 @@ class _Judged:
                 may_go += spans.are_tombstones
             else:
                 may_go += [False] * row.record_count
-        self.stays = self._judge(keys, has_key, offsets, may_go)
-
-    def _judge(
-        self, keys: list[bytes], has_key: list[bool], offsets: list[int], may_go: list[bool]
-    ) -> npt.NDArray[np.bool_]:
-        rules = self.rules
-        at = np.array(offsets, np.int64)
-        keyed = np.array(has_key, bool)
-        latest = np.full(len(at), np.iinfo(np.int64).max)  # no key: dropped as if superseded
-        latest[keyed] = rules.offsets.get_many(hash_keys(keys))
-        is_above = at > rules.offsets.latest_offset
-        rules.stats.unkeyed += int((~keyed & ~is_above).sum())
-        stays: npt.NDArray[np.bool_] = is_above | ((at >= latest) & ~np.array(may_go, bool))
-        return stays
+        self.stays = rules.judge(
+            keys, np.array(has_key, bool), np.array(offsets, np.int64), np.array(may_go, bool)
+        )
 
     def write(self) -> Kept:
         """Return the batches that stay; unchanged ones as slices of the chunk."""
@@ -370,7 +378,7 @@ class _Judged:
     def _marker(self, row: _Row, *, has_outlived: bool) -> bytes | None:
         horizon_ms = row.horizon_ms
         is_due = has_outlived and horizon_ms is not None and horizon_ms <= self.rules.now_ms
-        if row.record_count == 0 or is_due:
+        if row.record_count == 0 or is_due or self.rules.is_final:
             return self._emptied(row)
         if has_outlived and horizon_ms is None:
             return self._encoded(row, list(range(row.record_count)), True)

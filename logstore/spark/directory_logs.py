@@ -171,7 +171,8 @@ class DirectoryLogs:
             end = max(self._copies[best].transactions.last_stable_offset(end), start)
         return _Chosen(best, Bounds(start, end), is_settled)
 
-    def _directory(self, partition: TopicPartition) -> str:
+    def directory(self, partition: TopicPartition) -> str:
+        """Return the directory that a partition is read from. Raises `UnknownTopic`."""
         places = self._find()
         directories = places.get(partition, ())
         return directories[0] if len(directories) == 1 else self._choose(partition, places, {}).directory
@@ -237,7 +238,7 @@ class DirectoryLogs:
     # --- cut points and times -------------------------------------------------------------------------------
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
-        files = SegmentFiles(self._disk, self._directory(wanted.topic_partition))
+        files = SegmentFiles(self._disk, self.directory(wanted.topic_partition))
         segments = files.segments()
         offsets, places, size_before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
         for slot, (base_offset, size) in enumerate(segments):
@@ -303,7 +304,7 @@ class DirectoryLogs:
 
     def read(self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]) -> Iterator[Any]:
         try:
-            directory = self._directory(wanted.topic_partition)
+            directory = self.directory(wanted.topic_partition)
         except UnknownTopic as error:
             missing.append(wanted.lost(wanted.start_offset, wanted.end_offset, Cause.EXPIRED, str(error)))
             return
@@ -328,6 +329,10 @@ class DirectoryLogs:
                 self._on_batches(stretch.headers)
             counted = len(missing)
         missing.extend(count.missing())
+
+    def stretches(self, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
+        """Yield the batches that have wanted offsets, as stored; add those that are lost to `missing`."""
+        return self._stretches(self.directory(wanted.topic_partition), wanted, missing)
 
     def _stretches(self, directory: str, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
         """Yield the stretches with the wanted offsets; add those that are lost to `missing`."""

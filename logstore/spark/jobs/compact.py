@@ -1,4 +1,4 @@
-"""`compact`: write the record with the largest offset of each key of each partition to a table.
+"""`compact`: write the record with the largest offset of each key of each partition to a table, or as logs.
 
     orders/                              the table: appears whole, or is replaced whole
       topic=orders/partition=0/part-….parquet
@@ -10,6 +10,7 @@
 As in a broker's compaction, keys belong to a partition: if a topic's partition count changed, a key may
 appear in two. Spark groups and shuffles. The table is moved into place by renames that can be repeated: it is
 either staged or there. Between the two renames of a replacement, neither table is visible.
+With `--to segments` the output is a log dir in Kafka's files instead (`compact_segments.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,8 +27,9 @@ from logstore.disk.copying import is_there
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.spark.errors import InvalidOption
+from logstore.spark.jobs.compact_segments import Shape, write_segments, write_winners
 from logstore.spark.jobs.dated_files import CODECS
-from logstore.spark.jobs.job import Answer, absolute, add_source, source_options
+from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, source_options
 from logstore.spark.jobs.work import Workers, amount
 from logstore.spark.ledger import (
     Intent,
@@ -46,7 +49,7 @@ from logstore.spark.read_options import ReadOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
 
-HELP: Final = "write the latest value of each key, as of an offset or a time, to Parquet"
+HELP: Final = "write the latest value of each key, as of an offset or a time, to Parquet or as a log"
 
 COLUMNS: Final = ("value", "offset", "timestamp")
 TABLE: Final = "table"
@@ -85,10 +88,15 @@ def arguments(parser: ArgumentParser) -> None:
     output.add_argument(
         "--output", metavar="DIR", required=True, help="new directory of the table, local or mounted"
     )
-    output.add_argument("--overwrite", action="store_true", help="replace an existing table")
+    output.add_argument("--overwrite", action="store_true", help="replace an existing output")
     output.add_argument(
-        "--columns", metavar="A,B", default=",".join(COLUMNS),
-        help="besides topic, partition and key: value, offset, timestamp, … (default: %(default)s)",
+        "--to", choices=("table", "segments"), default="table",
+        help="a table, or a log dir with Kafka's files (default: %(default)s)",
+    )  # fmt: skip
+    output.add_argument(
+        "--columns", metavar="A,B",
+        help="of a table, besides topic, partition and key: value, offset, … "
+        f"(default: {','.join(COLUMNS)})",
     )  # fmt: skip
     output.add_argument(
         "--tombstones", choices=("drop", "keep"), default="drop",
@@ -98,13 +106,33 @@ def arguments(parser: ArgumentParser) -> None:
         "--null-keys", choices=("refuse", "drop"), default="refuse",
         help="records without a key, which have no latest value (default: %(default)s)",
     )  # fmt: skip
+    output.add_argument("--codec", choices=CODECS, help="compression of a table's files (default: zstd)")
     output.add_argument(
-        "--codec", choices=CODECS, default="zstd", help="compression of the files (default: %(default)s)"
-    )
+        "--segment-megabytes", metavar="N", type=int, default=1024,
+        help="size of a segment (default: %(default)s)",
+    )  # fmt: skip
+    output.add_argument(
+        "--task-offsets", metavar="N", type=int, default=1 << 22,
+        help="offsets per task that writes segments (default: %(default)s)",
+    )  # fmt: skip
 
 
 def prepare(options: Namespace) -> Compact:
-    named = [name.strip() for name in options.columns.split(",")]
+    check_positive(options, "segment_megabytes", "task_offsets")
+    rules = options.tombstones == "keep", options.null_keys == "drop"
+    if options.to == "segments":
+        if options.brokers:
+            raise InvalidOption("--to segments reads directories: brokers compact their own logs")
+        if options.columns is not None or options.codec is not None:
+            raise InvalidOption("--columns and --codec are for tables: segments keep records and codecs")
+        return Compact(
+            source_options(options, ("topic", "partition", "key", "offset", "value")),
+            absolute(options.output),
+            Wanted(("offset",), "zstd", *rules),
+            options.overwrite,
+            Shape(options.segment_megabytes << 20, options.task_offsets),
+        )
+    named = [name.strip() for name in (options.columns or ",".join(COLUMNS)).split(",")]
     own = ("topic", "partition", "key")
     columns = tuple(name for name in dict.fromkeys(named) if name.lower() not in own)
     if "*" in columns:
@@ -115,7 +143,7 @@ def prepare(options: Namespace) -> Compact:
     return Compact(
         source_options(options, tuple(read)),
         absolute(options.output),
-        Wanted(columns, options.codec, options.tombstones == "keep", options.null_keys == "drop"),
+        Wanted(columns, options.codec or "zstd", *rules),
         options.overwrite,
     )
 
@@ -129,8 +157,11 @@ class Compact:
         output: str,
         wanted: Wanted,
         overwrite: bool,
+        segments: Shape | None = None,
         disk: Disk | None = None,
     ) -> None:
+        """`segments`: write a log dir."""
+        self._segments = segments
         self._options, self._output, self._wanted, self._overwrite = options, output, wanted, overwrite
         self._parsed = ReadOptions.parse(options, streaming=False)
         self._disk = disk or OsDisk()
@@ -138,9 +169,11 @@ class Compact:
         self._ledger = f"{above}/.{name}.logstore-compact"
 
     def _planned(self) -> list[OffsetRange]:
-        from logstore.spark.reading import planned
+        from logstore.spark.reading import open_logs, plan_batch
 
-        return planned(self._parsed)
+        with closing(open_logs(self._parsed)) as logs:
+            ranges = plan_batch(self._parsed, logs)
+        return [each for each in ranges if each.size > 0 or self._segments is not None]
 
     def plan(self) -> Answer:
         unfinished = read_ledger(self._disk, self._ledger).intent is not None
@@ -174,7 +207,7 @@ class Compact:
             staging = staging_directory(ledger.directory, number)
             remove_staged(self._disk, staging)
             make_durable_dir(self._disk, staging)
-            facts = self._write(workers.session, f"{staging}/{TABLE}")
+            facts = self._write(workers, staging)
             sync_tree(self._disk, f"{staging}/{TABLE}")
             self._disk.sync_dir(staging)
             publish_once(ledger, number, lambda: facts, self._carry_out)
@@ -184,25 +217,34 @@ class Compact:
         place(self._disk, self._ledger, self._output, intent.number)
         return intent.plan
 
-    def _write(self, session: SparkSession, path: str) -> dict[str, Any]:
-        """Let Spark write the table to `path`, and return the facts to report."""
+    def _write(self, workers: Workers, staging: str) -> dict[str, Any]:
+        """Write the table below `staging`, and return the facts to report."""
         from pyspark.sql import Observation
 
         ranges = self._planned()
+        session = workers.session
         began_s = stopwatch_s()
         seen, kept = Observation(), Observation()
-        table = self._latest(self._records(session, ranges), seen, kept)
-        writer = table.write.partitionBy("topic", "partition").option("compression", self._wanted.codec)
-        writer.parquet(f"file://{path}")
+        table = self._latest(self._records(session, [each for each in ranges if each.size]), seen, kept)
+        with workers.watched("compact"):
+            if self._segments is not None:
+                write_winners(table, staging, self._segments)
+            else:
+                writer = table.write.partitionBy("topic", "partition")
+                writer.option("compression", self._wanted.codec).parquet(f"file://{staging}/{TABLE}")
         counts = {**seen.get, **kept.get}
         if counts["null_keys"] and not self._wanted.drop_null_keys:
             raise NullKeys(
                 f"{counts['null_keys']} records have no key, so they have no latest value; give --null-keys "
                 "drop to omit them"
             )
+        written = {}
+        if self._segments is not None:
+            written = write_segments(workers, self._parsed, ranges, staging, self._segments)
         return {
             "job": "compact",
             "output": self._output,
+            **written,
             "seconds": round(stopwatch_s() - began_s, 3),
             **counts,
             "rows": counts["keys"] - (0 if self._wanted.keep_tombstones else counts["tombstones"]),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds
 import pytest
 
+from logstore import Log, LogConfig, Record, encode_batch
+from logstore.broker import Broker, BrokerConfig
 from logstore.disk.copying import is_there
 from logstore.disk.files import Disk, make_durable_dir
-from logstore.spark.jobs import compact
+from logstore.log.reader import LogReader
+from logstore.spark.jobs import compact, compact_segments
 from logstore.spark.jobs.compact import OutputExists, place
 from logstore.spark.ledger import Intent, Ledger, publish_once, remove_staged, staging_directory
 from logstore.testing.crash import CrashLab, CrashRun
@@ -231,3 +235,138 @@ def test_a_table_that_somebody_took_is_named() -> None:
     make_durable_dir(disk, LEDGER)
     with pytest.raises(OutputExists, match="another program removed them"):
         place(disk, LEDGER, OUTPUT, 0)
+
+
+# --- segments -----------------------------------------------------------------------------------------------
+
+
+def survivors(source: Path, end: int = 1 << 62, *, tombstones: bool = False) -> list[Record]:
+    """What compaction leaves of a partition: the oracle."""
+    committed = [record for record in LogReader(source).records() if record.offset < end]
+    last = {record.key: record.offset for record in committed}
+    return [
+        record
+        for record in committed
+        if last[record.key] == record.offset and (tombstones or record.value is not None)
+    ]
+
+
+def test_segments_hold_the_latest_of_each_key(spark: SparkSession, command: Command, tmp_path: Path) -> None:
+    """At their offsets, with their headers; the log ends where it ended, and goes on there."""
+    source, output = tmp_path / "data", tmp_path / "out"
+    rows: list[Row] = [(NOON_MS + n, f"k{n * 7 % 19}", None if n % 11 == 3 else f"v{n}") for n in range(150)]
+    append(source / "orders-0", rows)
+    append(source / "orders-1", [*ROWS, (NOON_MS, "a", None)])
+    append(source / "orders-2", [])
+    line = ["compact", source, "--output", output, "--to", "segments", "--task-offsets", 40, "--json"]
+    facts = command(*line).facts
+    expected = {n: survivors(source / f"orders-{n}") for n in range(3)}
+    assert facts["rows"] == sum(map(len, expected.values()))
+    for n, records in expected.items():
+        directory = output / f"orders-{n}"
+        assert list(LogReader(directory).records()) == records
+        with Log.open(source / f"orders-{n}") as log, Log.open(directory) as compacted:
+            assert compacted.log_end_offset == log.log_end_offset
+    assert len(list((output / "orders-0").glob("*.log"))) <= 2, "small files became one"
+    verified = command("verify", f"--node=a={output}", "--json").facts
+    assert verified["findings"] == [], "a log like any other that was compacted"
+    again = ["--overwrite", "--tombstones", "keep", "--ending-offsets", '{"orders":{"0":100}}']
+    assert command(*line, *again, "--assign", '{"orders":[0]}').code == 0
+    assert list(LogReader(output / "orders-0").records()) == survivors(
+        source / "orders-0", 100, tombstones=True
+    )
+
+
+def test_transactions_and_many_segments(spark: SparkSession, command: Command, tmp_path: Path) -> None:
+    """Aborted records and markers are gone, and nothing waits for the end of a transaction."""
+    source, output = tmp_path / "data", tmp_path / "out"
+    with Log.open(source / "t-0", LogConfig(segment_bytes=2000)) as log:
+        for number in range(40):
+            batch = encode_batch(
+                [Record(0, NOON_MS, b"k%d" % (number % 6), b"v%d" % number * 20)],
+                producer_id=5, producer_epoch=0, base_sequence=number, is_transactional=True,
+            )  # fmt: skip
+            log.append_batches(batch)
+            log.end_transaction(5, 0, commit=number % 3 != 1)
+    command("compact", source, "--output", output, "--to", "segments", "--task-offsets", 7, "--json")
+    last = {number % 6: number for number in range(40) if number % 3 != 1}
+    found = [record.value for record in LogReader(output / "t-0").records()]
+    assert found == [b"v%d" % number * 20 for number in sorted(last.values())]
+    facts = command("export", output, "--output", tmp_path / "table", "--json").facts
+    assert facts["records"] == len(last), "read as committed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--brokers", "localhost:9092"], "brokers compact their own"),
+        (["DATA", "--columns", "value"], "are for tables"),
+        (["DATA", "--task-offsets", "0"], "must be 1 or more"),
+    ],
+)
+def test_segments_bad_usage(
+    command: Command, data: Path, tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    given = [each.replace("DATA", str(data)) for each in arguments]
+    outcome = command("compact", *given, "--output", tmp_path / "out", "--to", "segments", "--plan")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert complaint in outcome.err
+
+
+def test_a_broker_takes_the_compacted_log(spark: SparkSession, command: Command, tmp_path: Path) -> None:
+    """In the place of its own: consumers find the same offsets, and producers go on behind them."""
+    config = BrokerConfig(log_dirs=(str(tmp_path / "broker"),))
+    with Broker(config) as broker:
+        broker.create_topic("t", partitions=1, replication_factor=1)
+        for number in range(30):
+            broker.append("t", b"v%d" % number, key=b"k%d" % (number % 4))
+    own = tmp_path / "broker" / "t-0"
+    line = ["compact", own, "--to", "segments", "--task-offsets", 8]
+    assert command(*line, "--output", tmp_path / "out").code == 0
+    shutil.rmtree(own)
+    shutil.copytree(tmp_path / "out" / "t-0", own)
+    with Broker(config) as broker:
+        assert [(record.offset, record.value) for record in broker.scan("t")] == [
+            (number, b"v%d" % number) for number in range(26, 30)
+        ]
+        assert broker.append("t", b"next").offset == 30
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "when", ["inside", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "after"))]
+)
+def test_segments_after_a_run_that_died(
+    spark: SparkSession,
+    command: Command,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    """What it left is not used: the next run begins again, and the output has each record once."""
+    line = ["compact", data, "--output", tmp_path / "out", "--to", "segments"]
+
+    def die(*_: Any) -> Any:
+        raise _Killed
+
+    def dies(*arguments: Any) -> Any:
+        if when == "inside":
+            monkeypatch.setattr(compact_segments, "rising", die)
+        if when != "before":
+            write_segments(*arguments)
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        write_segments = compact.write_segments
+        patch.setattr(compact, "write_segments", dies)
+        with pytest.raises(_Killed):
+            command(*line)
+    monkeypatch.undo()
+    assert not (tmp_path / "out").exists()
+    assert command(*line).code == 0
+    for name in ("orders-0", "orders-1"):
+        assert list(LogReader(tmp_path / "out" / name).records()) == survivors(data / name)
