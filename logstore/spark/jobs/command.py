@@ -30,6 +30,7 @@ from logstore.spark.jobs import (
     profile,
     repair,
     replay,
+    stream,
     verify,
 )
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
@@ -41,6 +42,7 @@ DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 JOBS: Final[Mapping[str, Job]] = {
     "export": export,
     "ingest": ingest,
+    "stream": stream,
     "replay": replay,
     "compact": compact,
     "profile": profile,

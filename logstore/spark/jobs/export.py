@@ -34,6 +34,7 @@ from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import CODECS, DatedFiles, FileFormat, StagedFile
 from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, read_options
 from logstore.spark.jobs.pieces import advanced, grouped, in_turn, joined, left_of
+from logstore.spark.jobs.placing import place_files
 from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
@@ -174,28 +175,16 @@ def carry_out(disk: Disk, output: str, intent: Intent) -> Json:
     Raises `OSError`, and `ExportMismatch` if a file is gone.
     """
     staging = staging_directory(f"{output}/{LEDGER_DIRECTORY}", intent.number)
-    try:
-        waiting = {entry.name for entry in disk.scan(staging)}
-    except FileNotFoundError:
-        waiting = set()
-    directories: dict[str, set[str]] = {}
-    for _, target in intent.plan["files"]:
-        directory, _, name = target.rpartition("/")
-        directories.setdefault(directory, set()).add(name)
-    for directory in directories:
-        make_durable_dir(disk, f"{output}/{directory}")
-    for staged, target in intent.plan["files"]:
-        if staged in waiting:
-            disk.rename(f"{staging}/{staged}", f"{output}/{target}")
-    for directory, names in directories.items():
-        disk.sync_dir(f"{output}/{directory}")
-        found = {entry.name for entry in disk.scan(f"{output}/{directory}")}
-        if missing := sorted(names - found):
-            raise ExportMismatch(
-                f"{output}/{directory}/{missing[0]} is gone before its publication was complete: another "
-                "program removed it. Export into a new directory"
-            )
+    files = [(staged, target) for staged, target in intent.plan["files"]]
+    place_files(disk, staging, output, files, _gone)
     return {"columns": intent.plan["columns"], "offsets": intent.plan["offsets"]}
+
+
+def _gone(path: str) -> Exception:
+    return ExportMismatch(
+        f"{path} is gone before its publication was complete: another program removed it. Export into a new "
+        "directory"
+    )
 
 
 def exported(state: Json) -> dict[TopicPartition, int]:

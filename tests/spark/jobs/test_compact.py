@@ -16,6 +16,7 @@ from logstore.disk.files import Disk, make_durable_dir
 from logstore.log.reader import LogReader
 from logstore.spark.jobs import compact, compact_segments
 from logstore.spark.jobs.compact import OutputExists, place
+from logstore.spark.jobs.compact_segments import write_segments
 from logstore.spark.ledger import Intent, Ledger, publish_once, remove_staged, staging_directory
 from logstore.testing.crash import CrashLab, CrashRun
 from logstore.testing.disks import MemoryDisk
@@ -361,7 +362,6 @@ def test_segments_after_a_run_that_died(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        write_segments = compact.write_segments
         patch.setattr(compact, "write_segments", dies)
         with pytest.raises(_Killed):
             command(*line)

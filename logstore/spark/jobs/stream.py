@@ -1,0 +1,480 @@
+"""`stream`: rows of topics to a Parquet table, each once, and rows that do not fit its schema aside.
+
+    topic ─ Spark's stream ─ a batch ─ parsed by the schema ┬─ table/[column=value/]batch-7-0.parquet
+                                                            └─ table/_refused/batch-7-1.parquet, with reasons
+    table/.logstore-stream/ledger          the last batch, its end offsets, rows and latest event time
+    table/.logstore-stream/staged/7/       a batch while Spark writes it
+    table/.logstore-stream/checkpoint      Spark's
+
+Spark's checkpoint gives a batch the same offsets whenever it runs again. Its files are staged, decided in the
+ledger, moved into place and marked as done, as those of `export`. So each row is in the table or among the
+refused ones, once, wherever a run is killed. Names that begin with a dot or an underscore are no part of the
+table for Spark, Arrow and Hive.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import Disk, OsDisk, make_durable_dir
+from logstore.disk.topic_partition import TopicPartition
+from logstore.spark.errors import InvalidOption, RowRefused
+from logstore.spark.jobs.compact import sync_tree
+from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, check_positive, source_options
+from logstore.spark.jobs.json_schema import ddl_of
+from logstore.spark.jobs.placing import place_files
+from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.ledger import (
+    Intent,
+    Json,
+    Ledger,
+    complete,
+    publish_once,
+    read_ledger,
+    remove_staged,
+    staging_directory,
+)
+from logstore.spark.offsets import flat, lags
+from logstore.spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+HELP: Final = "stream topics into a Parquet table by a schema, each row once, bad rows aside"
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
+LEDGER_DIRECTORY: Final = ".logstore-stream"
+REFUSED: Final = "_refused"
+_TABLE: Final = "table"
+_REASON: Final = "_refused_because"
+_CORRUPT: Final = "_corrupt_record"
+_LATE: Final = "_late"
+_ENDINGS: Final = ("endingOffsets", "endingTimestamp")
+
+
+class StreamMismatch(EngineError):
+    """The table, its ledger and its checkpoint do not belong together, or a file of the table is gone."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+def arguments(parser: ArgumentParser) -> None:
+    add_source(parser)
+    rows = parser.add_argument_group("rows; EXPR is Spark's SQL over the columns")
+    rows.add_argument(
+        "--schema", metavar="DDL", help="columns of JSON values, as 'id INT NOT NULL, name STRING'"
+    )
+    rows.add_argument("--json-schema", metavar="FILE", help="the same as a JSON Schema of an object")
+    rows.add_argument(
+        "--event-time", metavar="EXPR", help="the time of a row (default: the record's timestamp)"
+    )
+    rows.add_argument(
+        "--late-after", metavar="SECONDS", type=int,
+        help="a row is late if its time is so far before the latest one of earlier batches",
+    )  # fmt: skip
+    rows.add_argument(
+        "--late", choices=("keep", "refuse"), default="keep",
+        help="late rows are only counted, or refused (default: %(default)s)",
+    )  # fmt: skip
+    rows.add_argument(
+        "--bad-rows", choices=("aside", "fail"), default="aside",
+        help=f"write refused rows to {REFUSED} in the table, or end at the first one (default: %(default)s)",
+    )  # fmt: skip
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--output", metavar="DIR", required=True, help="directory of the table, local or mounted"
+    )
+    output.add_argument("--partition-by", metavar="A,B", help="columns that become directories")
+    output.add_argument(
+        "--batch-records", metavar="N", type=int, default=1_000_000,
+        help="offsets per batch, which is what appears at once (default: %(default)s)",
+    )  # fmt: skip
+    output.add_argument("--follow", action="store_true", help="go on with new records until interrupted")
+    output.add_argument(
+        "--every", metavar="SECONDS", type=int, default=10,
+        help="with --follow, the time between batches (default: %(default)s)",
+    )  # fmt: skip
+
+
+def prepare(options: Namespace) -> Stream:
+    """Check the options. Raises `BadUsage`, `InvalidOption` and `OSError`."""
+    check_positive(options, "batch_records", "every", "late_after")
+    if options.schema is not None and options.json_schema is not None:
+        raise BadUsage("--schema and --json-schema exclude each other")
+    if options.late == "refuse" and options.late_after is None:
+        raise BadUsage("--late refuse needs --late-after SECONDS")
+    given = source_options(options, COLUMNS)
+    if any(name in given for name in _ENDINGS):
+        raise InvalidOption("a stream has no end: use export for a range of offsets or times")
+    if not any(name.lower().startswith("starting") for name in given):
+        given["startingOffsets"] = "earliest"
+    given["maxOffsetsPerTrigger"] = str(options.batch_records)
+    ReadOptions.parse(given, streaming=True)
+    schema = options.schema
+    if options.json_schema is not None:
+        schema = ddl_of(Path(options.json_schema).read_text())
+    return Stream(
+        given,
+        Rows(
+            schema,
+            options.event_time,
+            options.late_after,
+            options.late == "refuse",
+            options.bad_rows == "fail",
+        ),
+        absolute(options.output),
+        tuple(name.strip() for name in (options.partition_by or "").split(",") if name.strip()),
+        options.every if options.follow else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How records become rows. `schema` is Spark's DDL; None: key and value stay bytes."""
+
+    schema: str | None
+    event_time: str | None
+    late_after_s: int | None
+    refuses_late: bool
+    fails: bool
+
+    def of(self, records: DataFrame, latest_ms: int | None) -> DataFrame:
+        """Return the columns of the table, the record's with `_`, whether it is late, and why it is refused.
+
+        `latest_ms` is the latest event time of earlier batches.
+        """
+        from pyspark.sql import functions as f
+
+        place = [f.col(name).alias(f"_{name}") for name in COLUMNS]
+        made = records.select(*place)
+        reason = f.lit(None).cast("string")
+        if self.schema is None:
+            columns = {"key": f.col("_key"), "value": f.col("_value")}
+        else:
+            kinds = _struct(self.schema)
+            text = f.col("_value").cast("string")
+            whole = kinds.add(_CORRUPT, "string")
+            made = made.withColumn("_row", f.from_json(text, whole, {"columnNameOfCorruptRecord": _CORRUPT}))
+            row = f.col("_row")
+            reason = f.when(f.col("_value").isNull(), f.lit("its value is null"))
+            reason = reason.when(row.isNull() | row[_CORRUPT].isNotNull(), f.lit("it cannot be parsed"))
+            columns = {}
+            for each in kinds.fields:
+                if each.name != _CORRUPT:
+                    columns[each.name] = row[each.name]
+                    if not each.nullable:
+                        reason = reason.when(
+                            row[each.name].isNull(), f.lit(f"{each.name} is null or missing")
+                        )
+        made = made.select(
+            *(f.col(f"_{name}") for name in COLUMNS),
+            *(column.alias(name) for name, column in columns.items()),
+            reason.alias(_REASON),
+        )
+        time = f.col("_timestamp") if self.event_time is None else f.expr(self.event_time).cast("timestamp")
+        late = f.lit(False)
+        if self.late_after_s is not None and latest_ms is not None:
+            bound_ms = latest_ms - 1000 * self.late_after_s
+            late = f.coalesce(f.unix_millis(time) < bound_ms, f.lit(False))
+        made = made.withColumn("_event_ms", f.unix_millis(time)).withColumn(_LATE, late)
+        if self.refuses_late:
+            reason = f.coalesce(f.col(_REASON), f.when(f.col(_LATE), f.lit("it is late")))
+            made = made.withColumn(_REASON, reason)
+        return made
+
+
+def _struct(schema: str) -> Any:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL(schema)
+
+
+class Published(NamedTuple):
+    """The totals in the ledger."""
+
+    batches: int = 0
+    rows: int = 0
+    refused: int = 0
+    late: int = 0
+
+    @classmethod
+    def of(cls, state: Json) -> Published:
+        return cls(**state.get("totals", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A prepared stream. `source` are options of the data source; `every_s`: None ends it at the end."""
+
+    source: Mapping[str, str]
+    rows: Rows
+    output: str
+    partition_by: tuple[str, ...]
+    every_s: int | None
+    disk: Disk = field(default_factory=OsDisk)
+
+    @property
+    def ledger(self) -> str:
+        return f"{self.output}/{LEDGER_DIRECTORY}"
+
+    @property
+    def checkpoint(self) -> str:
+        return f"{self.ledger}/checkpoint"
+
+    def plan(self) -> Answer:
+        from logstore.spark.reading import open_logs, selected_bounds
+
+        entry = read_ledger(self.disk, self.ledger)
+        state = entry.state if entry.intent is None else entry.intent.plan["state"]
+        done = flat(state.get("offsets", {}))
+        batch = {name: value for name, value in self.source.items() if name != "maxOffsetsPerTrigger"}
+        options = ReadOptions.parse(batch, streaming=False)
+        with closing(open_logs(options)) as logs:
+            bounds = selected_bounds(options, logs)
+        left = {
+            each: max(bound.end_offset - done.get(each, bound.start_offset), 0)
+            for each, bound in sorted(bounds.items())
+        }
+        facts = {
+            "job": "stream",
+            "output": self.output,
+            **Published.of(state)._asdict(),
+            "offsets": sum(left.values()),
+            "partitions": [{**each._asdict(), "offsets": offsets} for each, offsets in left.items()],
+        }
+        lines = [f"{each}  {offsets} offsets" for each, offsets in left.items()]
+        lines.append(
+            f"would stream {amount(sum(left.values()))} offsets of {len(left)} partitions to {self.output}"
+        )
+        return Answer(facts, lines)
+
+    def run(self, workers: Workers) -> Answer:
+        """Do the job. Raises `RowRefused`, `StreamMismatch`, `BadUsage`, `EngineError` and `OSError`."""
+        from pyspark.errors import AnalysisException, PySparkException
+
+        from logstore.spark.data_source import LogstoreDataSource
+
+        session = workers.session
+        session.dataSource.register(LogstoreDataSource)
+        make_durable_dir(self.disk, self.ledger)
+        before = Published.of(read_ledger(self.disk, self.ledger).state)
+        raised: list[Exception] = []
+
+        def publish(rows: DataFrame, number: int) -> None:
+            try:
+                self._publish(rows, number)
+            except (EngineError, OSError) as error:
+                raised.append(error)
+                raise
+            except AnalysisException as error:
+                raised.append(_as_usage(error))
+                raise
+
+        try:
+            with _quiet_proxy():
+                behind = self._wait(workers, self._start(session, publish))
+        except PySparkException as error:
+            if raised:
+                raise raised[0] from error
+            raise (_as_usage(error) if isinstance(error, AnalysisException) else error) from error
+        state = read_ledger(self.disk, self.ledger).state
+        return self._answer(before, Published.of(state), behind)
+
+    def _start(self, session: SparkSession, publish: Any) -> StreamingQuery:
+        records = session.readStream.format("logstore").options(**self.source).load()
+        writer = records.writeStream.foreachBatch(publish).option("checkpointLocation", self.checkpoint)
+        if self.every_s is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self.every_s} seconds").start()
+
+    def _wait(self, workers: Workers, query: StreamingQuery) -> dict[TopicPartition, int]:
+        """Wait for the end of the query, show rows and lag meanwhile, and return the lag at the end."""
+        behind: dict[TopicPartition, int] = {}
+        seen: dict[str, int] = {}
+        workers.progress.begin("stream", unit="records")
+        try:
+            while True:
+                is_over = query.awaitTermination(1)
+                for progress in query.recentProgress:
+                    report: Any = progress
+                    seen[str(report["batchId"])] = report["numInputRows"]
+                    behind = dict(lags(report)[0].partitions)
+                workers.progress.tick(sum(seen.values()), sum(seen.values()) + sum(behind.values()))
+                if is_over:
+                    return behind
+        finally:
+            query.stop()
+            workers.progress.end()
+
+    # --- a batch ------------------------------------------------------------------------------------------
+
+    def _publish(self, records: DataFrame, number: int) -> None:
+        """Publish a batch, unless it was published before. Raises as `run`."""
+        with Ledger(self.disk, self.ledger) as ledger:
+            complete(ledger, self._carry_out)
+            query = json.loads(Path(self.checkpoint, "metadata").read_text())["id"]
+            if ledger.state.get("query", query) != query:
+                raise StreamMismatch(
+                    f"{self.checkpoint} is not the one that {self.output} was written with: restore it, or "
+                    "stream to a new directory"
+                )
+            if number <= ledger.done:
+                return
+            if number > ledger.done + 1:
+                raise StreamMismatch(
+                    f"{self.output} has the batches up to {ledger.done}, and its checkpoint is at {number}: "
+                    "the table is an older copy. Restore both together, or stream to a new directory"
+                )
+            staging = staging_directory(ledger.directory, number)
+            remove_staged(self.disk, staging)
+            make_durable_dir(self.disk, staging)
+            seen = self._stage(records, staging, ledger.state.get("latest_ms"))
+            sync_tree(self.disk, staging)
+            totals = Published.of(ledger.state)
+            totals = Published(
+                totals.batches + 1,
+                totals.rows + seen["rows"] - seen["refused"],
+                totals.refused + seen["refused"],
+                totals.late + seen["late"],
+            )
+            times = [each for each in (ledger.state.get("latest_ms"), seen["latest_ms"]) if each is not None]
+            plan = {
+                "files": _files(self.disk, staging, number),
+                "state": {
+                    "query": query,
+                    "latest_ms": max(times, default=None),
+                    "offsets": _end_offsets(self.checkpoint, number),
+                    "totals": totals._asdict(),
+                },
+            }
+            publish_once(ledger, number, lambda: plan, self._carry_out)
+
+    def _stage(self, records: DataFrame, staging: str, latest_ms: int | None) -> dict[str, Any]:
+        """Let Spark write the batch below `staging`; return its counts and latest event time."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        made = self.rows.of(records, latest_ms)
+        seen = Observation()
+        observed = made.observe(
+            seen,
+            f.count(f.lit(1)).alias("rows"),
+            f.count(f.col(_REASON)).alias("refused"),
+            f.count(f.when(f.col(_LATE), 1)).alias("late"),
+            f.max("_event_ms").alias("latest_ms"),
+            f.min(
+                f.when(f.col(_REASON).isNotNull(), f.struct("_topic", "_partition", "_offset", _REASON))
+            ).alias("first"),
+        )
+        unwanted = ("_value",) if self.rows.schema is not None else ("_key", "_value")
+        good = observed.where(f.col(_REASON).isNull()).drop(_REASON, _LATE, "_event_ms", *unwanted)
+        writer = good.write.mode("overwrite")
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.parquet(f"file://{staging}/{_TABLE}")
+        counts = dict(seen.get)
+        if counts["refused"]:
+            first = counts["first"]
+            if self.rows.fails:
+                raise RowRefused(
+                    f"{first['_topic']}-{first['_partition']}, offset {first['_offset']}: {first[_REASON]}. "
+                    "Nothing of its batch was written; --bad-rows aside goes on without such rows"
+                )
+            bad = made.where(f.col(_REASON).isNotNull())
+            names = [f.col(f"_{name}").alias(name) for name in COLUMNS]
+            bad.select(*names, f.col(_REASON).alias("reason")).write.mode("overwrite").parquet(
+                f"file://{staging}/{REFUSED}"
+            )
+        return counts
+
+    def _carry_out(self, intent: Intent) -> Json:
+        staging = staging_directory(self.ledger, intent.number)
+        files = [(staged, target) for staged, target in intent.plan["files"]]
+        place_files(self.disk, staging, self.output, files, _gone)
+        state: Json = intent.plan["state"]
+        return state
+
+    def _answer(self, before: Published, after: Published, behind: Mapping[TopicPartition, int]) -> Answer:
+        new = Published(*(now - then for then, now in zip(before, after, strict=True)))
+        facts = {
+            "job": "stream",
+            "output": self.output,
+            **new._asdict(),
+            "total": after._asdict(),
+            "behind": [{**each._asdict(), "offsets": offsets} for each, offsets in behind.items()],
+        }
+        lines = []
+        if new.refused:
+            lines.append(f"{new.refused} rows were refused: {self.output}/{REFUSED}")
+        if new.late:
+            lines.append(f"{new.late} rows were late")
+        lines.append(
+            f"{amount(new.rows)} rows in {new.batches} batches to {self.output}, "
+            f"{sum(behind.values())} offsets behind"
+            if new.batches
+            else "nothing new to stream"
+        )
+        return Answer(facts, lines, is_yes=not new.refused)
+
+
+@contextmanager
+def _quiet_proxy() -> Iterator[None]:
+    """Keep py4j from printing the traceback of an error that is raised again here."""
+    logger = logging.getLogger("py4j.clientserver")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _as_usage(error: Exception) -> Exception:
+    return BadUsage(str(error).split("\n")[0])
+
+
+def _gone(path: str) -> Exception:
+    return StreamMismatch(
+        f"{path} is gone before its publication was complete: another program removed it. Stream into a new "
+        "directory"
+    )
+
+
+def _files(disk: Disk, staging: str, number: int) -> list[list[str]]:
+    """Return where each staged file goes: its directory in the table, under the number of its batch."""
+    found: list[list[str]] = []
+    for root in (_TABLE, REFUSED):
+        for directory, name in _below(disk, f"{staging}/{root}", ""):
+            if name.endswith(".parquet") and not name.startswith(("_", ".")):
+                above = directory if root == _TABLE else f"{REFUSED}/{directory}"
+                found.append([f"{root}/{directory}{name}", f"{above}batch-{number}-{len(found)}.parquet"])
+    return found
+
+
+def _below(disk: Disk, root: str, directory: str) -> Sequence[tuple[str, str]]:
+    """Return the files below `root`/`directory`: their directories, with a slash at the end, and names."""
+    try:
+        entries = sorted(disk.scan(f"{root}/{directory}".rstrip("/")))
+    except FileNotFoundError:
+        return []
+    found: list[tuple[str, str]] = []
+    for entry in entries:
+        if entry.is_directory:
+            found += _below(disk, root, f"{directory}{entry.name}/")
+        else:
+            found.append((directory, entry.name))
+    return found
+
+
+def _end_offsets(checkpoint: str, number: int) -> Any:
+    """Return the end of a batch as Spark's checkpoint has it: {"topic": {"0": offset}}."""
+    lines = Path(checkpoint, "offsets", str(number)).read_text().splitlines()
+    return json.loads(lines[2])
