@@ -16,6 +16,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeAlias
 
+from logstore.broker.http_access import HttpAccess
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import Spares
 from logstore.disk.errors import is_shortage
@@ -44,13 +45,20 @@ class HttpServer:
     """Serves pages until it is closed. Create and close it on the event loop of its routes."""
 
     def __init__(
-        self, address: Address, routes: Mapping[str, Route], *, patience_s: float = PATIENCE_S
+        self,
+        address: Address,
+        routes: Mapping[str, Route],
+        *,
+        access: HttpAccess | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """Bind and serve; port 0 means any free one. `routes` are called on this loop. Raises `OSError`.
 
+        Without `access` everyone who connects may read, without TLS.
+
         If the loop does not run a route within `patience_s`, the answer is 503.
         """
-        loop = asyncio.get_running_loop()
+        loop, doorkeeper = asyncio.get_running_loop(), access or HttpAccess()
 
         def page(path: str) -> Page:
             route = routes.get(path)
@@ -79,6 +87,17 @@ class HttpServer:
         class Handler(BaseHTTPRequestHandler):
             timeout = 30
             server_version, sys_version = "logstore", ""
+
+            def parse_request(self) -> bool:
+                if not super().parse_request():
+                    return False
+                if doorkeeper.admits(self.path, self.headers.get("Authorization")):
+                    return True
+                self.send_response(HTTPStatus.UNAUTHORIZED)
+                self.send_header("WWW-Authenticate", 'Basic realm="logstore", charset="UTF-8"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return False
 
             def do_GET(self) -> None:
                 found = page(self.path.partition("?")[0])
@@ -116,6 +135,10 @@ class HttpServer:
                 else:
                     self.shutdown_request(request)
 
+            def finish_request(self, request: Any, client_address: Any) -> None:
+                with doorkeeper.accepted(request) as connection:
+                    super().finish_request(connection, client_address)
+
             def process_request_thread(self, request: Any, client_address: Any) -> None:
                 try:
                     super().process_request_thread(request, client_address)
@@ -127,6 +150,7 @@ class HttpServer:
 
         self._server = Listener((address.host, address.port), Handler)
         self.address = Address(address.host, self._server.server_address[1])
+        self.name = f"{doorkeeper.prefix}{self.address}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="http", daemon=True
         )

@@ -22,6 +22,7 @@ from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock, stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page, Route
+from logstore.broker.http_access import HttpAccess, read_http
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
 from logstore.broker.loop import (
@@ -62,8 +63,9 @@ class ServeOptions:
     `metadata` is zookeeper://host:port/chroot, or `embedded` or `embedded:DIRECTORY`: a store in this
     process, for a cluster of one. `advertised` is the address for clients and brokers, if it is not `listen`.
     Named listeners among the settings take the place of both. `insecure` allows a listener beyond this host
-    without TLS or a login. Without `log_file` the log goes to stderr. `state_change_log` is a file, by
-    default beside the first log dir, or `none`.
+    without TLS or a login. With `https`, `http` is over TLS; `http_settings` are those of `http_access.py`.
+    Without `log_file` the log goes to stderr. `state_change_log` is a file, by default beside the first log
+    dir, or `none`.
     """
 
     node_id: int
@@ -72,6 +74,8 @@ class ServeOptions:
     metadata: str = EMBEDDED
     advertised: Address | None = None
     http: Address | None = None
+    https: bool = False
+    http_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     state_change_log: str | None = None
     log_file: str | None = None
     insecure: bool = False
@@ -216,7 +220,8 @@ async def serve(
     with ExitStack() as stack:
         http: HttpServer | None = None
         if options.http is not None:
-            http = HttpServer(options.http, _routes(served))
+            config = read_http(options.http_settings, options.settings, is_tls=options.https)
+            http = HttpServer(options.http, _routes(served), access=HttpAccess(config))
             stack.callback(http.close)
         telling = loop.create_task(_tell_of_loading(served.loading))
         try:
@@ -292,5 +297,5 @@ async def _announce(broker: Assembly, http: HttpServer | None) -> None:
     if node.config.endpoints:
         ready["listeners"] = {each.listener: f"{each.host}:{each.port}" for each in node.config.endpoints}
     if http is not None:
-        ready["http"] = str(http.address)
+        ready["http"] = http.name
     print(json.dumps(ready), flush=True)

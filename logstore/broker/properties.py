@@ -4,6 +4,7 @@
     listeners, advertised.listeners    a single PLAINTEXT://host:port; also the older `port`, `host.name`
     log.dirs, log.dir                  the log dirs
     zookeeper.connect                  host:port,host:port/chroot
+    http.listener                      https://host:port of metrics and health
     state.change.log                   the file of decisions about partitions, or none
 
 Settings of Kafka's parts that do not exist here, or need no setting (threads, socket buffers, transactions),
@@ -51,7 +52,7 @@ _OF_KRAFT: Final = ("process.roles", "controller.quorum.voters", "controller.lis
 def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return identity and addresses (`node.id`, `listen`, `advertise`, `log.dirs`, `metadata`), and settings.
 
-    `state.change.log` is among the former.
+    `http.listener` and `state.change.log` are among the former.
 
     Raises `InvalidConfig`.
     """
@@ -64,6 +65,7 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
         (("broker.id", "node.id"), "node.id"),
         (("log.dirs", "log.dir"), "log.dirs"),
         (("state.change.log",), "state.change.log"),
+        (("http.listener",), "http"),
     ):
         found = [rest.pop(name, None) for name in names]
         given = [value for value in found if value is not None]

@@ -67,17 +67,18 @@ def security_of(command_config: Path | None) -> ClientSecurity | None:
     """Return the security that a file of client properties asks for. Raises `InvalidConfig`."""
     from logstore.broker.security.client import client_security
 
-    return client_security(_properties(command_config)) if command_config is not None else None
+    return client_security(properties_of(command_config)) if command_config is not None else None
 
 
 def store_security_of(command_config: Path | None) -> StoreSecurity:
     """Return how a file of properties says that ZooKeeper is reached. Raises `InvalidConfig`."""
     from logstore.broker.security.store import split_store
 
-    return split_store(_properties(command_config) if command_config is not None else {})[0]
+    return split_store(properties_of(command_config) if command_config is not None else {})[0]
 
 
-def _properties(command_config: Path) -> dict[str, str]:
+def properties_of(command_config: Path) -> dict[str, str]:
+    """Return the settings of a file of properties."""
     from logstore.checkpoint.identity import parse_properties
 
     try:

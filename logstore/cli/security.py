@@ -28,6 +28,9 @@ def _group() -> None:
 @app.command()
 def check(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The broker's properties file.")],
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="The broker's HTTP port, as given to serve.")
+    ] = "",
     metadata: Annotated[
         str, typer.Option("--metadata", metavar="STORE", help="Show users and ACLs of this store, too.")
     ] = "",
@@ -37,6 +40,7 @@ def check(
 
     Nothing is changed, and the broker need not run.
     """
+    from logstore.broker.http_access import split_http
     from logstore.broker.properties import split_properties
     from logstore.broker.security.config import read_security, split_security
     from logstore.broker.security.store import StoreSecurity, split_store
@@ -44,6 +48,7 @@ def check(
 
     properties = read_properties(config)
     listening, rest = split_properties(properties)
+    of_http, rest = split_http(rest)
     store, rest = split_store(rest)
     own, _ = split_security(rest)
     security = read_security(own)
@@ -61,6 +66,7 @@ def check(
     problems = [
         *_problems(config, properties, security, listening.get("listen", "")),
         *_problems_of_store(servers, store),
+        *_problems_of_http(http or listening.get("http", ""), of_http, rest),
     ]
     for fact in facts:
         if as_json:
@@ -146,6 +152,22 @@ def _problems_of_store(servers: str, store: StoreSecurity) -> Iterator[str]:
             f"brokers do not log in to the metadata store at {servers}, so it must let anyone in: set "
             "zookeeper.ssl.keystore.location, and have it require certificates"
         )
+
+
+def _problems_of_http(listener: str, own: dict[str, str], others: dict[str, str]) -> Iterator[str]:
+    from logstore.broker.http_access import HttpAccess, parse_http, read_http
+    from logstore.errors import InvalidConfig
+
+    if not listener:
+        return
+    address, is_tls = parse_http(listener)
+    try:
+        config = read_http(own, others, is_tls=is_tls)
+        HttpAccess(config)
+    except InvalidConfig as error:
+        yield f"the HTTP port: {error}"
+        return
+    yield from config.problems(address)
 
 
 def _from_store(metadata: str, store: StoreSecurity) -> Iterator[dict[str, Any]]:

@@ -58,7 +58,11 @@ def serve(
     ] = None,
     http: Annotated[
         str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="Serve /metrics, /healthz and /livez; port 0: any."),
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Serve /metrics, /healthz and /livez; https://HOST:PORT: over TLS; port 0: any.",
+        ),
     ] = None,
     state_change_log: Annotated[
         str | None,
@@ -129,6 +133,7 @@ def _options(
     named: Mapping[str, str | None], properties: Mapping[str, str], settings: Mapping[str, str]
 ) -> ServeOptions:
     """Options override the properties file; `--set` overrides both."""
+    from logstore.broker.http_access import split_http
     from logstore.broker.process import ServeOptions
     from logstore.broker.properties import split_properties
 
@@ -141,6 +146,10 @@ def _options(
     for name, option in (("node.id", "--node-id"), ("listen", "--listen"), ("log.dirs", "--log-dirs")):
         if name not in given:
             raise typer.BadParameter(f"give {option}, or set it in a properties file")
+    of_http, rest = split_http(rest)
+    if of_http and "http" not in given:
+        raise typer.BadParameter(f"{min(of_http)} has no effect without --http or http.listener")
+    http, is_https = _http_address(given["http"]) if "http" in given else (None, False)
     number = given["node.id"]
     if not (number.isascii() and number.isdecimal()):
         raise typer.BadParameter(f"--node-id: {number!r} is not a number, 0 or more")
@@ -150,7 +159,9 @@ def _options(
         log_dirs=tuple(each.strip() for each in given["log.dirs"].split(",") if each.strip()),
         metadata=given.get("metadata", "embedded"),
         advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
-        http=_address(given["http"], "--http") if "http" in given else None,
+        http=http,
+        https=is_https,
+        http_settings=of_http,
         state_change_log=given.get("state.change.log") or None,
         log_file=given.get("log.file"),
         settings=rest,
@@ -164,6 +175,15 @@ def _address(text: str, option: str) -> Address:
         return parse_address(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from error
+
+
+def _http_address(text: str) -> tuple[Address, bool]:
+    from logstore.broker.http_access import parse_http
+
+    try:
+        return parse_http(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--http: {error}") from error
 
 
 def read_properties(path: Path) -> dict[str, str]:

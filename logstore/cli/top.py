@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from logstore.cli.operating import Json
+from logstore.cli.operating import Json, properties_of
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -167,12 +168,12 @@ def table(rows: Sequence[Row], groups: Sequence[tuple[str, int]]) -> Table:
 # --- the shell ----------------------------------------------------------------------------------
 
 
-def _scrape(address: str) -> Scrape | None:
+def _scrape(ask: Callable[..., Any], address: str) -> Scrape | None:
     from http.client import HTTPException
-    from urllib.request import urlopen
 
+    address = address if "//" in address else f"http://{address}"
     try:
-        with urlopen(f"http://{address}/metrics", timeout=_PATIENCE_S) as answer:
+        with ask(f"{address}/metrics", timeout=_PATIENCE_S) as answer:
             return read(answer.read().decode(), time.monotonic())
     except (OSError, HTTPException, ValueError):
         return None  # its line says so
@@ -180,10 +181,17 @@ def _scrape(address: str) -> Scrape | None:
 
 def top(
     brokers: Annotated[
-        list[str], typer.Argument(metavar="HOST:PORT...", help="HTTP addresses (--http) of brokers.")
+        list[str],
+        typer.Argument(metavar="HOST:PORT...", help="HTTP addresses (--http) of brokers; https://…."),
     ],
     interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show one interval, and end.")] = False,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config", metavar="FILE", help="Properties: ssl.…, http.basic.user, ….password."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Show what brokers do, from their metrics: rates, leaders, replicas out of sync, lag of groups.
@@ -193,25 +201,31 @@ def top(
     Ctrl-C ends it; with --once, exit code 1 says that no broker answered.
     """
     from concurrent.futures import ThreadPoolExecutor
+    from functools import partial
+    from urllib.request import urlopen
 
     from rich.console import Console
     from rich.live import Live
 
-    from logstore.broker.limits import parse_address
+    from logstore.broker.http_access import http_opener, parse_http
 
     for each in brokers:
         try:
-            parse_address(each)
+            parse_http(each)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
+    ask: Callable[..., Any] = urlopen
+    if command_config is not None:
+        ask = http_opener(properties_of(command_config)).open
+    scrape = partial(_scrape, ask)
     console = Console(width=None if sys.stdout.isatty() else 120)
     with ThreadPoolExecutor(len(brokers)) as threads, Live(console=console, auto_refresh=False) as live:
         if as_json or once or not console.is_terminal:
             live.stop()
-        before = list(threads.map(_scrape, brokers))
+        before = list(threads.map(scrape, brokers))
         while True:
             time.sleep(interval)
-            now = list(threads.map(_scrape, brokers))
+            now = list(threads.map(scrape, brokers))
             rows = [row(*each) for each in zip(brokers, before, now, strict=True)]
             groups = lags(each for each in now if each is not None)
             if as_json:

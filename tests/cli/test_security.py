@@ -204,3 +204,25 @@ def test_verbs_reach_a_store_over_tls(command: Command, tmp_path: Path) -> None:
         assert command("users", "set", "ann", *store, "--password-file", password).code == 0
         assert command("users", "list", *store).out == "ann  SCRAM-SHA-512\n"
         assert command("topics", "list", *store).code == 0
+
+
+def test_an_open_http_port_is_a_problem(command: Command, tmp_path: Path) -> None:
+    home = tmp_path / "tls"
+    command("certs", home)
+    config = tmp_path / "server.properties"
+    lines = ["port=9092", "http.listener=http://0.0.0.0:9644"]
+
+    def problems(*options: str) -> list[str]:
+        config.write_text("\n".join(lines))
+        config.chmod(0o600)
+        out = command("security", "check", "--config", config, *options).out
+        return [line for line in out.splitlines() if line.startswith("PROBLEM")]
+
+    assert len(problems()) == 2
+    assert problems("--http", "127.0.0.1:9644") == []
+    lines[-1] = "http.listener=https://0.0.0.0:9644"
+    assert "needs a key and a certificate" in problems()[0]
+    lines.append(f"http.ssl.keystore.location={home / 'broker.pem'}")
+    assert "open to everyone" in problems()[0]
+    lines += ["http.basic.user=me", "http.basic.password=hush"]
+    assert problems() == []

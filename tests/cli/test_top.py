@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from logstore.broker.http import HttpServer
+from logstore.broker.http_access import HttpAccess, read_http
 from logstore.broker.limits import Address
 from logstore.broker.metrics import Watched, page
 from logstore.cli.top import Row, Scrape, lags, read, row, table
@@ -67,15 +69,15 @@ def test_a_table_has_every_broker_and_the_largest_lags() -> None:
 
 
 @contextmanager
-def answering() -> Iterator[str]:
-    """The HTTP port of a broker, in a thread; yields its address."""
-    address, ends, known = list[Address](), threading.Event(), threading.Event()
+def answering(access: HttpAccess | None = None) -> Iterator[str]:
+    """The HTTP port of a broker, in a thread; yields its name."""
+    name, ends, known = list[str](), threading.Event(), threading.Event()
 
     async def serve() -> None:
         watched = Watched()
         watched.traffic.bytes_in["orders"] += 500
-        server = HttpServer(Address("127.0.0.1", 0), {"/metrics": lambda: page(watched)})
-        address.append(server.address)
+        server = HttpServer(Address("127.0.0.1", 0), {"/metrics": lambda: page(watched)}, access=access)
+        name.append(server.name)
         known.set()
         while not ends.is_set():
             await asyncio.sleep(0.005)
@@ -85,7 +87,7 @@ def answering() -> Iterator[str]:
     thread.start()
     try:
         assert known.wait(30)
-        yield str(address[0])
+        yield name[0]
     finally:
         ends.set()
         thread.join()
@@ -101,6 +103,19 @@ def test_one_that_answers_and_one_that_does_not(command: Command) -> None:
         assert (second["broker"], second["state"], second["bytes_in"]) == (gone, "down", None)
         assert "down" in command("top", there, gone, "--once", "--interval", "0.1").out
         assert command("top", gone, "--once", "--interval", "0.1").code == 1
+
+
+def test_one_with_tls_and_a_password(command: Command, tmp_path: Path) -> None:
+    command("certs", tmp_path)
+    login = {"http.basic.user": "me", "http.basic.password": "hush"}
+    own = {"ssl.keystore.location": str(tmp_path / "broker.pem")}
+    trusting = f"ssl.truststore.location={tmp_path / 'ca.pem'}\n"
+    config = tmp_path / "http.properties"
+    with answering(HttpAccess(read_http(login, own, is_tls=True))) as there:
+        for more, code in (("http.basic.user=me\nhttp.basic.password=hush\n", 0), ("", 1)):
+            config.write_text(trusting + more)
+            options = ("--once", "--interval", "0.1", "--command-config", config)
+            assert command("top", there, *options).code == code
 
 
 @pytest.mark.parametrize("bad", ["nowhere", "host:port"])
