@@ -82,9 +82,14 @@ class Acceptor:
         protocol: Callable[[], asyncio.BaseProtocol],
         descriptors: DescriptorLimit,
         pace_s: Callable[[], float] = lambda: 0.0,
+        held_s: Callable[[str], float] = lambda peer: 0.0,
     ) -> None:
-        """`pace_s` is called for each connection, and returns how long to wait before the next one."""
-        self._pace_s = pace_s
+        """`pace_s` is called for each connection, and returns how long to wait before the next one.
+
+        `held_s` returns for the address of a peer after how long its connection is closed, unread; 0 if it
+        may connect.
+        """
+        self._pace_s, self._held_s = pace_s, held_s
         self.pauses = 0
         """How often accepting paused because descriptors were short."""
         self._protocol, self._descriptors = protocol, descriptors
@@ -127,7 +132,7 @@ class Acceptor:
     async def _accept(self, listener: socket.socket) -> None:
         for number in count(1):
             try:
-                accepted, _ = await self._loop.sock_accept(listener)
+                accepted, peer = await self._loop.sock_accept(listener)
             except OSError as error:
                 if is_shortage(error):
                     await self._pause(str(error.strerror))
@@ -136,7 +141,10 @@ class Acceptor:
                 accepted.close()
                 await self._pause(f"{self._descriptors.held_back} are left to files")
                 continue
-            task = self._loop.create_task(self._open(accepted))
+            held_s = self._held_s(peer[0])
+            task = self._loop.create_task(
+                self._close_later(accepted, held_s) if held_s else self._open(accepted)
+            )
             self._opening.add(task)
             task.add_done_callback(partial(self._opened, accepted))
             # Those who are connected have their turn, also while thousands connect at once.
@@ -158,6 +166,10 @@ class Acceptor:
                 times,
             )
         await asyncio.sleep(PAUSE_S)
+
+    async def _close_later(self, accepted: socket.socket, held_s: float) -> None:
+        await asyncio.sleep(held_s)
+        accepted.close()
 
     async def _open(self, accepted: socket.socket) -> None:
         accepted.setblocking(False)

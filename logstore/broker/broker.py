@@ -152,6 +152,7 @@ class Assembly:
                 await authorizer.open()
             quotas = _follow_quotas(settings, store, clock, node)
             quotas.limiter.authorizer = authorizer
+            server.by_address = quotas.limiter.connections
             await quotas.open()
             runtime = Runtime(
                 node,
@@ -254,7 +255,9 @@ async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tupl
         rules = parse_rules(each.tls.ssl_principal_mapping_rules)
         door = Door(each.name, is_only or each.name == security.inter_broker, tls, sasl, rules)
         is_protected = each.name == security.inter_broker and not is_only
-        bound = await server.listen(each.bind, door, is_protected=is_protected)
+        bound = await server.listen(
+            each.bind, door, is_protected=is_protected, most_a_second=each.most_a_second
+        )
         if each.advertised is not None:
             host, port = each.advertised
             endpoints.append(Endpoint(each.name, host, port or bound.port, each.protocol))

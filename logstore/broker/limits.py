@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from logstore.errors import InvalidConfig
 
 LONGEST_WAIT_MS: Final = 300_000
 """The longest wait of a request, whatever it asks for. No client waits so long for an answer, and requests of
@@ -29,6 +32,8 @@ class Limits:
     """Connections per broker."""
     max_connections_per_ip: int = 2**31 - 1
     """Connections per client address."""
+    max_connections_per_ip_overrides: str = ""
+    """Other numbers for some addresses: `host:number`, separated by commas."""
     max_connection_creation_rate: int = 2**31 - 1
     """New connections a second; above it, further ones wait to be accepted. Brokers on a listener of their
     own do not wait.
@@ -47,6 +52,40 @@ class Limits:
     """Longest pause before a reconnection."""
     shutdown_grace_ms: int = 5_000
     """Time that pending requests have to complete when the node stops. Not a Kafka setting."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidConfig` for a rate that nobody could keep to."""
+        check_creation_rate("max.connection.creation.rate", self.max_connection_creation_rate)
+        list(_overrides(self.max_connections_per_ip_overrides))
+
+    def most_by_ip(self) -> dict[str, int]:
+        """Return the overrides of `max.connections.per.ip` by address. Raises `InvalidConfig`."""
+        found: dict[str, int] = {}
+        for host, most in _overrides(self.max_connections_per_ip_overrides):
+            try:
+                resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise InvalidConfig(
+                    f"max.connections.per.ip.overrides: {host} has no address: {error}"
+                ) from error
+            found |= {str(address[4][0]): most for address in resolved}
+        return found
+
+
+def check_creation_rate(name: str, value: int) -> None:
+    """Raise `InvalidConfig` if connections could never be made at this rate."""
+    if value < 1:
+        raise InvalidConfig(f"{name} is {value}; the minimum is 1")
+
+
+def _overrides(text: str) -> Iterator[tuple[str, int]]:
+    for pair in filter(None, map(str.strip, text.split(","))):
+        host, _, most = pair.rpartition(":")
+        if not host.strip() or not (most.strip().isascii() and most.strip().isdecimal()):
+            raise InvalidConfig(
+                f"max.connections.per.ip.overrides has {pair!r}; expected host:number, separated by commas"
+            )
+        yield host.strip(), int(most)
 
 
 class Address(NamedTuple):

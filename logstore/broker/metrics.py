@@ -105,10 +105,12 @@ def _of_quotas(limiter: Limiter) -> Iterator[Metric]:
         families[kind].add_metric([key.user or "", key.client or ""], value)
     yield from families.values()
     throttled = CounterMetricFamily(
-        "kafka_server_quotas_throttled", "Answers to clients above a quota", labels=["quota"]
+        "kafka_server_quotas_throttled",
+        "Answers to clients, and connections, above a quota",
+        labels=["quota"],
     )
     seconds = CounterMetricFamily(
-        "kafka_server_quotas_throttle_seconds", "Time for which clients were muted", labels=["quota"]
+        "kafka_server_quotas_throttle_seconds", "Time for which clients were muted or held", labels=["quota"]
     )
     for kind in Kind:
         throttled.add_metric([kind], limiter.throttled[kind])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ from logstore.broker.acceptor import Acceptor, SeldomEach
 from logstore.broker.connection import Connection, shared_scratch
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.audit import Audit
+from logstore.broker.security.connection_rates import ConnectionRates
 from logstore.broker.security.door import Door
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.tls_stream import TlsStream
@@ -44,6 +45,18 @@ class Descriptors(NamedTuple):
         return self.open is not None and self.open >= self.limit - self.held_back
 
 
+class _Pace:
+    """The rate at which connections are taken."""
+
+    def __init__(self, most_a_second: int) -> None:
+        self.most_a_second, self._rate = most_a_second, Rate(Windows())
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Count a connection; return how long the next one has to wait."""
+        self._rate.record(1, now_ms)
+        return self._rate.throttle_ms(self.most_a_second, now_ms)
+
+
 class Server:
     """Hands each frame to `on_frame`, on the event loop; a connection's next one once it is answered."""
 
@@ -65,7 +78,10 @@ class Server:
         self._by_ip: Counter[str] = Counter()
         self.slowed = 0
         """connections after which the next one had to wait"""
-        self._accepted_rate = Rate(Windows())
+        self._of_all = _Pace(self.limits.max_connection_creation_rate)
+        self.by_address: ConnectionRates | None = None
+        """Quotas of addresses; None until the broker has read them."""
+        self._most_by_ip = self.limits.most_by_ip()
         self.logins = LoginCounts()
         self.failed_handshakes = 0
         """connections whose TLS handshake failed"""
@@ -77,15 +93,23 @@ class Server:
         self._all_closed = asyncio.Event()
 
     async def listen(
-        self, address: Address, door: Door | None = None, *, is_protected: bool = False
+        self,
+        address: Address,
+        door: Door | None = None,
+        *,
+        is_protected: bool = False,
+        most_a_second: int | None = None,
     ) -> Address:
         """Bind and accept; return the address with the actual port. Raises `OSError`.
 
         A server may listen on several addresses, each with a `door` of its own. Whoever comes to a protected
-        one does not wait for the rate of new connections.
+        one does not wait for the rate of new connections of all listeners; `most_a_second` is its own.
         """
-        paces = [] if is_protected else [self._pace_s]
-        acceptor = Acceptor(partial(self._accepted, door), self.descriptors, *paces)
+        paces = [] if is_protected else [self._of_all]
+        if most_a_second is not None:
+            paces.append(_Pace(most_a_second))
+        pace_s = partial(self._pace_s, paces) if paces else float
+        acceptor = Acceptor(partial(self._accepted, door), self.descriptors, pace_s, self._held_s)
         bound = await acceptor.listen(address)
         self._acceptors.append(acceptor)
         if self._sweep is None:
@@ -100,19 +124,34 @@ class Server:
         patience_s = self.limits.ssl_handshake_timeout_ms / 1000
         return TlsStream(connection, door.tls.context(now_s), watcher=self, patience_s=patience_s)
 
-    def _pace_s(self) -> float:
+    def _pace_s(self, paces: Sequence[_Pace]) -> float:
         """Count a new connection; return how long the next one has to wait, at most a second as in Kafka."""
-        now_ms = int(1000 * asyncio.get_running_loop().time())
-        self._accepted_rate.record(1, now_ms)
-        wait_ms = self._accepted_rate.throttle_ms(self.limits.max_connection_creation_rate, now_ms)
+        now_ms = self._now_ms()
+        wait_ms, rate = max((each.wait_ms(now_ms), each.most_a_second) for each in paces)
         if wait_ms:
             self.slowed += 1
             if count := self.to_report("max.connection.creation.rate"):
-                rate = self.limits.max_connection_creation_rate
                 _log.warning(
                     "max.connection.creation.rate=%d exceeded: new connections wait (%d)", rate, count
                 )
         return min(wait_ms / 1000, LONGEST_PAUSE_S)
+
+    def _held_s(self, peer: str) -> float:
+        """Count a new connection of this address; return after how long it is closed, 0 to take it."""
+        held_ms = self.by_address.held_ms(peer, self._now_ms()) if self.by_address is not None else 0
+        if held_ms:
+            self.refused += 1
+            if count := self.to_report(f"connection_creation_rate of {peer}"):
+                _log.warning(
+                    "connection_creation_rate of %s exceeded: closing it after %d ms (%d connections)",
+                    peer,
+                    held_ms,
+                    count,
+                )
+        return held_ms / 1000
+
+    def _now_ms(self) -> int:
+        return int(1000 * asyncio.get_running_loop().time())
 
     @property
     def accept_pauses(self) -> int:
@@ -162,8 +201,9 @@ class Server:
         """Return why the newest connection, of this peer, is refused; empty if it is not."""
         if len(self.connections) + len(self._handshakes) > self.limits.max_connections:
             return f"max.connections={self.limits.max_connections} exceeded"
-        if self._by_ip[peer] > self.limits.max_connections_per_ip:
-            return f"max.connections.per.ip={self.limits.max_connections_per_ip} exceeded"
+        most = self._most_by_ip.get(peer, self.limits.max_connections_per_ip)
+        if self._by_ip[peer] > most:
+            return f"max.connections.per.ip={most} exceeded"
         return ""
 
     def to_report(self, reason: str) -> int:

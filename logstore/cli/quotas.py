@@ -1,7 +1,7 @@
 """`logstore quotas …`: what clients may use: list, set and delete quotas, by Kafka's admin requests.
 
-A quota is for a user, a client id, or a client id of a user; without a name it is the default for all. The
-page docs/security.md says which one counts.
+A quota is for a user, a client id, or a client id of a user; without a name it is the default for all. Rates
+of new connections are for IP addresses. The page docs/security.md says which one counts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users wit
 DefaultClient = Annotated[
     bool, typer.Option("--default-client-id", help="All client ids without a quota of their own.")
 ]
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An IP address.")]
+DefaultIp = Annotated[bool, typer.Option("--default-ip", help="Each address without a quota of its own.")]
 _EXACT, _DEFAULT = 0, 1
 _UNITS: Final = {
     "producer_byte_rate": "bytes/s",
     "consumer_byte_rate": "bytes/s",
     "request_percentage": "%",
     "controller_mutation_rate": "partitions/s",
+    "connection_creation_rate": "connections/s",
 }
 
 
@@ -42,11 +45,13 @@ def list_quotas(
     client_id: Client = None,
     default_user: DefaultUser = False,
     default_client_id: DefaultClient = False,
+    ip: Ip = None,
+    default_ip: DefaultIp = False,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List quotas, all or those of a user and a client id."""
-    entity = _entity(user, client_id, default_user, default_client_id)
+    """List quotas, all or those of a user and a client id, or of an address."""
+    entity = _entity((user, default_user), (client_id, default_client_id), (ip, default_ip))
     for found, values in _read(bootstrap, command_config, entity, is_strict=False):
         if as_json:
             print_json({"entity": dict(found), "quotas": values})
@@ -62,6 +67,8 @@ def set_quota(
     client_id: Client = None,
     default_user: DefaultUser = False,
     default_client_id: DefaultClient = False,
+    ip: Ip = None,
+    default_ip: DefaultIp = False,
     producer_byte_rate: Annotated[
         int | None, typer.Option("--producer-byte-rate", min=0, metavar="BYTES", help="Written a second.")
     ] = None,
@@ -75,20 +82,28 @@ def set_quota(
         float | None,
         typer.Option("--controller-mutation-rate", min=0, help="Partitions made and deleted a second."),
     ] = None,
+    connection_creation_rate: Annotated[
+        int | None,
+        typer.Option("--connection-creation-rate", min=0, metavar="CONNECTIONS", help="Of --ip, a second."),
+    ] = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Set quotas of a user, a client id, or both; others stay. They count from the next request on."""
+    """Set quotas of a user, a client id, or both, or of an address; others stay.
+
+    They count from the next request, or connection, on.
+    """
     given = {
         "producer_byte_rate": producer_byte_rate,
         "consumer_byte_rate": consumer_byte_rate,
         "request_percentage": request_percentage,
         "controller_mutation_rate": controller_mutation_rate,
+        "connection_creation_rate": connection_creation_rate,
     }
     changes = {name: float(value) for name, value in given.items() if value is not None}
     if not changes:
         raise typer.BadParameter("give a quota, such as --producer-byte-rate BYTES")
-    entity = _required(_entity(user, client_id, default_user, default_client_id))
+    entity = _required(_entity((user, default_user), (client_id, default_client_id), (ip, default_ip)))
     _alter(bootstrap, command_config, entity, changes)
     if as_json:
         print_json({"entity": dict(entity), "quotas": changes})
@@ -104,6 +119,8 @@ def delete(
     client_id: Client = None,
     default_user: DefaultUser = False,
     default_client_id: DefaultClient = False,
+    ip: Ip = None,
+    default_ip: DefaultIp = False,
     quota: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,8 +129,8 @@ def delete(
     ] = None,
     command_config: CommandConfig = None,
 ) -> int:
-    """Delete the quotas of a user, a client id, or both; exit 1 if there are none."""
-    entity = _required(_entity(user, client_id, default_user, default_client_id))
+    """Delete the quotas of a user, a client id, or both, or of an address; exit 1 if there are none."""
+    entity = _required(_entity((user, default_user), (client_id, default_client_id), (ip, default_ip)))
     found = dict(_read(bootstrap, command_config, entity, is_strict=True)).get(entity, {})
     wanted = quota or list(found)
     if missing := [each for each in wanted if each not in found] or ([] if found else ["quotas"]):
@@ -124,19 +141,21 @@ def delete(
     return 0
 
 
-def _entity(user: str | None, client_id: str | None, default_user: bool, default_client_id: bool) -> Entity:
-    from logstore.broker.security.quotas import CLIENT, USER
+def _entity(*given: tuple[str | None, bool]) -> Entity:
+    """Return the entity of the names, or defaults, of a user, a client id and an address."""
+    from logstore.broker.security.quotas import CLIENT, IP, USER
 
-    if (default_user and user is not None) or (default_client_id and client_id is not None):
+    if any(is_default and name is not None for name, is_default in given):
         raise typer.BadParameter("give a name or the default, not both")
-    parts = ((USER, user, default_user), (CLIENT, client_id, default_client_id))
-    return tuple((kind, name) for kind, name, is_default in parts if is_default or name is not None)
+    parts = zip((USER, CLIENT, IP), given, strict=True)
+    return tuple((kind, name) for kind, (name, is_default) in parts if is_default or name is not None)
 
 
 def _required(entity: Entity) -> Entity:
     if not entity:
         raise typer.BadParameter(
-            "say whose quota it is: --user, --default-user, --client-id, --default-client-id"
+            "say whose quota it is: --user, --default-user, --client-id, --default-client-id, --ip or "
+            "--default-ip"
         )
     return entity
 

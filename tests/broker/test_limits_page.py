@@ -26,9 +26,10 @@ NO_BOUNDS = frozenset(
         "reconnect_backoff_ms",
         "reconnect_backoff_max_ms",
         "shutdown_grace_ms",
+        "max_connections_per_ip_overrides",
     }
 )
-"""Of `Limits`: times of our own requests, which no client can use up."""
+"""Of `Limits`: times of our own requests, which no client can use up, and a list."""
 
 
 def rows() -> list[list[str]]:

@@ -51,6 +51,17 @@ def test_quotas_are_set_found_and_deleted(quotas: Command) -> None:
     assert quotas("list").out == ""
 
 
+def test_rates_of_addresses(quotas: Command) -> None:
+    made = quotas("set", "--ip", "10.0.0.1", "--connection-creation-rate", "5")
+    assert made.out == "ip 10.0.0.1: connection_creation_rate 5 connections/s\n"
+    assert quotas("set", "--default-ip", "--connection-creation-rate", "50").code == 0
+    assert quotas("list", "--default-ip").out == "every ip: connection_creation_rate 50 connections/s\n"
+    refused = quotas("set", "--ip", "10.0.0.1", "--request-percentage", "5")
+    assert (refused.code, "no quota of such an entity" in refused.err) == (1, True), refused
+    assert quotas("delete", "--ip", "10.0.0.1").code == quotas("delete", "--default-ip").code == 0
+    assert quotas("list").out == ""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

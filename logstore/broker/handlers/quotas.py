@@ -1,7 +1,7 @@
 """Quotas of clients: DescribeClientQuotas, AlterClientQuotas (KIP-546). Any broker answers, from the store.
 
 An unknown quota, a value that is none, and an entity that does not exist are INVALID_REQUEST (42) and change
-nothing; connection rates by IP address are among them. A change counts on this broker at once.
+nothing. A change counts on this broker at once.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 from logstore.broker.config_nodes import change_entity
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.errors import RequestRefused
-from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, path_of, text_of
+from logstore.broker.security.connection_rates import plain_address
+from logstore.broker.security.quotas import CLIENT, ENTITIES, IP, USER, Entity, Kind, path_of, text_of
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 
 _EXACT, _DEFAULT, _ANY = range(3)
-_ORDER: Final = (USER, CLIENT)
+_ORDER: Final = (USER, CLIENT, IP)
 _Altered = t.AlterClientQuotasResponseEntryData
 
 _log = logging.getLogger(__name__)
@@ -68,13 +70,15 @@ def _wanted(
     for each in components:
         problem = ""
         if each.entity_type not in _ORDER:
-            problem = f"{each.entity_type!r} is no type of an entity here; expected user or client-id"
+            problem = f"{each.entity_type!r} is no type of an entity; expected user, client-id or ip"
         elif each.match_type not in (_EXACT, _DEFAULT, _ANY):
             problem = f"match type {each.match_type} is none of 0, 1 and 2"
         elif (each.match_type == _EXACT) != (each.match is not None):
             problem = "an exact match needs a name, and no other has one"
         if problem:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, problem)
+    if IP in found and len(found) > 1:
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "an address has no quotas by user or client id")
     if len(found) < len(components):
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "a type of entity is named twice")
     return found
@@ -106,7 +110,8 @@ async def _alter(
             for one in each.entity
         ]
         try:
-            entity, changes = _entity(each.entity), _changes(each.ops)
+            entity = _entity(each.entity)
+            changes = _changes(each.ops, entity)
             await change_entity(
                 services.ask_store,
                 path_of(entity),
@@ -141,20 +146,35 @@ async def _alter(
 def _entity(parts: Sequence[Any]) -> Entity:
     """Return the entity of these parts. Raises `RequestRefused`."""
     found = {each.entity_type: each.entity_name for each in parts}
-    if not found or len(found) < len(parts) or not found.keys() <= set(_ORDER):
-        message = "an entity is a user, a client-id, or both; quotas of IP addresses are not supported"
+    entity = tuple((kind, found[kind]) for kind in _ORDER if kind in found)
+    if (
+        len(found) < len(parts)
+        or len(entity) < len(found)
+        or tuple(map(itemgetter(0), entity)) not in ENTITIES
+    ):
+        message = "an entity is a user, a client-id, or both, or an ip"
         raise RequestRefused(ErrorCode.INVALID_REQUEST, message)
     if "" in found.values():
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "the name of an entity is empty")
-    return tuple((kind, found[kind]) for kind in _ORDER if kind in found)
+    if (address := found.get(IP)) is not None:
+        try:
+            plain_address(address)
+        except ValueError as error:
+            raise RequestRefused(
+                ErrorCode.INVALID_REQUEST, f"{error}; names of hosts are not resolved"
+            ) from error
+    return entity
 
 
-def _changes(operations: Sequence[t.AlterClientQuotasRequestOpData]) -> dict[Kind, float | None]:
+def _changes(
+    operations: Sequence[t.AlterClientQuotasRequestOpData], entity: Entity
+) -> dict[Kind, float | None]:
     """Return new values by kind, None to remove one. Raises `RequestRefused`."""
     found: dict[Kind, float | None] = {}
     for each in operations:
-        if each.key not in set(Kind):
-            message = f"{each.key!r} is no quota; expected one of {', '.join(Kind)}"
+        known = [kind for kind in Kind if kind.is_for(entity)]
+        if each.key not in known:
+            message = f"{each.key!r} is no quota of such an entity; expected one of {', '.join(known)}"
             raise RequestRefused(ErrorCode.INVALID_REQUEST, message)
         kind = Kind(each.key)
         if kind in found:

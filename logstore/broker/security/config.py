@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Final
 
-from logstore.broker.limits import Address
+from logstore.broker.limits import Address, check_creation_rate
 from logstore.broker.security.acls import Rules
 from logstore.broker.security.jaas import Jaas, parse_jaas
 from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER
@@ -34,6 +34,7 @@ PLAINTEXT: Final = "PLAINTEXT"
 LEAST_REAUTH_MS: Final = 1_200
 _JAAS: Final = "sasl.jaas.config"
 _REAUTH: Final = "connections.max.reauth.ms"
+_RATE: Final = "max.connection.creation.rate"
 _LISTENER: Final = re.compile(r"(?:(\w+)://)?([^:/]*|\[[^]]*\]):(\d{1,5})", re.ASCII)
 _PREFIX: Final = "listener.name."
 OF_LISTENERS: Final = (
@@ -211,6 +212,8 @@ class Listener:
     jaas: Mapping[str, Jaas] = field(default_factory=dict)
     reauth_ms: Mapping[str, int] = field(default_factory=dict)
     oauth: OAuthConfig | None = None
+    most_a_second: int | None = None
+    """`max.connection.creation.rate` of this listener."""
 
     @property
     def is_open(self) -> bool:
@@ -296,8 +299,18 @@ def read_security(own: Mapping[str, str]) -> Security | None:
     for name, bind in binds.items():
         settings = _of_listener(own, name)
         plain = Listener(name, protocols[name], bind, told.get(name), tls_config(settings))
+        if (rate := settings.get(_RATE)) is not None:
+            plain = replace(plain, most_a_second=_creation_rate(name, rate))
         listeners.append(_with_sasl(plain, settings, is_for_brokers=name == inter_broker))
     return Security(tuple(listeners), inter_broker, _authorizer(own))
+
+
+def _creation_rate(listener: str, text: str) -> int:
+    name = f"{_PREFIX}{listener.lower()}.{_RATE}"
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidConfig(f"{name} is {text!r}; expected a number")
+    check_creation_rate(name, int(text))
+    return int(text)
 
 
 def _authorizer(own: Mapping[str, str]) -> Rules | None:
@@ -468,7 +481,7 @@ def _check_prefixes(own: Mapping[str, str], listeners: Iterable[str]) -> None:
             continue
         if listener not in known or not dot:
             raise InvalidConfig(f"{name}: there is no listener {listener!r} (its name in lower case)")
-        if not _MECHANISM.sub("", setting, count=1).startswith(_STARTS[:-1]):
+        if not _MECHANISM.sub("", setting, count=1).startswith(_STARTS[:-1]) and setting != _RATE:
             raise InvalidConfig(f"{name}: {setting} cannot be set for one listener")
 
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from logstore.broker.clock import stopwatch_s
 from logstore.broker.links import is_of_broker
 from logstore.broker.security.config import IN_PROCESS
+from logstore.broker.security.connection_rates import ConnectionRates
 from logstore.broker.security.door import AMONG_BROKERS
 from logstore.broker.security.permissions import refused_entry
-from logstore.broker.security.quotas import Key, Kind, Quotas, TokenBucket
+from logstore.broker.security.quotas import IP, Key, Kind, Quotas, TokenBucket
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import response_frame
@@ -67,7 +68,7 @@ class Limiter:
         default_partitions: int = 1,
     ) -> None:
         self.is_on = False
-        """Whether there is any quota."""
+        """Whether there is any quota of requests."""
         self.throttled: Counter[Kind] = Counter()
         """By quota: answers to clients that were above it."""
         self.throttled_ms: Counter[Kind] = Counter()
@@ -78,13 +79,16 @@ class Limiter:
         self._default_partitions = default_partitions
         self.quotas = Quotas()
         """Those in force."""
+        self.connections = ConnectionRates(windows, self.throttled, self.throttled_ms)
         self._budgets: dict[tuple[Kind, Key], _Budget] = {}
         self._known: dict[tuple[str, str], dict[Kind, _Budget]] = {}
         self._next_look = _MOST_KNOWN
 
     def replace(self, quotas: Quotas) -> None:
         """Hold clients to these quotas from now on. What they used before still counts."""
-        self.quotas, self.is_on = quotas, bool(quotas)
+        self.quotas = quotas
+        self.is_on = any(not kind.is_for(((IP, None),)) for each in quotas.values.values() for kind in each)
+        self.connections.replace(quotas)
         self._known.clear()
         for kind, key in list(self._budgets):
             bound = quotas.bound(kind, key.user or "", key.client or "")

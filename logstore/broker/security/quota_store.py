@@ -40,7 +40,8 @@ async def read_all(ask: AskStore) -> Quotas:
     """Return all quotas. Raises `MetadataStoreFailed`."""
     users = await _below(ask, "users")
     of_users = await asyncio.gather(*(_below(ask, f"{user}/clients") for user in users))
-    return await reread(ask, [*users, *chain(*of_users), *await _below(ask, "clients")], Quotas())
+    others = [await _below(ask, "clients"), await _below(ask, "ips")]
+    return await reread(ask, [*users, *chain(*of_users, *others)], Quotas())
 
 
 async def _below(ask: AskStore, folder: str) -> list[str]:
@@ -60,7 +61,7 @@ async def reread(ask: AskStore, paths: Iterable[str], now: Quotas) -> Quotas:
     for (path, entity), node in zip(entities.items(), found, strict=True):
         try:
             settings = layout.parse_topic_config(node.data) if node.stat is not None else {}
-            values[entity] = parse(settings)
+            values[entity] = parse(settings, entity)
         except CorruptMetadata as error:
             _log.error("the quotas of %s are not in force, the former ones stay: %s", path, error)
     return Quotas(values)
@@ -69,7 +70,7 @@ async def reread(ask: AskStore, paths: Iterable[str], now: Quotas) -> Quotas:
 async def quotas_of(ask: AskStore, entity: Entity) -> dict[Kind, float]:
     """Return the quotas of one entity. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
     node = await read(ask, Get(f"/config/{path_of(entity)}"), "quotas")
-    return parse(layout.parse_topic_config(node.data)) if node.stat is not None else {}
+    return parse(layout.parse_topic_config(node.data), entity) if node.stat is not None else {}
 
 
 class Followed:

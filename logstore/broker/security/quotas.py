@@ -3,10 +3,11 @@
     user and client id     /config/users/<user>/clients/<client>
     user                   /config/users/<user>
     client id              /config/clients/<client>
+    IP address             /config/ips/<address>
 
 An entity is one of these, each part by its name or as the default for all names. For each kind of quota on
-its own the most exact entity that has it counts (KIP-13, 55, 124, 257, 546, 599). Rates and throttle times
-are computed as Kafka's Rate, TokenBucket and QuotaUtils compute them.
+its own the most exact entity that has it counts (KIP-13, 55, 124, 257, 546, 599, 612). Rates and throttle
+times are computed as Kafka's Rate, TokenBucket and QuotaUtils compute them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from logstore.replication.metastore import layout
@@ -23,8 +24,15 @@ from logstore.replication.rates import Windows, rounded
 
 USER: Final = "user"
 CLIENT: Final = "client-id"
-_FOLDERS: Final = {USER: "users", CLIENT: "clients"}
+IP: Final = "ip"
+_FOLDERS: Final = {USER: "users", CLIENT: "clients", IP: "ips"}
 _TYPES: Final = {folder: kind for kind, folder in _FOLDERS.items()}
+
+
+Entity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Pairs of type and name, the user first; the name None is the default."""
+ENTITIES: Final = ((USER,), (CLIENT,), (USER, CLIENT), (IP,))
+"""The types of the parts of all entities."""
 
 
 class Kind(StrEnum):
@@ -34,15 +42,18 @@ class Kind(StrEnum):
     FETCH = "consumer_byte_rate"
     REQUEST = "request_percentage"
     MUTATION = "controller_mutation_rate"
+    CONNECTION = "connection_creation_rate"
 
     @property
     def is_whole(self) -> bool:
         """Whether values have no fraction."""
-        return self in (Kind.PRODUCE, Kind.FETCH)
+        return self in (Kind.PRODUCE, Kind.FETCH, Kind.CONNECTION)
+
+    def is_for(self, entity: Entity) -> bool:
+        """Return whether such entities have this quota: addresses have connection rates, and nobody else."""
+        return (self is Kind.CONNECTION) == (entity[0][0] == IP)
 
 
-Entity = tuple[tuple[str, str | None], ...]
-"""Pairs of type and name, the user first; the name None is the default."""
 Settings = Mapping[Kind, float]
 
 
@@ -63,17 +74,17 @@ def entity_of(path: str) -> Entity | None:
     """Return the entity of a path below `/config`; None if quotas are not about it."""
     parts = path.split("/")
     kinds = tuple(_TYPES.get(each, "") for each in parts[::2])
-    if len(parts) % 2 or kinds not in ((USER,), (CLIENT,), (USER, CLIENT)):
+    if len(parts) % 2 or kinds not in ENTITIES:
         return None
     names = (None if each == layout.DEFAULT_ENTITY else unquote(each) for each in parts[1::2])
     return tuple(zip(kinds, names, strict=True))
 
 
-def parse(settings: Mapping[str, str]) -> dict[Kind, float]:
+def parse(settings: Mapping[str, str], entity: Entity) -> dict[Kind, float]:
     """Return the quotas among the settings of an entity. Raises `CorruptMetadata`."""
     found = {}
     for kind in Kind:
-        if (text := settings.get(kind)) is None:
+        if (text := settings.get(kind)) is None or not kind.is_for(entity):
             continue
         try:
             found[kind] = float(text)

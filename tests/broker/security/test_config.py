@@ -81,6 +81,8 @@ def test_the_protocol_of_the_brokers_names_their_listener() -> None:
         ({"listeners": "SSL://h:1", "ssl.cipher": "x"}, "unknown settings: ssl.cipher"),
         ({"listeners": "SSL://h:1", "listener.name.b.ssl.client.auth": "none"}, "no listener 'b'"),
         ({"listeners": "SSL://h:1", "listener.name.ssl.max.connections": "1"}, "cannot be set for one"),
+        ({"listeners": "SSL://h:1", "listener.name.ssl.max.connection.creation.rate": "0"}, "minimum is 1"),
+        ({"listeners": "SSL://h:1", "listener.name.ssl.max.connection.creation.rate": "-1"}, "a number"),
         ({"ssl.client.auth": "none"}, "has no effect without listeners"),
         ({"inter.broker.listener.name": "SSL"}, "has no effect without listeners"),
         ({"listeners": "SSL://h:1", "ssl.endpoint.identification.algorithm": "ldap"}, "expected https"),
@@ -102,6 +104,11 @@ def test_what_is_not_built_is_refused_by_name(start: str, prefix: str) -> None:
 def test_old_files_name_the_plain_listener() -> None:
     own = {"security.inter.broker.protocol": "PLAINTEXT", "inter.broker.listener.name": "PLAINTEXT"}
     assert read_security({**own, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}) is None
+
+
+def test_a_listener_has_a_rate_of_new_connections_of_its_own() -> None:
+    internal, clients = read({**TWO, "listener.name.clients.max.connection.creation.rate": "7"}).listeners
+    assert (internal.most_a_second, clients.most_a_second) == (None, 7)
 
 
 def test_an_open_listener_is_refused() -> None:

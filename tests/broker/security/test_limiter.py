@@ -15,7 +15,7 @@ from logstore.broker.security.config import IN_PROCESS
 from logstore.broker.security.door import Door
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import Login
-from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, Quotas
+from logstore.broker.security.quotas import CLIENT, IP, USER, Entity, Kind, Quotas
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode
@@ -378,6 +378,33 @@ def test_quotas_are_kept_where_kafka_keeps_them_and_found_again() -> None:
     run(test)
 
 
+def test_addresses_have_connection_rates() -> None:
+    """In Kafka's form, with every spelling of an address; requests are not measured for them."""
+
+    async def test(nodes: Nodes, asker: Asker) -> None:
+        ones, every = ((IP, "127.0.0.1"),), ((IP, None),)
+        rates = [(ones, "connection_creation_rate", 7.0), (every, "connection_creation_rate", 50.0)]
+        assert await altered(asker, *rates) == [0, 0]
+        session = nodes.shared.store.open_session(10_000, 0)
+        outcome, _ = nodes.shared.store.call(session, Get("/config/ips/127.0.0.1"), 0)
+        assert outcome.data == b'{"version":1,"config":{"connection_creation_rate":"7"}}'
+        found = {ones: {"connection_creation_rate": 7}, every: {"connection_creation_rate": 50}}
+        assert await described(asker) == found
+        assert await described(asker, (IP, 0, "127.0.0.1")) == {ones: found[ones]}
+        assert await described(asker, (USER, 2, None)) == {}
+        limiter = nodes.brokers[0].services.limiter
+        assert not limiter.is_on
+        assert [limiter.connections.held_ms("127.0.0.1", 0) for _ in range(70)] == [0] * 70
+        assert limiter.connections.held_ms("127.0.0.1", 0) > 0
+        assert limiter.throttled[Kind.CONNECTION] == 1
+        assert (
+            b'quotas_throttled_total{quota="connection_creation_rate"} 1.0'
+            in page(Watched(limiter=limiter)).content
+        )
+
+    run(test)
+
+
 def test_what_is_refused_changes_nothing() -> None:
     async def test(_: Nodes, asker: Asker) -> None:
         wrong = [
@@ -388,7 +415,10 @@ def test_what_is_refused_changes_nothing() -> None:
             (BOB, "connection_creation_rate", 1.0),
             ((), "request_percentage", 1.0),
             (((USER, ""),), "request_percentage", 1.0),
-            ((("ip", "127.0.0.1"),), "connection_creation_rate", 1.0),
+            (((IP, "127.0.0.1"),), "request_percentage", 1.0),
+            (((IP, "127.0.0.1"),), "connection_creation_rate", 0.5),
+            (((IP, "localhost"),), "connection_creation_rate", 1.0),
+            (((USER, "bob"), (IP, "127.0.0.1")), "connection_creation_rate", 1.0),
             (((USER, "a"), (USER, "b")), "request_percentage", 1.0),
         ]
         assert set(await altered(asker, *wrong)) == {ErrorCode.INVALID_REQUEST}
@@ -403,7 +433,12 @@ def test_what_is_refused_changes_nothing() -> None:
         )
         assert (await asker.ask(twice, 1)).entries[0].error_code == ErrorCode.INVALID_REQUEST
         assert await described(asker) == {}
-        for parts in ([("ip", 0, "::1")], [(USER, 3, None)], [(USER, 0, None)], [(USER, 2, None)] * 2):
+        for parts in (
+            [(IP, 0, "::1"), (USER, 2, None)],
+            [(USER, 3, None)],
+            [(USER, 0, None)],
+            [(USER, 2, None)] * 2,
+        ):
             assert await described(asker, *parts) == ErrorCode.INVALID_REQUEST
 
     run(test)

@@ -11,6 +11,7 @@ import pytest
 
 from logstore.broker.security.quotas import (
     CLIENT,
+    IP,
     USER,
     Entity,
     Key,
@@ -118,7 +119,9 @@ def test_entities_stand_in_paths_as_kafka_writes_them() -> None:
     assert path_of(((U, "ann"), (C, None))) == "users/ann/clients/<default>"
     assert path_of(((C, "my app/1"),)) == "clients/my%20app%2F1"
     assert entity_of("clients/my%20app%2F1") == ((C, "my app/1"),)
-    for other in ("", "users", "ips/1.1.1.1", "topics/t", "clients/a/users/b", "users/a/clients"):
+    assert entity_of("ips/<default>") == ((IP, None),)
+    assert entity_of("ips/0%3A1") == ((IP, "0:1"),)
+    for other in ("", "users", "users/bob/ips/1.1.1.1", "topics/t", "clients/a/users/b", "users/a/clients"):
         assert entity_of(other) is None
 
 
@@ -128,10 +131,11 @@ def test_values_are_stored_as_kafka_stores_them() -> None:
         "12.5",
         "50.0",
     ]
-    assert parse({"producer_byte_rate": "1024", "SCRAM-SHA-256": "salt=…", "request_percentage": "12.5"}) == {
-        Kind.PRODUCE: 1024,
-        Kind.REQUEST: 12.5,
+    settings = {"producer_byte_rate": "1024", "SCRAM-SHA-256": "salt=…", "request_percentage": "12.5"}
+    assert parse(settings, ((U, "bob"),)) == {Kind.PRODUCE: 1024, Kind.REQUEST: 12.5}
+    assert parse({"connection_creation_rate": "7", "request_percentage": "1"}, ((IP, None),)) == {
+        Kind.CONNECTION: 7
     }
     for wrong in ("x", "-1", "nan", "inf"):
         with pytest.raises(CorruptMetadata, match="request_percentage"):
-            parse({"request_percentage": wrong})
+            parse({"request_percentage": wrong}, ((U, "bob"),))
