@@ -110,7 +110,7 @@ class Assembly:
         server = Server(_not_yet, settings.limits, audit)
         speaking, endpoints = NO_SECURITY, tuple[Endpoint, ...]()
         if settings.security is not None:
-            speaking = inter_broker_security(settings.security.of_brokers)
+            speaking = inter_broker_security(settings.security)
         logs: LogManager | None = None
         authorizer: Authorizer | None = None
         quotas: Followed | None = None
@@ -185,7 +185,9 @@ class Assembly:
     @property
     def client_address(self) -> Address:
         """The address of the first listener for clients; the only one's is for brokers, too."""
-        of_clients = self.runtime.node.config.endpoints[1:2]
+        control = self.runtime.peers.security.control_plane
+        others = self.runtime.node.config.endpoints[1:]
+        of_clients = [each for each in others if control is None or each.listener != control.listener]
         return Address(of_clients[0].host, of_clients[0].port) if of_clients else self.address
 
     def start(self) -> None:
@@ -242,7 +244,8 @@ def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], 
 
 
 async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tuple[Endpoint, ...]:
-    """Listen on every named listener; return those that others are told of, the brokers' own first."""
+    """Listen on every named listener; return those that others are told of: the brokers' own first, the
+    controller's last."""
     security = settings.security
     assert security is not None, "it has named listeners"
     is_only = len(security.listeners) == 1
@@ -253,15 +256,17 @@ async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tupl
         if each.protocol.has_sasl:
             sasl = await sasl_door(each, ask, settings.limits, server.logins, server.audit)
         rules = parse_rules(each.tls.ssl_principal_mapping_rules)
-        door = Door(each.name, is_only or each.name == security.inter_broker, tls, sasl, rules)
-        is_protected = each.name == security.inter_broker and not is_only
+        is_for_brokers = security.is_for_brokers(each)
+        door = Door(each.name, is_only or is_for_brokers, tls, sasl, rules)
+        is_protected = is_for_brokers and not is_only
         bound = await server.listen(
             each.bind, door, is_protected=is_protected, most_a_second=each.most_a_second
         )
         if each.advertised is not None:
             host, port = each.advertised
             endpoints.append(Endpoint(each.name, host, port or bound.port, each.protocol))
-    endpoints.sort(key=lambda each: each.listener != security.inter_broker)
+    order = {security.inter_broker: 0, security.control_plane: 2}
+    endpoints.sort(key=lambda each: order.get(each.listener, 1))
     return tuple(endpoints)
 
 

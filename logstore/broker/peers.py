@@ -133,7 +133,7 @@ class Peers:
 
     def _link(self, target: int, lane: Lane) -> Link | None:
         """Return the connection to a broker; None if its address is unknown."""
-        address = self._address_of(target)
+        security, address = self._way_to(target, lane)
         link = self._links.get((target, lane))
         if link is not None and link.address != address:
             link.close()
@@ -146,19 +146,26 @@ class Peers:
                 client_id=client_id,
                 limits=self._limits,
                 scratch=self._scratch,
-                security=self.security,
+                security=security,
             )
             self._links[target, lane] = link
         return link
 
-    def _address_of(self, broker_id: int) -> Address | None:
-        """Return the broker's registered address: the controller's copy, else the metadata cache."""
+    def _way_to(self, broker_id: int, lane: Lane) -> tuple[ClientSecurity, Address | None]:
+        """Return the broker's registered address, on the listener for this purpose.
+
+        The controller's copy counts, else the metadata cache. A broker without a listener for the controller,
+        which is yet to be restarted, is reached on that of the brokers.
+        """
+        control = self.security.control_plane if lane is not Lane.FETCHES else None
         context = self._node.controller.context
         if context is not None and broker_id in context.brokers:
             endpoint = context.brokers[broker_id].endpoint
         elif broker_id in self._node.replicas.metadata.brokers:
             endpoint = self._node.replicas.metadata.brokers[broker_id]
         else:
-            return None
+            return self.security, None
+        if control is not None and (found := endpoint.on(control.listener)) is not None:
+            return control, Address(*found)
         found = endpoint.on(self.security.listener)
-        return Address(*found) if found is not None else None
+        return self.security, Address(*found) if found is not None else None

@@ -94,7 +94,7 @@ def _listener(listener: Listener, security: Security) -> dict[str, Any]:
         "protocol": listener.protocol.name,
         "bind": str(listener.bind),
         "advertised": str(listener.advertised or "-"),
-        "for": "brokers" if listener.name == security.inter_broker else "clients",
+        "for": "brokers" if security.is_for_brokers(listener) else "clients",
     }
     if listener.protocol.has_tls:
         facts["client_certificate"] = listener.tls.ssl_client_auth

@@ -6,11 +6,11 @@ import asyncio
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logstore.broker.errors import AuthenticationFailed
-from logstore.broker.security.config import Listener, Protocol, tls_config
+from logstore.broker.security.config import Listener, Protocol, Security, tls_config
 from logstore.broker.security.handshake import Exchange, begin, send
 from logstore.broker.security.jaas import Jaas, parse_jaas
 from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
@@ -87,6 +87,8 @@ class ClientSecurity:
     login: ClientLogin | TokenLogin | None = None
     listener: str = ""
     """Of a broker among brokers: the name of the listener that it connects to."""
+    control_plane: ClientSecurity | None = None
+    """Of a broker among brokers: how requests from and to the controller go, if by another listener."""
 
     async def connect(self, inner: asyncio.BufferedProtocol, host: str, port: int) -> None:
         """Open a connection and return once `inner` is connected. Raises `OSError`."""
@@ -175,8 +177,15 @@ def _token_source(properties: Mapping[str, str]) -> TokenSource:
     return ClientCredentials(url, client, provider_context(tls_config(properties)))
 
 
-def inter_broker_security(listener: Listener) -> ClientSecurity:
-    """Return how brokers connect to this listener of each other. Raises `InvalidConfig`."""
+def inter_broker_security(security: Security) -> ClientSecurity:
+    """Return how brokers connect to each other. Raises `InvalidConfig`."""
+    found = _to_listener(security.of_brokers)
+    if security.of_controller is None:
+        return found
+    return replace(found, control_plane=_to_listener(security.of_controller))
+
+
+def _to_listener(listener: Listener) -> ClientSecurity:
     context = client_context(listener.tls, now()) if listener.protocol.has_tls else None
     login = None
     if listener.protocol.has_sasl:

@@ -4,6 +4,7 @@
     advertised.listeners             the addresses for others, under the same names
     listener.security.protocol.map   NAME:PROTOCOL,…
     inter.broker.listener.name       the listener of the brokers; or security.inter.broker.protocol
+    control.plane.listener.name      the listener between the controller and the brokers, if it is another one
     ssl.…, sasl.…                    for all listeners
     listener.name.<name>.ssl.…       for one listener; its name in lower case
     listener.name.<name>.<mechanism>.sasl.jaas.config
@@ -37,12 +38,14 @@ _REAUTH: Final = "connections.max.reauth.ms"
 _RATE: Final = "max.connection.creation.rate"
 _LISTENER: Final = re.compile(r"(?:(\w+)://)?([^:/]*|\[[^]]*\]):(\d{1,5})", re.ASCII)
 _PREFIX: Final = "listener.name."
+_CONTROL_PLANE: Final = "control.plane.listener.name"
 OF_LISTENERS: Final = (
     "listeners",
     "advertised.listeners",
     "listener.security.protocol.map",
     "inter.broker.listener.name",
     "security.inter.broker.protocol",
+    _CONTROL_PLANE,
     "authorizer.class.name",
     "super.users",
     "allow.everyone.if.no.acl.found",
@@ -58,7 +61,6 @@ _MECHANISM: Final = re.compile(r"\A(?:plain|scram-sha-256|scram-sha-512|gssapi|o
 
 NOT_BUILT: Final = {
     "client.quota.callback.class": "quota callbacks are Java classes",
-    "control.plane.listener.name": "brokers use one listener among themselves",
     "delegation.token.": "delegation tokens are not supported",
     "password.encoder.": "passwords are not kept in the metadata store",
     "principal.builder.class": "principals are those of Kafka's default builder",
@@ -223,17 +225,28 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The named listeners of a broker, and the one that brokers use among themselves."""
+    """The named listeners of a broker, and the ones that brokers use among themselves."""
 
     listeners: tuple[Listener, ...]
     inter_broker: str
     rules: Rules | None = None
     """The settings of the authorizer, without its ACLs; None without one."""
+    control_plane: str = ""
+    """The listener between the controller and the brokers; empty if it is that of the brokers."""
 
     @property
     def of_brokers(self) -> Listener:
         """The listener of the brokers."""
         return next(each for each in self.listeners if each.name == self.inter_broker)
+
+    @property
+    def of_controller(self) -> Listener | None:
+        """The listener between the controller and the brokers; None if it is that of the brokers."""
+        return next((each for each in self.listeners if each.name == self.control_plane), None)
+
+    def is_for_brokers(self, listener: Listener) -> bool:
+        """Return whether brokers use a listener among themselves."""
+        return listener.name in (self.inter_broker, self.control_plane)
 
 
 def is_loopback(host: str) -> bool:
@@ -289,6 +302,12 @@ def read_security(own: Mapping[str, str]) -> Security | None:
     told = told or binds
     if inter_broker not in told:
         raise InvalidConfig(f"advertised.listeners lacks {inter_broker}, the listener of the brokers")
+    control_plane = own.get(_CONTROL_PLANE, "").upper()
+    if control_plane and (control_plane not in told or control_plane == inter_broker):
+        raise InvalidConfig(
+            f"{_CONTROL_PLANE} is {control_plane}; expected one of advertised.listeners that is not "
+            f"{inter_broker}, the listener of the brokers"
+        )
     for name, address in told.items():
         if address.host in ("", "0.0.0.0", "::"):
             raise InvalidConfig(
@@ -301,8 +320,9 @@ def read_security(own: Mapping[str, str]) -> Security | None:
         plain = Listener(name, protocols[name], bind, told.get(name), tls_config(settings))
         if (rate := settings.get(_RATE)) is not None:
             plain = replace(plain, most_a_second=_creation_rate(name, rate))
-        listeners.append(_with_sasl(plain, settings, is_for_brokers=name == inter_broker))
-    return Security(tuple(listeners), inter_broker, _authorizer(own))
+        is_for_brokers = name in (inter_broker, control_plane)
+        listeners.append(_with_sasl(plain, settings, is_for_brokers=is_for_brokers))
+    return Security(tuple(listeners), inter_broker, _authorizer(own), control_plane)
 
 
 def _creation_rate(listener: str, text: str) -> int:

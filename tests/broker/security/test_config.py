@@ -106,6 +106,28 @@ def test_old_files_name_the_plain_listener() -> None:
     assert read_security({**own, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}) is None
 
 
+def test_a_listener_between_the_controller_and_brokers() -> None:
+    three = {
+        "listeners": "INTERNAL://h:1,CONTROL://h:3,CLIENTS://h:2",
+        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:SSL,CONTROL:SSL",
+        "inter.broker.listener.name": "INTERNAL",
+        "control.plane.listener.name": "control",
+    }
+    security = read(three)
+    assert security.of_controller is not None
+    assert [each.name for each in security.listeners if security.is_for_brokers(each)] == [
+        "INTERNAL",
+        "CONTROL",
+    ]
+    for wrong in (
+        {"control.plane.listener.name": "INTERNAL"},
+        {"control.plane.listener.name": "OTHER"},
+        {"advertised.listeners": "INTERNAL://h:1,CLIENTS://h:2"},
+    ):
+        with pytest.raises(InvalidConfig, match="that is not INTERNAL"):
+            read({**three, **wrong})
+
+
 def test_a_listener_has_a_rate_of_new_connections_of_its_own() -> None:
     internal, clients = read({**TWO, "listener.name.clients.max.connection.creation.rate": "7"}).listeners
     assert (internal.most_a_second, clients.most_a_second) == (None, 7)

@@ -10,6 +10,7 @@ import pytest
 
 from logstore.broker import Address, Client, SharedStore, client_security, open_store
 from logstore.broker.errors import RequestUnanswered
+from logstore.broker.peers import Lane
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
@@ -85,6 +86,37 @@ def test_each_listener_names_its_own_addresses(tmp_path: Path) -> None:
                 assert [(each.host, each.port) for each in cluster.brokers] == [internal]
                 found = await asker.ask(t.FindCoordinatorRequest(coordinator_keys=["g"]), 4)
                 assert found.coordinators[0].error_code in (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    run(test)
+
+
+def test_the_controller_has_a_listener_of_its_own(tmp_path: Path) -> None:
+    """Two brokers: orders, proposals and forwarded requests come there, and fetches do not."""
+
+    async def test() -> None:
+        three = {
+            "listeners": "INTERNAL://127.0.0.1:0,CONTROL://localhost:0,CLIENTS://127.0.0.1:0",
+            "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:PLAINTEXT,CONTROL:SSL",
+            "inter.broker.listener.name": "INTERNAL",
+            "control.plane.listener.name": "CONTROL",
+            "listener.name.control.ssl.client.auth": "required",
+            "default.replication.factor": "2",
+            "min.insync.replicas": "2",
+            **stores(tmp_path),
+        }
+        with open_store() as shared:
+            async with broker(three, metadata=shared) as one, broker(three, 2, metadata=shared) as other:
+                for each in (one, other):
+                    async with Client([each.bootstrap], timeout_s=30) as client:
+                        await client.create_topic(f"orders-{each.node_id}", 3)
+                        await client.append(f"orders-{each.node_id}", b"a")
+                used = {
+                    (lane, link.address == other.listeners["CONTROL"])
+                    for (_, lane), link in one._running.runtime.peers._links.items()
+                }
+                for lane, is_on_control in used:
+                    assert is_on_control == (lane is not Lane.FETCHES), used
+                assert used
 
     run(test)
 
