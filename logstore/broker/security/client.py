@@ -187,11 +187,22 @@ def inter_broker_security(security: Security) -> ClientSecurity:
 
 def _to_listener(listener: Listener) -> ClientSecurity:
     context = client_context(listener.tls, now()) if listener.protocol.has_tls else None
-    login = None
+    login: ClientLogin | TokenLogin | None = None
     if listener.protocol.has_sasl:
         mechanism = listener.sasl.sasl_mechanism_inter_broker_protocol
-        login = _login(mechanism, listener.jaas[mechanism])
+        if mechanism == OAUTHBEARER:
+            login = TokenLogin(_tokens_of_broker(listener))
+        else:
+            login = _login(mechanism, listener.jaas[mechanism])
     return ClientSecurity(context, login, listener.name)
+
+
+def _tokens_of_broker(listener: Listener) -> TokenSource:
+    assert listener.oauth is not None, "checked with the settings"
+    url = listener.oauth.sasl_oauthbearer_token_endpoint_url
+    if url.startswith("file:"):
+        return FromFile(url)
+    return ClientCredentials(url, listener.jaas[OAUTHBEARER], provider_context(listener.tls))
 
 
 def _login(mechanism: str, jaas: Jaas) -> ClientLogin:

@@ -180,6 +180,8 @@ class OAuthConfig:
     """The claim with the name of the principal."""
     sasl_oauthbearer_clock_skew_seconds: int = 30
     """By how much the provider's clock may differ."""
+    sasl_oauthbearer_token_endpoint_url: str = ""
+    """Where brokers get the tokens by which they log in to each other: `https://…` or `file:///…`."""
 
     @property
     def audiences(self) -> tuple[str, ...]:
@@ -406,20 +408,23 @@ def _with_sasl(listener: Listener, settings: Mapping[str, str], *, is_for_broker
         )
     if is_for_brokers:
         chosen = sasl.sasl_mechanism_inter_broker_protocol
-        if chosen == OAUTHBEARER:
-            raise InvalidConfig(
-                "sasl.mechanism.inter.broker.protocol is OAUTHBEARER, by which brokers cannot log in to each "
-                "other; use SCRAM-SHA-512"
-            )
         if chosen not in sasl.mechanisms:
             raise InvalidConfig(
                 f"sasl.mechanism.inter.broker.protocol is {chosen or 'not set'}; it must be one of the "
                 f"mechanisms of listener {listener.name}: {', '.join(sasl.mechanisms)}"
             )
-        if chosen not in jaas or not jaas[chosen].username:
+        is_by_file = oauth is not None and oauth.sasl_oauthbearer_token_endpoint_url.startswith("file:")
+        if chosen == OAUTHBEARER and oauth is not None:
+            name = "sasl.oauthbearer.token.endpoint.url"
+            if not oauth.sasl_oauthbearer_token_endpoint_url:
+                raise InvalidConfig(
+                    f"brokers log in to each other by tokens, so set {name}: where they get them"
+                )
+            check_url(name, oauth.sasl_oauthbearer_token_endpoint_url)
+        if (chosen not in jaas or not jaas[chosen].username) and not (chosen == OAUTHBEARER and is_by_file):
             raise InvalidConfig(
                 f"{_PREFIX}{listener.name.lower()}.{chosen.lower()}.{_JAAS} needs the username and password "
-                "by which brokers log in to each other"
+                "(clientId and clientSecret for OAUTHBEARER) by which brokers log in to each other"
             )
     return replace(listener, sasl=sasl, jaas=jaas, reauth_ms=reauth_ms, oauth=oauth)
 

@@ -78,7 +78,16 @@ def test_kafkas_lines_are_taken_as_they_are() -> None:
                 "inter.broker.listener.name": "CLIENTS",
                 "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
             },
-            "brokers cannot log in",
+            "so set sasl.oauthbearer.token.endpoint.url",
+        ),
+        (
+            {
+                URL: "file:///k",
+                "inter.broker.listener.name": "CLIENTS",
+                "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+            },
+            "clientId and clientSecret",
         ),
     ],
 )
