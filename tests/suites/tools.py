@@ -173,6 +173,23 @@ def configs_of_a_broker(tools: Tools) -> None:
 
 
 @check
+def quotas_of_addresses(tools: Tools) -> None:
+    """None that these tools themselves would feel."""
+    of_ips = ("--entity-type", "ips")
+    tools.configs(
+        "--alter", *of_ips, "--entity-name", "192.0.2.1", "--add-config", "connection_creation_rate=5"
+    )
+    tools.configs("--alter", *of_ips, "--entity-default", "--add-config", "connection_creation_rate=5000")
+    said = tools.configs("--describe", *of_ips)
+    assert "ip '192.0.2.1' are connection_creation_rate=5.0" in said
+    assert "default ip are connection_creation_rate=5000.0" in said
+    tools.configs(
+        "--alter", *of_ips, "--entity-name", "192.0.2.1", "--delete-config", "connection_creation_rate"
+    )
+    assert "192.0.2.1" not in tools.configs("--describe", *of_ips)
+
+
+@check
 def broker_api_versions(tools: Tools) -> None:
     said = tools.ask("kafka.admin.BrokerApiVersionsCommand")
     assert said.count("(id: ") == 3

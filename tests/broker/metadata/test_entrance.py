@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import InvalidACLError
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
+from logstore.broker import Broker, BrokerConfig
 from logstore.broker.limits import Address
 from logstore.broker.metadata import process
 from logstore.broker.metadata.entrance import read_entrance
+from logstore.broker.security import store
 from logstore.broker.security.store import access_of, split_store
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.operations import Children, Create, Get
@@ -130,3 +133,29 @@ def test_a_store_that_is_open_to_the_network_is_refused(
 def test_settings_that_could_leave_it_open_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         read_entrance(settings)
+
+
+def test_a_broker_uses_the_store_over_tls(tmp_path: Path) -> None:
+    own = _guarded(tmp_path)
+    settings = {f"zookeeper.{name}": value for name, value in stores(tmp_path, "one").items()}
+    settings |= {"zookeeper.ssl.client.enable": "true", "offsets.topic.replication.factor": "1"}
+    with served(settings=own) as port:
+        config = BrokerConfig(metadata=_url(port), settings=settings, timeout_s=30)
+        with Broker(config) as broker:
+            broker.create_topic("orders")
+            broker.append("orders", b"a")
+
+
+def test_a_renewed_certificate_counts_at_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count(0.0, 10.0)
+    monkeypatch.setattr(store, "stopwatch_s", lambda: next(seconds))
+    rules = {"super.users": "User:CN=two"}
+    with served(settings=_guarded(tmp_path, **rules)) as port:
+        access = _access(tmp_path, "one")
+        assert _greeting(port, access) == b""
+        renewed = tmp_path / "renewed.pem"
+        renewed.write_bytes(Path(stores(tmp_path, "two")["ssl.keystore.location"]).read_bytes())
+        renewed.replace(tmp_path / "one.pem")
+        assert _greeting(port, access) == b"imok"
