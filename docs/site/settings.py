@@ -83,10 +83,17 @@ LISTENERS: dict[str, str] = {
     "listener.security.protocol.map": "The protocol of each name: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL.",
     "inter.broker.listener.name": "The listener that brokers use among themselves.",
     "security.inter.broker.protocol": "The same by its protocol, if there is one listener of it.",
+    "control.plane.listener.name": "The listener between the controller and the brokers, if it is another one.",
     "authorizer.class.name": "Kafka's authorizer, to check permissions; none without it.",
     "super.users": "Principals that may do everything, `User:a;User:b`.",
     "allow.everyone.if.no.acl.found": "Permit what no rule is about.",
     "listener.name.NAME.…": "A setting of TLS or SASL for one listener; NAME in small letters.",
+    "zookeeper.ssl.client.enable": "Reach ZooKeeper over TLS; its stores are `zookeeper.ssl.…`.",
+    "zookeeper.set.acl": "New nodes belong to who made them.",
+    "zookeeper.sasl.jaas.config": "A login to ZooKeeper by name. Not a Kafka setting.",
+    "http.listener": "Where metrics and health are, `https://host:port`; also `--http`. Not a Kafka setting.",
+    "http.basic.user": "Name, with `http.basic.password`, that the HTTP port asks for. Not Kafka settings.",
+    "http.ssl.…": "A setting of TLS for the HTTP port. Not a Kafka setting.",
 }
 """Settings that say who a broker is and where it listens, with their descriptions."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
     from logstore.broker.security.authorizer import Authorizer
     from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.messages import CONSUMER_REPLICA_ID
 from logstore.replication.rates import Rate, Windows
 
 _PRODUCE, _FETCH = 0, 1
@@ -106,7 +107,7 @@ class Limiter:
 
     def admits(self, call: Call, body: Struct) -> bool:
         """Return whether the handler is to see the request, maybe without some entries; else answer it."""
-        if self._is_exempt(call):
+        if self._is_exempt(call, body):
             return True
         budgets = self._budgets_of(call.connection.principal.removeprefix("User:"), call.client_id or "")
         if not budgets:
@@ -119,11 +120,11 @@ class Limiter:
             return self._takes_mutations(call, body, budgets[Kind.MUTATION])
         return True
 
-    def _is_exempt(self, call: Call) -> bool:
+    def _is_exempt(self, call: Call, body: Struct) -> bool:
         """Return whether a request is a broker's, or the program's that the broker runs in."""
         if call.connection.principal == IN_PROCESS or call.api.key in AMONG_BROKERS:
             return True
-        return self.is_of_brokers(call)
+        return _may_be_of_broker(call.api.key, body) and self.is_of_brokers(call)
 
     def is_of_brokers(self, call: Call) -> bool:
         """Return whether another broker sent a request, for instance one that it forwards."""
@@ -205,6 +206,14 @@ class Limiter:
         if entry.name in counts:
             return 0
         return len(entry.assignments) or max(entry.num_partitions, 0) or self._default_partitions
+
+
+def _may_be_of_broker(key: int, body: Any) -> bool:
+    """Return whether brokers send each other such requests: neither records nor a consumer's fetch."""
+    if key != _FETCH:
+        return key != _PRODUCE
+    state = body.replica_state
+    return bool((body.replica_id if state is None else state.replica_id) != CONSUMER_REPLICA_ID)
 
 
 class Meter:

@@ -240,29 +240,37 @@ def test_deletions_and_new_partitions_count() -> None:
 # --- who is limited -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "who",
-    [
-        {"principal": IN_PROCESS},
-        {"client": "broker-2"},
-        {"client": "broker-2", "door": Door("INTERNAL")},
-    ],
-    ids=str,
-)
-def test_brokers_and_the_program_itself_are_not_limited(who: dict[str, Any]) -> None:
-    assert Bench({EVERY_USER: {Kind.PRODUCE: 1}}).produce(90_000, **who) == 0
+def test_the_program_itself_is_not_limited() -> None:
+    assert Bench({EVERY_USER: {Kind.PRODUCE: 1}}).produce(90_000, principal=IN_PROCESS) == 0
+
+
+@pytest.mark.parametrize("door", [None, Door("INTERNAL")], ids=["the only listener", "the brokers'"])
+@pytest.mark.parametrize("version", [12, 15])
+def test_followers_and_brokers_that_forward_are_not_limited(door: Door | None, version: int) -> None:
+    bench = Bench({EVERY_USER: {Kind.FETCH: 1, Kind.REQUEST: 0}})
+    request = t.FetchRequest(replica_id=2)
+    if version == 15:
+        request = t.FetchRequest(replica_state=t.FetchRequestReplicaState(replica_id=2, replica_epoch=1))
+    fetch = bench.call(FETCH, version, client="broker-2", door=door)
+    assert bench.serve(fetch, request, fetched(9_000))[1] == 0
+    assert bench.serve(bench.call(CREATE, client="broker-2", door=door), t.CreateTopicsRequest())[1] == 0
 
 
 def test_who_merely_calls_himself_a_broker_is_limited() -> None:
-    bench = Bench({EVERY_USER: {Kind.PRODUCE: 1000}})
-    assert bench.produce(20_000, client="broker-2", door=Door("CLIENTS", is_for_brokers=False)) == 10_000
+    """Brokers send each other neither records nor a consumer's fetch, whatever their client id."""
+    bench = Bench({EVERY_USER: {Kind.PRODUCE: 1000, Kind.FETCH: 1000}})
+    assert bench.produce(20_000, client="broker-2") == 10_000
+    assert bench.serve(bench.call(FETCH, client="broker-2"), t.FetchRequest(), fetched(20_000))[1] > 9_000
 
     class Nobody:
         def is_broker(self, call: Call) -> bool:
             return False
 
-    bench.limiter.authorizer = Nobody()  # type: ignore[assignment]
-    assert bench.produce(1, client="broker-2") > 10_000
+    for door, authorizer in ((Door("CLIENTS", is_for_brokers=False), None), (None, Nobody())):
+        bench = Bench({EVERY_USER: {Kind.FETCH: 1}})
+        bench.limiter.authorizer = authorizer  # type: ignore[assignment]
+        fetch = bench.call(FETCH, 12, client="broker-2", door=door)
+        assert bench.serve(fetch, t.FetchRequest(replica_id=2), fetched(9_000))[1] > 0
 
 
 def test_changed_quotas_count_at_once_and_what_was_used_stays() -> None:
