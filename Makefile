@@ -119,7 +119,7 @@ faults: setup ## Fail every disk call in every way
 
 # Warnings about sockets that a client leaves open say nothing about this package.
 interop: setup ## Run three Kafka clients against our brokers, hand directories to Kafka and back; ONLY=groups for a part
-	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
+	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py tests/spark/test_secured_kafka.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
 
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes

@@ -70,8 +70,6 @@ class ClusterView:
         """Return fresh metadata as one attempt: raises `TryAgain` if no broker answers."""
         try:
             return await self.metadata()
-        except AuthenticationFailed:
-            raise
         except RequestUnanswered as error:
             raise TryAgain(error) from error
 

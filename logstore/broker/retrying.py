@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.broker.translation import error_of
 from logstore.disk.errors import EngineError
 
@@ -43,7 +43,8 @@ async def retried(
     """Return the result of the first attempt that succeeds before `deadline`, in the loop's time.
 
     `check` runs before each attempt and `failed` after each that raised `TryAgain`. Raises the reason of the
-    last attempt that had one, else `RequestUnanswered` with the text `unanswered`.
+    last attempt that had one, else `RequestUnanswered` with the text `unanswered`. A refused login is not
+    repeated.
     """
     last: EngineError = RequestUnanswered(unanswered)
     try:
@@ -53,6 +54,8 @@ async def retried(
                 try:
                     return await attempt()
                 except TryAgain as again:
+                    if isinstance(again.reason, AuthenticationFailed):
+                        raise again.reason from None
                     last = again.reason or last
                 failed()
                 await asyncio.sleep(pause_s)

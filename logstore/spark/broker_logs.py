@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from logstore.broker.client import Client
 from logstore.broker.clock import stopwatch_s
-from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
@@ -144,6 +144,10 @@ class BrokerLogs:
             while True:
                 try:
                     return await ask(client)
+                except AuthenticationFailed as error:
+                    raise AuthenticationFailed(
+                        f"{self._servers}: {error}. Check kafka.sasl.mechanism and kafka.sasl.jaas.config"
+                    ) from error
                 except (RequestRefused, RequestUnanswered) as error:
                     if isinstance(error, RequestRefused):
                         if error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

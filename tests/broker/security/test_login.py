@@ -31,7 +31,9 @@ from logstore.broker.security.secret import Secret
 from logstore.broker.store_session import StoreSession
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidConfig
+from logstore.replication.messages import DeleteTopicsRequest
 from tests.broker.asking import Asker
 from tests.broker.security.authority import broker, stores
 
@@ -121,6 +123,32 @@ def test_our_client_logs_in(mechanism: str) -> None:
                     with pytest.raises(AuthenticationFailed, match="refused: Authentication failed"):
                         await client.metadata()
             assert (bench.counts.successful, bench.counts.failed) == (successful, 2)
+
+    run(test)
+
+
+ASKED: dict[str, Callable[[Client], Awaitable[Any]]] = {
+    "append": lambda client: client.append("orders", b"a"),
+    "read": lambda client: client.read("orders", 0, 0),
+    "create_topic": lambda client: client.create_topic("orders"),
+    "topics": lambda client: client.topics(),
+    "topic_settings": lambda client: client.topic_settings("orders"),
+    "producer_id": lambda client: client.producer_id(),
+    "commit": lambda client: client.commit("readers", {TopicPartition("orders", 0): 1}),
+    "committed": lambda client: client.committed("readers", [TopicPartition("orders", 0)]),
+    "offset": lambda client: client.offset(TopicPartition("orders", 0), -1),
+    "durability": lambda client: client.durability("orders", 0, 0),
+    "of_controller": lambda client: client.of_controller(DeleteTopicsRequest(("orders",))),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_refused_login_is_not_repeated(name: str) -> None:
+    async def test() -> None:
+        async with Bench() as bench, bench.client(by("PLAIN", "ann", "wrong")) as client:
+            with pytest.raises(AuthenticationFailed, match="login of 'ann' refused"):
+                await ASKED[name](client)
+            assert bench.counts.failed == 1
 
     run(test)
 
