@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas watching zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas watching zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -121,6 +121,10 @@ faults: setup ## Fail every disk call in every way
 interop: setup ## Run three Kafka clients against our brokers, hand directories to Kafka and back; ONLY=groups for a part
 	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py tests/spark/test_secured_kafka.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
+
+# Without Java, Go or Node a client is skipped, with the reason.
+logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, rightly and wrongly
+	$(BIN)/python -m pytest tests/logins -m interop -n $(WORKERS) -p no:benchmark
 
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus

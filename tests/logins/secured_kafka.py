@@ -74,8 +74,8 @@ class SecuredKafka(Kafka):
 
     def add_user(self) -> None:
         """Give the user of the tests its passwords for SCRAM."""
-        from confluent_kafka.admin import (
-            AdminClient,
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.admin._scram import (
             ScramCredentialInfo,
             ScramMechanism,
             UserScramCredentialUpsertion,

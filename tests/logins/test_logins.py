@@ -1,0 +1,235 @@
+"""Other projects' clients at a broker of ours, by every way in, with right and with wrong credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from bench.kafka.jars import Missing, jars
+from logstore.broker import SharedStore, open_store
+from logstore.broker.config_nodes import change_entity
+from logstore.broker.embedded import Broker, BrokerConfig
+from logstore.broker.security import users
+from logstore.broker.security.certificates import new_authority, signed_by
+from logstore.broker.security.secret import Secret
+from logstore.broker.security.tls import now
+from logstore.broker.store_session import StoreSession
+from logstore.cli.certs import make_certificates
+from tests.broker.security.provider import claims, settings, signed
+from tests.logins.clients import CLIENTS, VERSION, answer
+from tests.logins.secured_kafka import client_properties
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+SCRAMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", *SCRAMS, "OAUTHBEARER")
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SESSION_MS = 2_000
+RECORDS = 5
+TRIED = count()
+
+
+@dataclass
+class Target:
+    """The broker, its listeners, and what clients need for each."""
+
+    broker: Broker
+    store: SharedStore
+    tls: Path
+
+    def spec(self, listener: str, mechanism: str = "", **change: Any) -> dict[str, Any]:
+        """What a client is told that logs in as it should."""
+        encrypted = listener != "SASL"
+        protocol = {"SASL": "SASL_PLAINTEXT", "MUTUAL": "SSL"}.get(listener, "SASL_SSL")
+        topic = f"t{next(TRIED)}"
+        if not change.pop("is_refused", False):
+            self.broker.create_topic(topic, 1)
+        return {
+            "bootstrap": str(self.broker._client.listeners[listener]),
+            "protocol": protocol,
+            "mechanism": mechanism,
+            "user": "ann",
+            "password": "ann-secret",
+            "token": signed(claims(time.time())) if mechanism == "OAUTHBEARER" else "",
+            "ca": str(self.tls / "ca.pem") if encrypted else "",
+            "cert": str(self.tls / "ann.pem") if listener == "MUTUAL" else "",
+            "topic": topic,
+            "count": RECORDS,
+            "pause_s": 0,
+            **change,
+        }
+
+    @property
+    def logins(self) -> Any:
+        return self.broker._client._running.server.logins
+
+    def change_user(self, name: str, password: str | None) -> None:
+        """Give a user a password, or take it away."""
+
+        async def change() -> None:
+            async with StoreSession(self.store.client) as session:
+                new = {
+                    each: users.new_credential(each, Secret(password), Random(1)) if password else None
+                    for each in SCRAMS
+                }
+                path = users.entity_path(name)
+                await change_entity(session.ask, path, lambda found: users.changed(found, new))
+
+        asyncio.run(change())
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    home = tmp_path_factory.mktemp("logins")
+    tls = home / "tls"
+    make_certificates(tls, {"broker": ["localhost", "127.0.0.1"], "ann": []})
+    stranger = new_authority(now())
+    expired = now() - timedelta(days=30)
+    for name, made in (
+        ("stranger", signed_by(stranger, "ann", [], now())),
+        ("expired", signed_by(stranger, "ann", [], expired, days=9)),
+    ):
+        (tls / f"{name}.pem").write_bytes(made.key_pem + made.certificate_pem)
+    given = {
+        "listeners": "BROKERS://127.0.0.1:0,SASL://localhost:0,TLS://localhost:0,"
+        "MUTUAL://localhost:0,SHORT://localhost:0",
+        "listener.security.protocol.map": "BROKERS:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL,"
+        "MUTUAL:SSL,SHORT:SASL_SSL",
+        "inter.broker.listener.name": "BROKERS",
+        "listener.name.mutual.ssl.client.auth": "required",
+        "listener.name.short.connections.max.reauth.ms": str(SESSION_MS),
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "ssl.keystore.location": str(tls / "broker.pem"),
+        "ssl.truststore.location": str(tls / "ca.pem"),
+        "connection.failed.authentication.delay.ms": "20",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.replication.factor": "1",
+        **{
+            name: value
+            for name, value in settings(home).items()
+            if name.startswith("sasl.oauthbearer.") and "mechanisms" not in name
+        },
+        **{
+            f"listener.name.{name}.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_ann="ann-secret";'
+            for name in ("sasl", "tls", "short")
+        },
+    }
+    with open_store() as store, Broker(BrokerConfig(metadata=store, settings=given)) as broker:
+        running = Target(broker, store, tls)
+        running.change_user("ann", "ann-secret")
+        yield running
+
+
+def said_by(client: str, spec: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return answer(client, spec)
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("listener", ["SASL", "TLS"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_login(target: Target, client: str, mechanism: str, listener: str) -> None:
+    failed = target.logins.failed
+    said = said_by(client, target.spec(listener, mechanism))
+    assert said == {"written": RECORDS, "read": RECORDS}
+    assert target.logins.failed == failed
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_certificate(target: Target, client: str) -> None:
+    assert said_by(client, target.spec("MUTUAL")) == {"written": RECORDS, "read": RECORDS}
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "PLAIN": {"password": "wrong"},
+    "SCRAM-SHA-256": {"password": "wrong"},
+    "SCRAM-SHA-512": {"user": "nobody"},
+    "OAUTHBEARER": {"token": "expired"},
+}
+
+
+@pytest.mark.parametrize("listener", ["SASL", "TLS"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_refused_login(target: Target, client: str, mechanism: str, listener: str) -> None:
+    failed = target.logins.failed
+    change = dict(WRONG[mechanism])
+    if "token" in change:
+        change["token"] = signed(claims(time.time() - 3600))
+    said = said_by(client, target.spec(listener, mechanism, is_refused=True, **change))
+    assert said.keys() == {"error"}
+    assert target.logins.failed > failed
+
+
+@pytest.mark.parametrize("certificate", ["", "stranger", "expired"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_refused_certificate(target: Target, client: str, certificate: str) -> None:
+    cert = str(target.tls / f"{certificate}.pem") if certificate else ""
+    said = said_by(client, target.spec("MUTUAL", cert=cert, is_refused=True))
+    assert said.keys() == {"error"}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_revoked_user(target: Target, client: str) -> None:
+    target.change_user("bob", "bob-secret")
+    change = {"user": "bob", "password": "bob-secret"}
+    assert said_by(client, target.spec("TLS", "SCRAM-SHA-512", **change))["read"] == RECORDS
+    target.change_user("bob", None)
+    said = said_by(client, target.spec("TLS", "SCRAM-SHA-512", is_refused=True, **change))
+    assert said.keys() == {"error"}
+
+
+RENEWS = {"java", "librdkafka", "franz-go", "kafkajs", "kafka-python"}
+"""The others are disconnected at the end of their session, and connect again."""
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_session_that_ends_in_the_middle(target: Target, client: str, mechanism: str) -> None:
+    """Every record is written once, and in order."""
+    renewed = target.logins.renewed
+    spec = target.spec("SHORT", mechanism, count=30, pause_s=0.2)
+    assert said_by(client, spec) == {"written": 30, "read": 30}
+    values = [int(record.value or b"-1") for record in target.broker.scan(spec["topic"], 0)]
+    assert values == list(range(30))
+    if client in RENEWS:
+        assert target.logins.renewed > renewed
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAMS])
+def test_kafkas_tools(target: Target, tmp_path: Path, mechanism: str) -> None:
+    try:
+        found = jars(VERSION)
+    except Missing as reason:
+        pytest.skip(str(reason))
+    for password in ("ann-secret", "wrong"):
+        properties = client_properties(mechanism, password, ca=target.tls / "ca.pem")
+        file = tmp_path / "client.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        done = subprocess.run(
+            [
+                *("java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{found}/*"),
+                *("org.apache.kafka.tools.TopicCommand", "--create", "--topic", f"of-tools-{mechanism}"),
+                *("--bootstrap-server", str(target.broker._client.listeners["TLS"])),
+                *("--command-config", str(file)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        expected = "Created topic" if password == "ann-secret" else "Authentication failed"
+        assert expected in said, said
