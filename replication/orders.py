@@ -425,6 +425,17 @@ def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrR
         partition.log.config = config
 
 
+def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> None:
+    """Take over new defaults for what topics do not set themselves; they apply from the next use on."""
+    if defaults == manager.default_config:
+        return
+    manager.default_config = defaults
+    for topic, (settings, _) in manager.topic_configs.items():
+        manager.topic_configs[topic] = settings, LogConfig.from_kafka(settings, base=defaults)
+    for topic_partition, partition in manager.partitions.items():
+        partition.log.config = manager.topic_configs[topic_partition.topic][1]
+
+
 # --- replicas that stop ------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
+from logstore.broker.config_nodes import read_live
+from logstore.broker.configs import live_defaults
 from logstore.broker.connection import Connection
 from logstore.broker.dispatch import Dispatch, Services
 from logstore.broker.handlers import HANDLERS
@@ -41,10 +43,12 @@ from logstore.broker.settings import ServiceConfig, Settings
 from logstore.broker.store_session import StoreSession
 from logstore.broker.threads import run_all
 from logstore.disk.files import Disk, make_durable_dir
-from logstore.errors import LogDirOffline
+from logstore.errors import InvalidConfig, LogDirOffline
 from logstore.log.manager import DirectoryProgress, LogManager
+from logstore.log.manager_config import LogManagerConfig
 from logstore.replication.effects import StoreEvent
 from logstore.replication.messages import Endpoint
+from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.node import Node
 from logstore.replication.rates import Windows
 from logstore.replication.state_change import Sink, StateChange, unheard
@@ -120,6 +124,7 @@ class Assembly:
                 log_dirs, disk=disk, broker_id=node_id, cluster_id=cluster_id, random=random
             ):
                 _log.error("log dir %s is offline: it cannot be read or written", failed)
+            live = await _live_logs(settings.logs, store.ask, node_id)
             logs = await asyncio.get_running_loop().run_in_executor(
                 None,
                 partial(
@@ -128,7 +133,7 @@ class Assembly:
                     disk=disk,
                     clock=clock,
                     random=random,
-                    settings=settings.logs,
+                    settings=live,
                     progress=progress,
                     boot_id=boot_id,
                     run_all=run_all,
@@ -240,7 +245,16 @@ def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], 
         Windows(broker.controller_quota_window_num, 1000 * broker.controller_quota_window_size_seconds),
         settings.node.controller.num_partitions,
     )
-    return Followed(store, clock, limiter, node)
+    return Followed(store, clock, limiter, node, settings.logs)
+
+
+async def _live_logs(settings: LogManagerConfig, ask: AskStore, node_id: int) -> LogManagerConfig:
+    """Return the settings with those changed while brokers ran; without these if they are invalid."""
+    try:
+        return replace(settings, topic_defaults=live_defaults(settings, await read_live(ask, node_id)))
+    except (CorruptMetadata, InvalidConfig) as error:
+        _log.error("settings that were changed while brokers ran are not in force: %s", error)
+        return settings
 
 
 async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tuple[Endpoint, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from logstore.broker.configs import Live
 from logstore.broker.identity import AskStore
 from logstore.broker.store_reads import read
 from logstore.replication.metastore import layout
@@ -24,16 +25,14 @@ async def read_topic(ask: AskStore, topic: str) -> dict[str, str]:
     return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
 
 
-async def read_broker(ask: AskStore, broker: int) -> dict[str, str]:
-    """Return the settings that were changed for one broker. Raises as `read_topic`."""
-    found = await read(ask, Get(f"/config/brokers/{broker}"), "settings")
-    return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
-
-
-async def read_all_brokers(ask: AskStore) -> dict[str, str]:
-    """Return the settings that were changed for all brokers. Raises as `read_topic`."""
-    found = await read(ask, Get(layout.BROKER_DEFAULTS_PATH), "settings")
-    return dict(layout.parse_broker_defaults(found.data)) if found.stat is not None else {}
+async def read_live(ask: AskStore, broker: int) -> Live:
+    """Return what was changed for a broker, and for all, while they run. Raises as `read_topic`."""
+    own = await read(ask, Get(f"/config/brokers/{broker}"), "settings")
+    of_all = await read(ask, Get(layout.BROKER_DEFAULTS_PATH), "settings")
+    return Live(
+        layout.parse_topic_config(own.data) if own.stat is not None else {},
+        layout.parse_broker_defaults(of_all.data) if of_all.stat is not None else {},
+    )
 
 
 async def change_entity(

@@ -11,10 +11,10 @@ The first source that has a value wins; the others are synonyms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from enum import Enum, IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logstore.broker.settings import Settings
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
@@ -22,8 +22,10 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
 
-DYNAMIC_OF_BROKERS: Final = frozenset({"unclean.leader.election.enable"})
-"""Settings that can be changed for all brokers while they run."""
+LIVE_DEFAULTS: Final = {broker_names(each)[0]: each.name for each in fields(LogConfig) if broker_names(each)}
+"""Brokers' defaults of topics' settings, by the name under which they can be changed while brokers run."""
+_OF_CLUSTER: Final = frozenset({"unclean.leader.election.enable", "min.insync.replicas"})
+"""Those on which the controller decides: they are the same for all brokers."""
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 RATES: Final = {
@@ -105,19 +107,24 @@ class Entry:
 # --- describing ---------------------------------------------------------------------------------
 
 
-def describe_topic(own: Mapping[str, str], of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
-    """Return all settings of a topic; `own` are its own, `of_brokers` those changed for all brokers."""
-    return [_topic_setting(each, own, of_brokers, settings.given) for each in fields(LogConfig)]
+class Live(NamedTuple):
+    """Settings of brokers that were changed while they run: for the broker that is asked, and for all."""
+
+    of_broker: Mapping[str, str]
+    of_all: Mapping[str, str]
 
 
-def _topic_setting(
-    each: Field[Any], own: Mapping[str, str], of_brokers: Mapping[str, str], given: Mapping[str, str]
-) -> Entry:
+def describe_topic(own: Mapping[str, str], live: Live, settings: Settings) -> list[Entry]:
+    """Return all settings of a topic; `own` are its own."""
+    return [_topic_setting(each, own, live, settings.given) for each in fields(LogConfig)]
+
+
+def _topic_setting(each: Field[Any], own: Mapping[str, str], live: Live, given: Mapping[str, str]) -> Entry:
     name, names = kafka_name(each.name), each.metadata["broker"]
     synonyms = []
     if name in own:
         synonyms.append(Synonym(name, own[name], Source.TOPIC))
-    synonyms += _broker_synonyms(names, of_brokers, given)
+    synonyms += _broker_synonyms(names, live, given)
     synonyms.append(Synonym(next(iter(names), name), formatted(each.default), Source.DEFAULT))
     # Each name has a unit of its own: the value is shown in the topic's.
     if synonyms[0].source is Source.STATIC:
@@ -126,15 +133,12 @@ def _topic_setting(
     return Entry(name, _kind(name, each.default), each.metadata["help"], False, tuple(synonyms))
 
 
-def _broker_synonyms(
-    names: Iterable[str], of_brokers: Mapping[str, str], given: Mapping[str, str]
-) -> Iterator[Synonym]:
-    for name in names:
-        if name in of_brokers:
-            yield Synonym(name, of_brokers[name], Source.ALL_BROKERS)
-    for name in names:
-        if name in given:
-            yield Synonym(name, given[name], Source.STATIC)
+def _broker_synonyms(names: Collection[str], live: Live, given: Mapping[str, str]) -> Iterator[Synonym]:
+    sources = ((Source.BROKER, live.of_broker), (Source.ALL_BROKERS, live.of_all), (Source.STATIC, given))
+    for source, values in sources:
+        for name in names:
+            if name in values:
+                yield Synonym(name, values[name], source)
 
 
 def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
@@ -142,19 +146,18 @@ def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name in names}
 
 
-def describe_broker(own: Mapping[str, str], of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
-    """Return all settings of this broker, in alphabetical order; `own` are those changed for it alone."""
+def describe_broker(live: Live, settings: Settings) -> list[Entry]:
+    """Return all settings of this broker, in alphabetical order."""
     found = {}
     for name, default, value, documentation in _broker_settings(settings):
-        synonyms = [*_broker_synonyms([name], of_brokers, {})]
+        synonyms = [*_broker_synonyms([name], live, {})]
         if name in settings.given or value != default:
             synonyms.append(Synonym(name, formatted(_plain(value)), Source.STATIC))
         synonyms.append(Synonym(name, formatted(_plain(default)), Source.DEFAULT))
-        is_read_only = name not in DYNAMIC_OF_BROKERS
+        is_read_only = name not in LIVE_DEFAULTS
         found[name] = Entry(name, _kind(name, _plain(default)), documentation, is_read_only, tuple(synonyms))
     for name, text in RATES.items():
-        synonyms = [Synonym(name, own[name], Source.BROKER)] if name in own else []
-        synonyms += [*_broker_synonyms([name], of_brokers, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
+        synonyms = [*_broker_synonyms([name], live, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
         found[name] = Entry(name, Kind.LONG, text, False, tuple(synonyms))
     return [found[name] for name in sorted(found)]
 
@@ -257,20 +260,34 @@ def changed_for_broker(
 
     Kafka's reassignment tool deletes the throttles of every broker when a plan is completed.
     """
-    _check_once([name for name, _, _ in changes])
-    found = dict(now)
-    for name, operation, value in changes:
-        if name in RATES:
-            _change(found, name, operation, None if value is None else _rate(name, value))
-        elif operation is not Operation.DELETE or name != _NEVER_SET:
-            raise InvalidConfigChange(f"{name}: it can only be set where the broker is started")
-    return found
+    for name, operation, _ in changes:
+        if name in _OF_CLUSTER and operation is not Operation.DELETE:
+            raise InvalidConfigChange(f"{name} is the same for all brokers; change it for all of them")
+    deletion = _NEVER_SET, Operation.DELETE, None
+    return changed_for_all_brokers(now, [each for each in changes if each != deletion])
 
 
-def rate_of(name: str, own: Mapping[str, str], of_brokers: Mapping[str, str]) -> int | None:
+def live_defaults(base: LogManagerConfig, live: Live) -> LogConfig:
+    """Return the defaults of topics' settings that count for a broker that was started with `base`.
+
+    Raises `InvalidConfig` for values that are invalid, or invalid together.
+    """
+    values = {**live.of_all, **live.of_broker}
+    known = {name: value for name, value in values.items() if name in LIVE_DEFAULTS}
+    return LogManagerConfig.from_kafka(known, base=base).topic_defaults
+
+
+def rate_of(name: str, live: Live) -> int | None:
     """Return a rate that counts for a broker; None without one. Raises `InvalidConfig`."""
-    text = own.get(name, of_brokers.get(name))
+    text = live.of_broker.get(name, live.of_all.get(name))
     return int(_rate(name, text)) if text is not None else None
+
+
+def _default(name: str, text: str) -> str:
+    value = getattr(LogManagerConfig.from_kafka({name: text}).topic_defaults, LIVE_DEFAULTS[name])
+    if name == "log.segment.bytes":
+        check_segment_size({"segment.bytes": text})
+    return formatted(value)
 
 
 def _rate(name: str, text: str) -> str:
@@ -296,14 +313,10 @@ def changed_for_all_brokers(
     _check_once([name for name, _, _ in changes])
     found = dict(now)
     for name, operation, value in changes:
-        if name in RATES:
-            value = None if value is None else _rate(name, value)
-        elif name not in DYNAMIC_OF_BROKERS:
+        if name not in RATES and name not in LIVE_DEFAULTS:
             raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")
-        elif value is not None and operation is Operation.SET:
-            value = value.lower()
-            if value not in ("true", "false"):
-                raise InvalidConfig(f"{name} is {value!r}; expected true or false")
+        if value is not None and operation is Operation.SET:
+            value = (_rate if name in RATES else _default)(name, value)
         _change(found, name, operation, value)
     return found
 

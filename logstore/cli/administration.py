@@ -25,6 +25,9 @@ Topics = Annotated[
 ]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The settings of a topic.")]
 Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", help="The settings of a broker.")]
+AllBrokers = Annotated[
+    bool, typer.Option("--all-brokers", help="Settings that were changed for all brokers.")
+]
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "all brokers", 4: "file", 5: "default"}
 _SENSITIVE: Final = "***"
 
@@ -86,14 +89,15 @@ def describe(
     bootstrap: RequiredBootstrap,
     topic: Topic = None,
     broker: Broker = None,
+    all_brokers: AllBrokers = False,
     everything: Annotated[bool, typer.Option("--all", help="Defaults, too.")] = False,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Show the settings of a topic or broker that are not defaults, and where each comes from."""
+    """Show settings that are not defaults, of a topic, a broker or all brokers, and where each comes from."""
     from logstore.cli.broker_operator import described_settings
 
-    kind, name = _resource(topic, broker)
+    kind, name = _resource(topic, broker, all_brokers)
     with asked_at(bootstrap, command_config) as asked:
         found = described_settings(asked, kind, [name]).get(name)
     if found is None:
@@ -117,6 +121,7 @@ def alter(
     bootstrap: RequiredBootstrap,
     topic: Topic = None,
     broker: Broker = None,
+    all_brokers: AllBrokers = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")
     ] = None,
@@ -125,10 +130,10 @@ def alter(
     ] = None,
     command_config: CommandConfig = None,
 ) -> int:
-    """Change settings of a topic or broker while it is in use."""
+    """Change settings of a topic, a broker or all brokers while they are in use."""
     from logstore.cli.broker_operator import alter_settings
 
-    kind, name = _resource(topic, broker)
+    kind, name = _resource(topic, broker, all_brokers)
     changed, dropped = named_values("--config", config), set(delete_config or ())
     if not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --config or --delete-config")
@@ -195,9 +200,11 @@ def delete_records(
     return 0
 
 
-def _resource(topic: str | None, broker: int | None) -> tuple[int, str]:
+def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple[int, str]:
     from logstore.cli.broker_operator import BROKER, TOPIC
 
-    if (topic is None) == (broker is None):
-        raise typer.BadParameter("give --topic NAME or --broker ID")
-    return (TOPIC, topic) if topic is not None else (BROKER, str(broker))
+    if (topic is not None) + (broker is not None) + all_brokers != 1:
+        raise typer.BadParameter("give one of --topic NAME, --broker ID and --all-brokers")
+    if topic is not None:
+        return TOPIC, topic
+    return BROKER, "" if all_brokers else str(broker)

@@ -248,7 +248,8 @@ def described_settings(
         for name in names
     ]
     request = t.DescribeConfigsRequest(resources=resources)
-    answer = brokers.broker(int(names[0]), request) if kind == BROKER else brokers.any(request)
+    of_one = kind == BROKER and names[0]
+    answer = brokers.broker(int(names[0]), request) if of_one else brokers.any(request)
     found = {}
     for each in answer.results:
         if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -18,9 +18,9 @@ same answer. While a topic's node cannot be read, the broker may lead partitions
 moved, and the broker must repeat its request. The mark belongs to this term and ends with the registration:
 the broker must ask the next controller again.
 
-Of the dynamic settings of all brokers (`/config/brokers/<default>`) one matters here:
-`unclean.leader.election.enable`. Switched on, it elects at once, but only where there is no leader. A topic's
-own setting takes precedence.
+Of the live settings of all brokers (`/config/brokers/<default>`) two matter here: `min.insync.replicas` and
+`unclean.leader.election.enable`, which elects at once when it is switched on, but only where there is no
+leader. A topic's own setting takes precedence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import messages as m
 from logstore.replication.controller import deletion, election
 from logstore.replication.controller.channel import Channel
-from logstore.replication.controller.context import UNCLEAN_ELECTION, Broker, Context, Steps
+from logstore.replication.controller.context import (
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_ELECTION,
+    Broker,
+    Context,
+    Steps,
+)
 from logstore.replication.controller.errors import MetadataConflict
 from logstore.replication.controller.procedure import (
     after_failures,
@@ -255,11 +261,13 @@ def load_broker_defaults(context: Context) -> Steps[None]:
     if node.stat is None:
         context.broker_defaults = {}
     elif settings is not None:
-        word = settings.get(UNCLEAN_ELECTION, "false")
-        if word.lower() in ("true", "false"):
-            context.broker_defaults = settings
-        else:
+        word, least = settings.get(UNCLEAN_ELECTION, "false"), settings.get(MIN_INSYNC_REPLICAS, "1")
+        if word.lower() not in ("true", "false"):
             context.unreadable[path] = f"{UNCLEAN_ELECTION} is {word!r}; allowed are true and false"
+        elif not (least.isascii() and least.isdecimal() and int(least)):
+            context.unreadable[path] = f"{MIN_INSYNC_REPLICAS} is {least!r}; it must be at least 1"
+        else:
+            context.broker_defaults = settings
 
 
 def broker_defaults_changed(context: Context) -> Steps[None]:

@@ -228,7 +228,8 @@ class Context:
         """
         if not self.config.min_insync_wall:
             return 0
-        word = self.topics[topic_partition.topic].config.get(MIN_INSYNC_REPLICAS)
+        own = self.topics[topic_partition.topic].config
+        word = own.get(MIN_INSYNC_REPLICAS, self.broker_defaults.get(MIN_INSYNC_REPLICAS))
         asked = self.config.min_insync_replicas if word is None else int(word)
         after = assignment or self.assignment_of(topic_partition)
         wanted = min(asked, len(after.replicas) - len(after.adding))

@@ -375,6 +375,13 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str) -> No
     assert over("configs", "describe", "--broker", 1, "--all").code == 0
     assert over("configs", "describe", "--topic", "none").code == 1
     assert over("configs", "describe").code == 2
+    assert over("configs", "alter", "--all-brokers", "--config", "log.retention.ms=7000").code == 0
+    assert lines(over("configs", "describe", "--all-brokers", "--json")) == [
+        {"name": "log.retention.ms", "value": "7000", "source": "all brokers", "is_read_only": False}
+    ]
+    assert "retention.ms=7000  (all brokers)" in over("configs", "describe", "--topic", "sized").out
+    assert over("configs", "alter", "--all-brokers", "--delete-config", "log.retention.ms").code == 0
+    assert over("configs", "describe", "--all-brokers").out == ""
     assert over("offsets", "sized").out == "sized-0  5\n"
     assert over("delete-records", "sized-0", 3).out == "sized-0  starts at 3\n"
     assert lines(over("offsets", "sized-0", "--at", "earliest", "--json"))[0]["offset"] == 3

@@ -84,7 +84,7 @@ def test_a_stream_goes_from_topic_to_topic(spark: SparkSession, kafka: SecuredKa
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_named(spark: SparkSession, kafka: SecuredKafka, mechanism: str) -> None:
-    with pytest.raises(Exception, match="AuthenticationFailed: .*login of 'ann' refused") as failed:
+    with pytest.raises(Exception, match=r"AuthenticationFailed: .*login of 'ann' refused") as failed:
         values(spark, options(kafka, mechanism, "no-password"), "from")
     last = str(failed.value).strip().splitlines()[-2]
     assert last.endswith("Check kafka.sasl.mechanism and kafka.sasl.jaas.config"), last

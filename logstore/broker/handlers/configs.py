@@ -5,7 +5,8 @@ broker's settings are INVALID_REQUEST (42): clients must ask that broker. AlterC
 of a topic; IncrementalAlterConfigs changes those that it names.
 
 Settings are in the metadata store, so any broker describes and changes any topic; the controller learns of a
-change from the store, and brokers of their rates. A broker's other settings are set where it is started.
+change from the store, and brokers of their rates and of the defaults of topics' settings. A broker's other
+settings are set where it is started.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from logstore.broker import configs
 from logstore.broker.config_nodes import (
     Settings,
     change_entity,
-    read_all_brokers,
-    read_broker,
+    read_live,
     read_topic,
 )
 from logstore.broker.configs import Entry, InvalidConfigChange, Operation
@@ -81,15 +81,14 @@ async def _entries(
     if resource.resource_type == _TOPIC:
         _check_known(services, name)
         own = await read_topic(services.ask_store, name)
-        of_brokers = await read_all_brokers(services.ask_store)
-        return configs.describe_topic(own, of_brokers, services.settings)
+        live = await read_live(services.ask_store, services.node.node_id)
+        return configs.describe_topic(own, live, services.settings)
     if resource.resource_type == _BROKER:
-        of_brokers = await read_all_brokers(services.ask_store)
+        live = await read_live(services.ask_store, services.node.node_id)
         if not name:
-            return configs.describe_all_brokers(of_brokers)
+            return configs.describe_all_brokers(live.of_all)
         _check_own(services, name)
-        own = await read_broker(services.ask_store, services.node.node_id)
-        return configs.describe_broker(own, of_brokers, services.settings)
+        return configs.describe_broker(live, services.settings)
     raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
 
 
@@ -199,15 +198,15 @@ async def _change(
             raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
         elif resource.resource_name:
             _check_own(services, resource.resource_name)
-            await _change_rates(services, resource.resource_name, plan.of_broker, validate_only)
+            await _change_live(services, resource.resource_name, plan.of_broker, validate_only)
         else:
-            await _change_rates(services, layout.DEFAULT_ENTITY, plan.of_all_brokers, validate_only)
+            await _change_live(services, layout.DEFAULT_ENTITY, plan.of_all_brokers, validate_only)
     except EngineError as error:
         return error.code, str(error)
     return ErrorCode.NONE, None
 
 
-async def _change_rates(services: Services, broker: str, change: Change, validate_only: bool) -> None:
+async def _change_live(services: Services, broker: str, change: Change, validate_only: bool) -> None:
     """Change the settings of a broker or of all; they count here at once."""
     entity = f"brokers/{broker}"
     await change_entity(services.ask_store, entity, change, validate_only=validate_only)
@@ -215,7 +214,7 @@ async def _change_rates(services: Services, broker: str, change: Change, validat
         try:
             await services.quotas.refresh(entity)
         except EngineError as error:
-            _log.error("changed rates are in the store, and not in force here: %s", error)
+            _log.error("changed settings are in the store, and not in force here: %s", error)
 
 
 def _checked(changes: Changes) -> list[tuple[str, Operation, str | None]]:

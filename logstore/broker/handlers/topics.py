@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from logstore.broker import configs
-from logstore.broker.config_nodes import read_all_brokers
+from logstore.broker.config_nodes import read_live
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.limits import LONGEST_WAIT_MS
@@ -149,7 +149,7 @@ async def _with_settings(
 ) -> t.CreateTopicsResponse:
     """Add the settings; null with the reason beside it if the metadata store does not answer."""
     try:
-        of_brokers = await read_all_brokers(services.ask_store)
+        live = await read_live(services.ask_store, services.node.node_id)
     except EngineError as error:
         for name in given:
             made[name].configs, made[name].topic_config_error_code = None, error.code
@@ -162,7 +162,7 @@ async def _with_settings(
                 read_only=each.is_read_only,
                 config_source=int(each.source),
             )
-            for each in configs.describe_topic(own, of_brokers, services.settings)
+            for each in configs.describe_topic(own, live, services.settings)
         ]
     return response
 

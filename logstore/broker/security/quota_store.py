@@ -1,7 +1,7 @@
-"""Quotas and replication throttles in the metadata store, at Kafka's paths, in its form; and their changes.
+"""Quotas and brokers' live settings in the metadata store, at Kafka's paths, in its form; and their changes.
 
     /config/users/<u>, /config/clients/<c>, …   {"version":1,"config":{"producer_byte_rate":"1024"}}
-    /config/brokers/<id>, …/<default>           … {"leader.replication.throttled.rate":"1024"}
+    /config/brokers/<id>, …/<default>           … {"log.retention.ms":"3600000"}
     /config/changes/config_change_<n>           {"version":2,"entity_path":"users/<u>"}
 
 A broker reads all quotas at its start, and then what the notifications name. Notifications are kept for
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final
 
-from logstore.broker.config_nodes import read_all_brokers, read_broker
-from logstore.broker.configs import FOLLOWER_RATE, LEADER_RATE, rate_of
+from logstore.broker.config_nodes import read_live
+from logstore.broker.configs import FOLLOWER_RATE, LEADER_RATE, live_defaults, rate_of
 from logstore.broker.identity import AskStore
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.quotas import Entity, Kind, Quotas, entity_of, parse, path_of
@@ -25,10 +25,12 @@ from logstore.broker.store_reads import read
 from logstore.broker.store_session import StoreSession
 from logstore.disk.errors import EngineError
 from logstore.errors import InvalidConfig
+from logstore.log.manager_config import LogManagerConfig
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Children, Create, Get
 from logstore.replication.node import Node
+from logstore.replication.orders import change_defaults
 
 _AGAIN_S: Final = 1.0
 _ALL_AGAIN_MS: Final = 600_000
@@ -74,11 +76,23 @@ async def quotas_of(ask: AskStore, entity: Entity) -> dict[Kind, float]:
 
 
 class Followed:
-    """Follows the quotas of a cluster and gives them to a limiter, and a node's replication throttles."""
+    """Follows the quotas of a cluster and the live settings of a broker.
 
-    def __init__(self, store: StoreSession, now_ms: Callable[[], int], limiter: Limiter, node: Node) -> None:
+    Quotas go to a limiter; replication throttles and the defaults of topics' settings to the broker's node.
+    `logs` are the settings with which the broker was started.
+    """
+
+    def __init__(
+        self,
+        store: StoreSession,
+        now_ms: Callable[[], int],
+        limiter: Limiter,
+        node: Node,
+        logs: LogManagerConfig,
+    ) -> None:
         self._store, self._now_ms, self.limiter, self._node = store, now_ms, limiter, node
-        self._throttles = frozenset((f"brokers/{node.node_id}", f"brokers/{layout.DEFAULT_ENTITY}"))
+        self._logs = logs
+        self._live = frozenset((f"brokers/{node.node_id}", f"brokers/{layout.DEFAULT_ENTITY}"))
         self._reading = asyncio.Lock()
         self._seen = frozenset[str]()
         self._looked_ms = 0
@@ -108,28 +122,30 @@ class Followed:
         listed = frozenset((await read(ask, notices, "quotas")).children)
         if now_ms - self._looked_ms >= _ALL_AGAIN_MS:
             quotas = await read_all(ask)
-            await self._read_throttles()
+            await self._read_live()
         else:
             news = (Get(f"{layout.CONFIG_CHANGES_PATH}/{each}") for each in listed - self._seen)
             found = await asyncio.gather(*(read(ask, each, "quotas") for each in news))
             named = [_entity_path(each.data) for each in found if each.stat is not None]
             quotas = await reread(ask, [*paths, *named], self.limiter.quotas)
-            if not self._throttles.isdisjoint((*paths, *named)):
-                await self._read_throttles()
+            if not self._live.isdisjoint((*paths, *named)):
+                await self._read_live()
         self._seen, self._looked_ms = listed, now_ms
         return quotas
 
-    async def _read_throttles(self) -> None:
-        """Read the node's throttles. Of malformed ones the former stay, and the log has an error."""
-        ask, replicas = self._store.ask, self._node.replicas
+    async def _read_live(self) -> None:
+        """Read the broker's live settings. If one is invalid, the former ones stay; the log has an error."""
+        replicas = self._node.replicas
         try:
-            own, of_brokers = await read_broker(ask, self._node.node_id), await read_all_brokers(ask)
-            leader, follower = (rate_of(name, own, of_brokers) for name in (LEADER_RATE, FOLLOWER_RATE))
+            live = await read_live(self._store.ask, self._node.node_id)
+            leader, follower = (rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE))
+            defaults = live_defaults(self._logs, live)
         except (CorruptMetadata, InvalidConfig) as error:
-            _log.error("the throttles of replication are not in force, the former ones stay: %s", error)
+            _log.error("changed settings of this broker are not in force, the former ones stay: %s", error)
             return
         replicas.throttle.limit(leader)
         replicas.followers.throttle.limit(follower)
+        change_defaults(replicas, defaults)
 
     async def _follow(self) -> None:
         while True:
