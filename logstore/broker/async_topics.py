@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
-from logstore.arguments import as_offset
+from logstore.arguments import as_count, as_offset
 from logstore.async_reading import AsyncReading
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.client import Client
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.topics import Partition
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.log.read import FetchIsolation, Isolation
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -85,6 +86,73 @@ class AsyncPartition(AsyncReading):
                 yield record
             if not await self._partition._more_than(position, timeout, isolation):
                 return
+
+    async def cursor(
+        self, name: str, *, isolation: Isolation = FetchIsolation.LOG_END
+    ) -> AsyncPartitionCursor:
+        """Return the cursor `name`, which continues at its committed offset, else at the log start."""
+        cursor = AsyncPartitionCursor(self, name, FetchIsolation(isolation))
+        committed = await cursor.committed()
+        cursor.position = await self.log_start_offset() if committed is None else committed
+        return cursor
+
+
+class AsyncPartitionCursor:
+    """A named position in a partition, as `PartitionCursor`, for one task at a time."""
+
+    def __init__(self, partition: AsyncPartition, name: str, isolation: FetchIsolation) -> None:
+        """Programs await `AsyncPartition.cursor`."""
+        self.name = name
+        self._partition, self._isolation = partition, isolation
+        self.position = 0
+        """The offset of the next record that `read` returns."""
+
+    def __repr__(self) -> str:
+        where = self._partition.topic_partition
+        return f"AsyncPartitionCursor({self.name!r}, {where}, position={self.position})"
+
+    async def committed(self) -> int | None:
+        """Return the committed offset of this name; None before the first commit."""
+        where = self._partition.topic_partition
+        return (await self._partition._client.committed(self.name, (where,))).get(where)
+
+    async def lag(self) -> int:
+        """Return the number of offsets between `position` and the end of the partition."""
+        return max(await self._partition.log_end_offset() - self.position, 0)
+
+    async def read(
+        self, max_records: int | None = None, *, timeout: float | None = 0.0
+    ) -> AsyncIterator[Record]:
+        """Yield the records from `position` on, and move it behind each record that is yielded.
+
+        Ends and raises as `PartitionCursor.read`. A cancelled task has lost no record: the next `read` yields
+        it.
+        """
+        left = -1 if max_records is None else as_count(max_records, "max_records")
+        if not left:
+            return
+        async for record in self._partition.follow(self.position, timeout, isolation=self._isolation):
+            self.position = record.offset + 1
+            left -= 1
+            yield record
+            if not left:
+                return
+
+    async def seek(self, offset: int) -> None:
+        """Continue at `offset`; the committed offset stays. Raises `OffsetOutOfRange` outside of the log."""
+        start, end = await self._partition.log_start_offset(), await self._partition.log_end_offset()
+        if not start <= as_offset(offset) <= end:
+            raise OffsetOutOfRange(offset, start, end)
+        self.position = offset
+
+    async def commit(self, offset: int | None = None) -> int:
+        """Keep `offset` (default: `position`) as the place where this name continues; returns it.
+
+        The commit is on every in-sync replica of the group's offsets. Raises as `Client.commit`.
+        """
+        wanted = self.position if offset is None else as_offset(offset)
+        await self._partition._client.commit(self.name, {self._partition.topic_partition: wanted})
+        return wanted
 
 
 class _FromThreads(BlockingCalls):

@@ -175,6 +175,34 @@ def test_tasks_read_in_the_same_words() -> None:
     asyncio.run(main())
 
 
+def test_tasks_have_cursors() -> None:
+    async def main() -> None:
+        async with AsyncBroker(BrokerConfig(settings=QUICK)) as broker:
+            await broker.create_topic("orders")
+            orders = broker.topic("orders").partition(0)
+            await orders.append([b"%d" % number for number in range(5)])
+            cursor = await orders.cursor("billing")
+            assert (await cursor.committed(), cursor.position, await cursor.lag()) == (None, 0, 5)
+            assert [record.value async for record in cursor.read(3)] == [b"0", b"1", b"2"]
+            assert await cursor.commit() == 3
+            assert [record.value async for record in cursor.read(0)] == []
+            assert [record.value async for record in cursor.read()] == [b"3", b"4"]
+            waiting = asyncio.ensure_future(anext(cursor.read(timeout=None)))
+            await orders.append(b"5")
+            assert (await waiting).value == b"5"
+            again = await orders.cursor("billing")
+            assert (await again.committed(), again.position, await again.lag()) == (3, 3, 3)
+            await again.seek(1)
+            assert await again.commit(2) == 2
+            assert [record.value async for record in again.read(1)] == [b"1"]
+            assert (await orders.cursor("billing")).position == 2
+            with pytest.raises(OffsetOutOfRange):
+                await again.seek(7)
+            assert repr(again) == "AsyncPartitionCursor('billing', orders-0, position=2)"
+
+    asyncio.run(main())
+
+
 def test_transactions_end_at_their_marker() -> None:
     def marker(offset: int, producer_id: int) -> Batch:
         data = bytearray(
