@@ -286,10 +286,9 @@ class Client:
         while True:
             try:
                 answer = await self.of_controller(CreateTopicsRequest((new,)), timeout=_left(deadline))
-            except AuthenticationFailed:
-                raise
-            except RequestUnanswered:
-                if self._connections.closed is not None or not _left(deadline):
+            except RequestUnanswered as error:
+                is_final = isinstance(error, AuthenticationFailed) or self._connections.closed is not None
+                if is_final or not _left(deadline):
                     raise
                 was_lost = True
                 continue
@@ -564,10 +563,8 @@ class Client:
         async def once() -> ResponseBody:
             try:
                 metadata = await self.metadata()
-            except AuthenticationFailed:
-                raise
-            except RequestUnanswered:
-                raise TryAgain from None
+            except RequestUnanswered as error:
+                raise TryAgain(error) from error
             address = address_of(metadata, metadata.controller_id)
             answer = await self.ask(address, body) if address is not None else None
             if answer is None or _is_not_controller(answer):
