@@ -12,7 +12,7 @@ ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def pipeline(context: typer.Context) -> int:
-    """Export, compact, profile or verify logs with Spark; see `logstore pipeline --help`."""
+    """Export, replay, compact, verify or repair logs with Spark; see `logstore pipeline --help`."""
     from logstore.spark.jobs.command import main
 
     return main(context.args, "logstore pipeline")
