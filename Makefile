@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas watching zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -125,6 +125,10 @@ interop: setup ## Run three Kafka clients against our brokers, hand directories 
 # Without Java, Go or Node a client is skipped, with the reason.
 logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, rightly and wrongly
 	$(BIN)/python -m pytest tests/logins -m interop -n $(WORKERS) -p no:benchmark
+
+# Each trouble on three broker processes; the two with a full disk need the permission to mount.
+troubles: setup ## Break three processes in 29 ways: health and why name each, and their step ends it; ONLY=min-isr
+	$(BIN)/python -m pytest tests/troubles tests/cli/test_one_node.py -m interop -p no:xdist -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
 
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus

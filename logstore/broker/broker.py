@@ -40,6 +40,7 @@ from logstore.broker.security.quota_store import Followed
 from logstore.broker.security.tls import Renewed
 from logstore.broker.server import Server
 from logstore.broker.settings import ServiceConfig, Settings
+from logstore.broker.since import Since
 from logstore.broker.store_session import StoreSession
 from logstore.broker.threads import run_all
 from logstore.disk.files import Disk, make_durable_dir
@@ -145,12 +146,13 @@ class Assembly:
             else:
                 endpoints = await _open_doors(server, settings, store.ask)
                 address = known = Address(endpoints[0].host, endpoints[0].port)
+            since = Since()
             node = Node(
                 replace(settings.node, host=known.host, port=known.port, endpoints=endpoints),
                 logs,
                 random=random,
                 log_config=settings.logs.topic_defaults,
-                state_changes=partial(_heard, state_changes),
+                state_changes=partial(_heard, since, state_changes),
             )
             if settings.security is not None and settings.security.rules is not None:
                 authorizer = Authorizer(settings.security.rules, store, node.replicas.metadata, audit)
@@ -183,6 +185,8 @@ class Assembly:
             runtime, settings, cluster_id=cluster_id, store=store, quotas=quotas, audit=audit, random=random
         )
         runtime.after_change = services.after_change
+        services.since = since
+        runtime.after_turn[lambda: since.look(runtime.node.replicas.metadata, runtime.now_ms())] = None
         if authorizer is not None:
             services.authorizer = authorizer
         return cls(address, server, runtime, services, store, disk)
@@ -296,10 +300,11 @@ def _check_usable(log_dirs: Sequence[str], disk: Disk) -> None:
         raise LogDirOffline(f"no usable log dir: {'; '.join(reasons)}")
 
 
-def _heard(state_changes: Sink, change: StateChange) -> None:
+def _heard(since: Since, state_changes: Sink, change: StateChange) -> None:
     """Pass a state change on; damage is an error in the log of the process, too."""
     if change.change in ("finds damage", "stays damaged"):
         _log.error("%s %s: %s", change.topic_partition, change.change, change.reason)
+    since.on_change(change)
     state_changes(change)
 
 

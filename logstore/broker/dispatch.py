@@ -32,6 +32,7 @@ from logstore.broker.security.limiter import Meter
 from logstore.broker.security.login import Login
 from logstore.broker.security.quota_store import Followed
 from logstore.broker.settings import Settings
+from logstore.broker.since import Since
 from logstore.broker.store_session import StoreSession
 from logstore.broker.topic_creation import TopicCreation
 from logstore.broker.traffic import Traffic
@@ -222,6 +223,8 @@ class Services:
         self.receipts = Receipts(runtime)
         self.traffic = Traffic()
         self.quotas, self.limiter = quotas, quotas.limiter
+        self.since = Since()
+        """When what is wrong began; the node feeds it."""
         self.authorizer: Authorizer | None = None
         """Decides who may do what; None: everyone may do everything."""
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")

@@ -9,7 +9,7 @@ from logstore.broker.configs import RATES
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.translation import by_topic, id_from_wire
 from logstore.broker.wire import types as t
-from logstore.cli.brokers import TIMEOUT_S, Brokers, check
+from logstore.cli.brokers import TIMEOUT_S, Brokers, NoController, check
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
 from logstore.cli.cluster_state import Cluster, Topic
 from logstore.cli.throttles import Rates, rates_in
@@ -21,6 +21,8 @@ TOPIC: Final = 2
 BROKER: Final = 4
 """Kafka's numbers for kinds of resources."""
 SET, DELETE = 0, 1
+SHORT_PATIENCE_S: Final = 5.0
+"""The time for the controller when a cluster is looked at that may lack it."""
 _OF_THE_TOPIC: Final = 1
 """The source of a setting that a topic has of its own."""
 _DEFAULT: Final = 5
@@ -41,16 +43,21 @@ class BrokerOperator:
         settings: bool = False,
         may_lack_controller: bool = False,
     ) -> Cluster:
-        """As `Operator.read`. If allowed, without an active controller, and without what it alone knows."""
+        """As `Operator.read`. If allowed, without an active controller, and without what it alone knows.
+
+        One that is silent is named nevertheless: it is the controller until another one is elected.
+        """
         metadata = self._brokers.metadata(None if topics is None else sorted(set(topics)))
         found = {topic.name: topic for topic in metadata.topics if topic.name and not topic.error_code}
         controller = metadata.controller_id if metadata.controller_id >= 0 else None
         try:
-            under_way = self._under_way()
-        except RequestUnanswered:
+            under_way = self._under_way(SHORT_PATIENCE_S if may_lack_controller else TIMEOUT_S)
+        except RequestUnanswered as error:
             if not may_lack_controller:
                 raise
-            controller, under_way = None, t.ListPartitionReassignmentsResponse()
+            under_way = t.ListPartitionReassignmentsResponse()
+            now = -1 if isinstance(error, NoController) else self._brokers.metadata(()).controller_id
+            controller = now if now >= 0 else None
         own = self._settings(list(found)) if settings else {}
         moves = _moves(under_way)
         return Cluster(
@@ -200,10 +207,10 @@ class BrokerOperator:
             for each in topic.partitions:
                 check(each.error_code, f"{topic.name}-{each.partition_index}", each.error_message)
 
-    def _under_way(self) -> t.ListPartitionReassignmentsResponse:
+    def _under_way(self, timeout_s: float = TIMEOUT_S) -> t.ListPartitionReassignmentsResponse:
         """Return all reassignments, and all deletions if the controller is a broker of ours."""
         answer: t.ListPartitionReassignmentsResponse = self._brokers.controller(
-            t.ListPartitionReassignmentsRequest(topics=None, timeout_ms=_TIMEOUT_MS)
+            t.ListPartitionReassignmentsRequest(topics=None, timeout_ms=_TIMEOUT_MS), timeout_s=timeout_s
         )
         check(answer.error_code, "the reassignments", answer.error_message)
         return answer
@@ -236,7 +243,12 @@ def _moves(
 
 
 def described_settings(
-    brokers: Brokers, kind: int, names: Sequence[str], keys: Sequence[str] | None = None
+    brokers: Brokers,
+    kind: int,
+    names: Sequence[str],
+    keys: Sequence[str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
 ) -> dict[str, list[t.DescribeConfigsResponseDescribeConfigsResourceResult]]:
     """Return the settings of topics or brokers, all or those in `keys`; of those that are gone, none."""
     if not names:
@@ -248,8 +260,11 @@ def described_settings(
         for name in names
     ]
     request = t.DescribeConfigsRequest(resources=resources)
-    of_one = kind == BROKER and names[0]
-    answer = brokers.broker(int(names[0]), request) if of_one else brokers.any(request)
+    answer = (
+        brokers.broker(int(names[0]), request, timeout_s=timeout_s)
+        if kind == BROKER and names[0]
+        else brokers.any(request, timeout_s=timeout_s)
+    )
     found = {}
     for each in answer.results:
         if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -26,6 +26,10 @@ _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
 
 
+class NoController(RequestUnanswered):
+    """No broker is the controller, though those that answer were asked for a while."""
+
+
 class Brokers:
     """Blocking requests. Each raises `RequestUnanswered`, or `RequestRefused` for an error of the answer."""
 
@@ -52,7 +56,7 @@ class Brokers:
         self._runner.run(close())
         self._runner.close()
 
-    def any(self, request: Struct) -> Any:
+    def any(self, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Ask the first bootstrap broker that answers. A wrong address fails at once.
 
         One that is silent, such as a paused process, is waited for once: from then on it is asked last.
@@ -64,7 +68,7 @@ class Brokers:
                 if left and not self._first_answers:
                     # A short wait for a request that changes something could have it done twice.
                     self._ask(address, _no_topics(), _PATIENCE_S)
-                answer = self._ask(address, request)
+                answer = self._ask(address, request, timeout_s)
             except AuthenticationFailed:
                 raise
             except RequestUnanswered as error:
@@ -87,16 +91,16 @@ class Brokers:
         found: t.MetadataResponse = self.any(t.MetadataRequest(topics=named, allow_auto_topic_creation=False))
         return found
 
-    def controller(self, request: Struct) -> Any:
+    def controller(self, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Ask the controller; look for it again while it moves."""
         for _ in range(_TRIES):
             metadata = self.metadata(())
             address = _addresses(metadata).get(metadata.controller_id)
-            answer = None if address is None else self._ask(address, request)
+            answer = None if address is None else self._ask(address, request, timeout_s)
             if answer is not None and ErrorCode.NOT_CONTROLLER not in _codes(answer):
                 return answer
             time.sleep(_PAUSE_S)
-        raise RequestUnanswered("the cluster has no controller; are most of its brokers, or the store, down?")
+        raise NoController("the cluster has no controller; are most of its brokers, or the store, down?")
 
     def broker(self, broker_id: int, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Ask one broker."""

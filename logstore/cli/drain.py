@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
+from logstore.cli.operating import CommandConfig, Json, Wait, store_security_of, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from logstore.cli.brokers import Brokers
 
 
@@ -36,7 +38,7 @@ def drain(
     if (metadata is None) == (bootstrap is None):
         raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
     left: list[str] = []
-    with asked_at(bootstrap or _controller_in(metadata or ""), command_config) as asked:
+    with asked_at(bootstrap or _controller_in(metadata or "", command_config), command_config) as asked:
 
         def is_drained() -> bool:
             left[:] = _drained(asked, broker)
@@ -76,11 +78,11 @@ def _drained(asked: Brokers, broker: int) -> list[str]:
     return [f"{each.topic_name}-{each.partition_index}" for each in answer.remaining_partitions]
 
 
-def _controller_in(metadata: str) -> str:
+def _controller_in(metadata: str, command_config: Path | None) -> str:
     """Return the address of the controller by the store. Raises `MetadataUnavailable` if there is none."""
     from logstore.cli.cluster_state import MetadataUnavailable, read_cluster, session
 
-    with session(metadata) as opened:
+    with session(metadata, store_security_of(command_config)) as opened:
         cluster = read_cluster(opened, ())
     known = cluster.brokers.get(-1 if cluster.controller is None else cluster.controller)
     if known is None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from logstore.cli.causes import causes
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
-from logstore.cli.troubles import ITSELF, Observed, Rank, Trouble, troubles
+from logstore.cli.troubles import ITSELF, Observed, Rank, Trouble, of_the_store, troubles
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.state_change import format_time
 
 _MOST_NAMED = 8
 
@@ -39,7 +41,12 @@ def explain_partition(observed: Observed, each: TopicPartition) -> Explanation |
     cluster = observed.cluster
     replicas = dict(cluster.partitions()).get(each)
     if replicas is None and each.topic in cluster.doomed:
-        of_topic = tuple(known for known in troubles(observed) if known.subject == f"topic {each.topic}")
+        everything = troubles(observed)
+        roots = {
+            root for known in everything if known.subject == f"topic {each.topic}" for root in known.roots
+        }
+        wanted = {f"topic {each.topic}", *roots}
+        of_topic = tuple(known for known in everything if known.subject in wanted)
         evidence = f"brokers no longer list the topic {each.topic}; the controller still deletes it"
         return Explanation(str(each), "being deleted", evidence, troubles=of_topic)
     if replicas is None:
@@ -53,7 +60,7 @@ def explain_partition(observed: Observed, each: TopicPartition) -> Explanation |
             f"isr {listed(state.isr)}"
         )
     found = tuple(trouble for trouble in troubles(observed) if each in trouble.partitions)
-    return Explanation(str(each), said, "the metadata of the cluster", troubles=found)
+    return Explanation(str(each), said, "the metadata of the cluster", _since(observed, str(each)), found)
 
 
 def explain_broker(observed: Observed, broker: int) -> Explanation | None:
@@ -80,7 +87,14 @@ def explain_broker(observed: Observed, broker: int) -> Explanation | None:
         each for each in troubles(observed) if each.subject == own or each.subject.startswith(f"{own}, ")
     ]
     found += _of_its_replicas(observed, broker, hosted)
-    return Explanation(own, state, evidence, troubles=tuple(sorted(found, key=lambda each: each.rank)))
+    return Explanation(
+        own, state, evidence, _since(observed, own), tuple(sorted(found, key=lambda each: each.rank))
+    )
+
+
+def _since(observed: Observed, name: str) -> str:
+    found = observed.since.get(name)
+    return f"{format_time(found.since_ms)} UTC" if found is not None else ""
 
 
 def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartition]) -> Iterable[Trouble]:
@@ -143,8 +157,11 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         )
 
 
-def explain_cluster(observed: Observed) -> Explanation:
-    """Explain a cluster: its controller, its brokers, and all that is wrong, worst first."""
+def explain_cluster(observed: Observed, *, every: bool = False) -> Explanation:
+    """Explain a cluster: its controller, its brokers, and all that is wrong, worst first.
+
+    With `every`, each partition has troubles of its own; else they are grouped by their causes.
+    """
     cluster = observed.cluster
     partitions = [each for each, _ in cluster.partitions()]
     dark = sum(is_unavailable(cluster, each) for each in partitions)
@@ -153,7 +170,7 @@ def explain_cluster(observed: Observed) -> Explanation:
     )
     known = {broker for _, replicas in cluster.partitions() for broker in replicas}
     missing = sorted(known - cluster.brokers.keys())
-    found = tuple(troubles(observed))
+    found = tuple(troubles(observed) if every else causes(troubles(observed)))
     controller = "no controller" if cluster.controller is None else f"controller {cluster.controller}"
     state = f"{controller}, {len(cluster.brokers)} brokers up, {len(missing)} missing; " + (
         f"{len(partitions)} partitions: {dark} without a leader, {short} not fully in sync"
@@ -166,18 +183,8 @@ def explain_cluster(observed: Observed) -> Explanation:
 
 def store_unreachable(error: str) -> Explanation:
     """Explain a cluster whose metadata store does not answer."""
-    trouble = Trouble(
-        Rank.UNAVAILABLE,
-        "metadata store",
-        "it does not answer: no broker can register, no leader be elected, and nothing be administered",
-        error,
-        "start the store, or a majority of its servers; check the address, the network and its disk",
-        waits_for="the store",
-        no_help="restarting brokers: they cannot register. Brokers whose session ends stop leading "
-        "until the store is "
-        "back",
-    )
-    return Explanation("cluster", "unknown: the metadata store does not answer", error, troubles=(trouble,))
+    state = "unknown: the metadata store does not answer"
+    return Explanation("cluster", state, error, troubles=(of_the_store(error),))
 
 
 def nobody_answers(error: str) -> Explanation:

@@ -7,7 +7,7 @@ members have to join again, then the one that leads has to send the assignment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -88,6 +88,12 @@ def explain_group(group: ObservedGroup, of_home: tuple[Trouble, ...] = ()) -> Ex
     since = f"{format_time(group.since_ms)} UTC" if group.since_ms >= 0 else ""
     found = tuple(sorted(_troubles(group), key=lambda each: each.rank))
     return Explanation(subject, state, evidence, since, found)
+
+
+def troubles_of_groups(groups: Iterable[ObservedGroup]) -> list[Trouble]:
+    """Return what is wrong with groups themselves, not with their partitions or coordinators."""
+    found = [each for group in groups if not group.refusal for each in _troubles(group)]
+    return [each for each in found if each.rank < Rank.UNDER_WAY and each.subject.startswith("group ")]
 
 
 def _troubles(group: ObservedGroup) -> Iterator[Trouble]:
@@ -203,8 +209,8 @@ def _empty(group: ObservedGroup) -> Iterator[Trouble]:
             f"group {group.name}",
             f"nobody reads, and {sum(each.lag for each in behind.values())} records wait",
             f"the group has no members; {_lags(behind)}",
-            "start its consumers, or find why they cannot join: their log, and the address and "
-            "group.id in it",
+            "start its consumers, or find why they cannot join: their log, the address and group.id in it. "
+            f"A group that is no longer used: logstore groups delete {group.name}",
             frozenset(behind),
             waits_for="a member",
             acts="whoever runs its consumers",

@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from logstore.cli.operating import CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, asked_at
-from logstore.cli.terminal import print_json
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.troubles import Trouble
 
+MOST_GROUPS = 200
+Watch = Annotated[
+    float,
+    typer.Option(
+        "--watch",
+        metavar="SECONDS",
+        min=0,
+        help="How long to look for commits of a group's members; consumers commit every 5 s by default.",
+    ),
+]
+Every = Annotated[bool, typer.Option("--all", help="Also each partition by itself, not by causes only.")]
 
-def health(bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False) -> int:
-    """Show all that is wrong with a cluster, worst first; exit 1 if there is anything."""
-    from logstore.cli.observing import observe
-    from logstore.cli.troubles import Rank, troubles
+
+def health(
+    bootstrap: RequiredBootstrap,
+    every: Every = False,
+    watch: Watch = 6.0,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Show all that is wrong with a cluster, worst first, by causes; exit 1 if there is anything.
+
+    Groups count, too. With groups that lag it takes a few seconds: each is looked at twice.
+    """
+    from logstore.broker.errors import AuthenticationFailed, RequestUnanswered
+    from logstore.cli.causes import causes
+    from logstore.cli.explanations import nobody_answers
+    from logstore.cli.group_explanations import troubles_of_groups
+    from logstore.cli.observing import group_names, observe, observe_groups
+    from logstore.cli.troubles import Rank, in_order, troubles
 
     with asked_at(bootstrap, command_config) as brokers:
-        observed = observe(brokers)
-    found = troubles(observed)
+        try:
+            observed = observe(brokers)
+        except AuthenticationFailed:
+            raise
+        except RequestUnanswered as error:
+            for each in nobody_answers(str(error)).troubles:
+                show(each, as_json=as_json)
+            return 1
+        names = group_names(brokers, sorted(observed.cluster.brokers.keys() - observed.silent.keys()))
+        of_groups = troubles_of_groups(observe_groups(brokers, names[:MOST_GROUPS], watch))
+    if len(names) > MOST_GROUPS:
+        print_error(
+            f"{len(names)} groups: only the first {MOST_GROUPS} by name are looked at; see why group NAME"
+        )
+    found = in_order([*(troubles(observed) if every else causes(troubles(observed))), *of_groups])
     for each in found:
         show(each, as_json=as_json)
     if not found and not as_json:
@@ -36,6 +76,7 @@ def show(trouble: Trouble, *, as_json: bool) -> None:
             {
                 "rank": trouble.rank.name.lower(),
                 "subject": trouble.subject,
+                "partitions": len(trouble.partitions),
                 "says": trouble.says,
                 "evidence": trouble.evidence,
                 "waits_for": trouble.waits_for,

@@ -162,7 +162,7 @@ def start(
     directory.mkdir(parents=True, exist_ok=True)
     if cluster.is_secured:
         secured_cluster.make_files(directory)
-    _write(directory, replace(cluster, settings={**cluster.settings, **settings}))
+    write(directory, replace(cluster, settings={**cluster.settings, **settings}))
     try:
         for name in was_running:
             send_signal(directory, name, signal.SIGCONT)
@@ -187,7 +187,7 @@ def add(directory: Path, *, patience_s: float) -> Member:
         member = Member(f"node-{number}", port, http_port, stays_down=True)
         if cluster.is_secured:
             member = replace(member, brokers_port=brokers_port)
-        _write(directory, replace(cluster, nodes=(*cluster.nodes, member)))
+        write(directory, replace(cluster, nodes=(*cluster.nodes, member)))
     launch(directory, [member.name], patience_s=patience_s)
     return member
 
@@ -210,7 +210,7 @@ def relaunch(directory: Path, names: Sequence[str], *, is_asked: bool = True) ->
             if is_running(directory, member) or (member.stays_down and not is_asked):
                 continue
             cluster = cluster.with_member(_launched(directory, cluster, member))
-            _write(directory, cluster)
+            write(directory, cluster)
     return cluster
 
 
@@ -232,7 +232,7 @@ def end(directory: Path, names: Sequence[str], *, patience_s: float) -> list[str
         members = [each for each in cluster.members if each.name in names]
         for member in members:
             cluster = cluster.with_member(replace(member, stays_down=True))
-        _write(directory, cluster)
+        write(directory, cluster)
     return _end(directory, members, patience_s)
 
 
@@ -250,7 +250,7 @@ def stop(directory: Path, *, patience_s: float) -> list[str]:
         killed += _end(directory, [cluster.store], patience_s)
     for member in cluster.members:
         cluster = cluster.with_member(replace(member, pid=0))
-    _write(directory, cluster)
+    write(directory, cluster)
     return killed
 
 
@@ -407,9 +407,9 @@ def _supervised(directory: Path, *, is_supervised: bool) -> LocalCluster:
         cluster = existing(directory)
         if cluster.supervisor is None or not is_running(directory, cluster.supervisor):
             cluster = replace(cluster, supervisor=None)
-            _write(directory, cluster)  # a supervisor ends when it reads that there is another one
+            write(directory, cluster)  # a supervisor ends when it reads that there is another one
             cluster = replace(cluster, supervisor=_supervise(directory) if is_supervised else None)
-            _write(directory, cluster)
+            write(directory, cluster)
     return cluster
 
 
@@ -509,7 +509,8 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _write(directory: Path, cluster: LocalCluster) -> None:
+def write(directory: Path, cluster: LocalCluster) -> None:
+    """Replace the cluster file."""
     temporary = directory / f".{FILE}"
     temporary.write_text(json.dumps(asdict(cluster), indent=2) + "\n")
     temporary.replace(directory / FILE)

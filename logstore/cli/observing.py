@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.broker.wire import types as t
 from logstore.cli.broker_operator import TOPIC, BrokerOperator, described_settings
@@ -18,7 +18,7 @@ from logstore.cli.groups import Member, committed_offsets, membership
 from logstore.cli.operating import pause
 from logstore.cli.store_operator import StoreOperator
 from logstore.cli.throttles import LISTS, topics_with_lists
-from logstore.cli.troubles import LogDir, Observed
+from logstore.cli.troubles import LogDir, Observed, Since
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import LATEST_TIMESTAMP
@@ -36,10 +36,20 @@ _MIN_ISR: Final = "min.insync.replicas"
 def observe(brokers: Brokers) -> Observed:
     """Ask the brokers of a cluster, each for its log dirs. Raises `RequestUnanswered` if none answers."""
     cluster = _cluster(brokers)
-    settings = described_settings(brokers, TOPIC, list(cluster.topics), keys=[_MIN_ISR, *LISTS])
+    settings: dict[str, list[t.DescribeConfigsResponseDescribeConfigsResourceResult]] = {}
+    store_error = ""
+    try:
+        settings = described_settings(
+            brokers, TOPIC, list(cluster.topics), keys=[_MIN_ISR, *LISTS], timeout_s=PATIENCE_S
+        )
+    except AuthenticationFailed:
+        raise
+    except RequestUnanswered:
+        store_error = f"brokers answer, but read no setting in the store for {PATIENCE_S:.0f} s"
     dirs: list[LogDir] = []
     damaged: dict[int, Mapping[str, str]] = {}
     silent: dict[int, str] = {}
+    since: dict[str, Since] = {}
     for broker in sorted(cluster.brokers):
         try:
             answer = brokers.log_dirs(broker, timeout_s=PATIENCE_S)
@@ -48,6 +58,10 @@ def observe(brokers: Brokers) -> Observed:
             continue
         dirs += [_log_dir(broker, each) for each in answer.results]
         damaged[broker] = {each.name: each.problem for each in answer.damaged}
+        for each in answer.since:
+            known = since.get(each.name)
+            if known is None or each.since_ms > known.since_ms:
+                since[each.name] = Since(each.since_ms, each.reason)
     min_isr = {
         topic: int(each.value or 1)
         for topic, found in settings.items()
@@ -64,7 +78,7 @@ def observe(brokers: Brokers) -> Observed:
     answering = sorted(cluster.brokers.keys() - silent.keys())
     rates = BrokerOperator(brokers).replication_rates(answering) if any(lists.values()) else {}
     cluster = replace(cluster, topics=listing)
-    return Observed(cluster, min_isr, tuple(dirs), silent, damaged, stopping, rates)
+    return Observed(cluster, min_isr, tuple(dirs), silent, damaged, stopping, rates, store_error, since)
 
 
 def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) -> LogDir:
@@ -97,29 +111,51 @@ def observe_store(store: StoreOperator) -> Observed:
 
 
 def observe_group(brokers: Brokers, group: str, watch_s: float) -> ObservedGroup:
-    """Ask the coordinator of a group; of a stable one, look at its offsets twice, at most `watch_s` apart.
+    """Observe one group, as `observe_groups`."""
+    return observe_groups(brokers, [group], watch_s)[0]
+
+
+def observe_groups(brokers: Brokers, names: Iterable[str], watch_s: float) -> list[ObservedGroup]:
+    """Ask the coordinators of groups; of stable ones, look at their offsets twice, at most `watch_s` apart.
 
     The second look ends as soon as every partition that a member reads, and that lags, has moved.
     """
+    cluster = _cluster(brokers)
+    groups = [_first_look(brokers, name, cluster) for name in names]
+    began = time.monotonic()
+    pending = [each for each in groups if each.state == STABLE]
+    while pending and time.monotonic() < began + watch_s:
+        pause()
+        for each in pending:
+            looked = _second_look(brokers, each, time.monotonic() - began)
+            groups[groups.index(each)] = looked
+        pending = [each for each in groups if each.state == STABLE and _stands_still(each)]
+    return groups
+
+
+def group_names(brokers: Brokers, asked: Iterable[int]) -> list[str]:
+    """Return the names of the groups that these brokers coordinate; a broker that is silent is left out."""
+    found: set[str] = set()
+    for broker in asked:
+        try:
+            answer = brokers.broker(broker, t.ListGroupsRequest(), timeout_s=PATIENCE_S)
+        except RequestUnanswered:
+            continue  # it is a trouble of its own
+        found |= {str(each.group_id) for each in answer.groups}
+    return sorted(found)
+
+
+def _first_look(brokers: Brokers, group: str, cluster: Cluster) -> ObservedGroup:
+    home = _home(cluster, group)
     try:
         found, members = _described(brokers, group)
-        first = committed_offsets(brokers, group)
+        committed = committed_offsets(brokers, group)
     except (RequestRefused, RequestUnanswered) as error:
-        return ObservedGroup(group, refusal=str(error), home=_home(_cluster(brokers), group))
-    cluster = _cluster(brokers)
-    home = _home(cluster, group)
-    read = {where for member in members for where in member.partitions}
-    known = {where for where in {*first, *read} if where in cluster.states}
-    leaderless = frozenset(where for where in known if cluster.states[where].leader not in cluster.brokers)
-    first_ends = _ends(brokers, known - leaderless)
-    began = time.monotonic()
-    last, ends = first, first_ends
-    while found.group_state == STABLE and time.monotonic() < began + watch_s:
-        pause()
-        last, ends = committed_offsets(brokers, group), _ends(brokers, known - leaderless)
-        lagging = [where for where in read & ends.keys() if (ends[where] or 0) > last.get(where, 0)]
-        if all(last.get(where) != first.get(where) for where in lagging):
-            break
+        return ObservedGroup(group, refusal=str(error), home=home)
+    known = {*committed, *(where for member in members for where in member.partitions)}
+    led = {where for where in known if where in cluster.states}
+    leaderless = frozenset(where for where in led if cluster.states[where].leader not in cluster.brokers)
+    ends = _ends(brokers, led - leaderless)
     return ObservedGroup(
         group,
         found.group_state,
@@ -127,14 +163,29 @@ def observe_group(brokers: Brokers, group: str, watch_s: float) -> ObservedGroup
         coordinator=cluster.states[home].leader if home is not None else -1,
         members=tuple(members),
         offsets={
-            where: Progress(first.get(where), last.get(where), first_ends.get(where), ends.get(where))
-            for where in {*first, *read}
+            where: Progress(committed.get(where), committed.get(where), ends.get(where), ends.get(where))
+            for where in known
         },
         leaderless=leaderless,
-        watched_s=time.monotonic() - began,
         since_ms=found.state_since_ms,
         round_ends_ms=found.round_ends_ms,
     )
+
+
+def _second_look(brokers: Brokers, group: ObservedGroup, watched_s: float) -> ObservedGroup:
+    committed = committed_offsets(brokers, group.name)
+    ends = _ends(brokers, [where for where, each in group.offsets.items() if each.first_end is not None])
+    offsets = {
+        where: each._replace(committed=committed.get(where), end=ends.get(where))
+        for where, each in group.offsets.items()
+    }
+    return replace(group, offsets=offsets, watched_s=watched_s)
+
+
+def _stands_still(group: ObservedGroup) -> bool:
+    read = {where for member in group.members for where in member.partitions}
+    known = [group.offsets[where] for where in read if where in group.offsets]
+    return any((each.end or 0) > (each.committed or 0) and each.committed == each.first for each in known)
 
 
 def _cluster(brokers: Brokers) -> Cluster:

@@ -30,7 +30,7 @@ class RuleIs(StrEnum):
 
 def story(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The story; without one, list all.")
+        str | None, typer.Argument(metavar="[NAME]", help="The story; without one, or with list: all names.")
     ] = None,
     rule: Annotated[
         RuleIs,
@@ -46,11 +46,12 @@ def story(
     from logstore.testing.stories.catalogue import STORIES
     from logstore.testing.stories.telling import drawn, facts, paragraphs, play
 
-    if name is None:
+    if name in (None, "list"):
         if svg is not None or step:
             raise typer.BadParameter("--svg and --step need the NAME of a story")
         _list(list(STORIES.values()), as_json=as_json)
         return 0
+    assert name is not None, "listed above"
     if name not in STORIES:
         raise typer.BadParameter(f"no story {name!r}; choose from {', '.join(STORIES)}")
     if step and as_json:

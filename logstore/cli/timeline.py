@@ -94,6 +94,11 @@ def _events(sources: list[Path], wanted: Wanted, *, is_trace: bool) -> Iterator[
                     yield event
         return
     logs, ledgers = _found_in(sources)
+    if not logs and not ledgers:
+        raise typer.BadParameter(
+            f"no state-change log and no loss ledger in {', '.join(map(str, sources))}: give the directory "
+            "of a cluster or node, or a log itself; brokers write it beside their first log dir"
+        )
     for number, log in enumerate(logs):
         with log.open("rb") as raw:
             yield from of_lines(wanted_lines(number, raw, wanted), wanted)

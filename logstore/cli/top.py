@@ -56,6 +56,8 @@ class Row:
     pause_s: float | None = None
     memory: float | None = None
     free: float | None = None
+    reason: str = ""
+    """why it is down"""
 
 
 _NOW: Final = {
@@ -94,13 +96,13 @@ def read(text: str, at_s: float) -> Scrape:
     return Scrape(at_s, values, ends, of_groups[_COMMITTED], of_groups[_LAG])
 
 
-def row(broker: str, before: Scrape | None, now: Scrape | None) -> Row:
-    """Return a broker's line from its last two scrapes; None: it did not answer."""
-    if now is None:
-        return Row(broker, "down")
+def row(broker: str, before: Scrape | str | None, now: Scrape | str) -> Row:
+    """Return a broker's line from its last two scrapes; a text is the reason why there is none."""
+    if isinstance(now, str):
+        return Row(broker, "down", reason=now)
     leads = now.values.get("kafka_controller_kafkacontroller_activecontrollercount")
-    told = {key: now.values[name] for key, name in _NOW.items() if name in now.values}
-    if before is not None and now.at_s > before.at_s:
+    told: dict[str, Any] = {key: now.values[name] for key, name in _NOW.items() if name in now.values}
+    if isinstance(before, Scrape) and now.at_s > before.at_s:
         for key, name in _RATES.items():
             grown = now.values.get(name, 0.0) - before.values.get(name, 0.0)
             told[key] = max(grown, 0.0) / (now.at_s - before.at_s)  # a restart begins at 0
@@ -158,25 +160,28 @@ def table(rows: Sequence[Row], groups: Sequence[tuple[str, int]]) -> Table:
             _size(each.memory),
             _size(each.free),
         )
+    captions = [f"{each.broker} is down: {each.reason}" for each in rows if each.reason]
     if groups:
         shown = ", ".join(f"{group} {lag}" for group, lag in groups[:_MOST_GROUPS])
         more = f", and {len(groups) - _MOST_GROUPS} groups more" if len(groups) > _MOST_GROUPS else ""
-        drawn.caption = f"lag of groups: {shown}{more}"
+        captions.append(f"lag of groups: {shown}{more}")
+    drawn.caption = "\n".join(captions) or None
     return drawn
 
 
 # --- the shell ----------------------------------------------------------------------------------
 
 
-def _scrape(ask: Callable[..., Any], address: str) -> Scrape | None:
+def _scrape(ask: Callable[..., Any], address: str) -> Scrape | str:
+    """Return the metrics of a broker, or why there are none."""
     from http.client import HTTPException
 
     address = address if "//" in address else f"http://{address}"
     try:
         with ask(f"{address}/metrics", timeout=_PATIENCE_S) as answer:
             return read(answer.read().decode(), time.monotonic())
-    except (OSError, HTTPException, ValueError):
-        return None  # its line says so
+    except (OSError, HTTPException, ValueError) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 def top(
@@ -227,7 +232,7 @@ def top(
             time.sleep(interval)
             now = list(threads.map(scrape, brokers))
             rows = [row(*each) for each in zip(brokers, before, now, strict=True)]
-            groups = lags(each for each in now if each is not None)
+            groups = lags(each for each in now if isinstance(each, Scrape))
             if as_json:
                 for told in rows:
                     print_json(asdict(told))
@@ -238,5 +243,5 @@ def top(
             else:
                 console.print(table(rows, groups))
             if once:
-                return 0 if any(each is not None for each in now) else 1
+                return 0 if any(isinstance(each, Scrape) for each in now) else 1
             before = now

@@ -4,19 +4,25 @@ Each trouble names what it is about, what follows from it, the evidence, what it
 the next step, and what would not help. The rules are those of replication (docs/replication.md): a leader
 comes from the ISR, a write with `acks=all` needs `min.insync.replicas` of it, and a follower that is behind
 leaves it.
+
+A trouble of a partition names its `roots`: the troubles of brokers and log dirs that explain it. `causes.py`
+folds it into these.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.throttles import Rates, throttle_of, told
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.state_change import format_time
 
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
@@ -32,6 +38,16 @@ class Rank(IntEnum):
     REFUSES_WRITES = 1
     AT_RISK = 2
     UNDER_WAY = 3
+
+
+class Kind(Enum):
+    """What a trouble of a partition is, for one and for several."""
+
+    NO_LEADER = ("partition has no leader", "partitions have no leader")
+    REFUSES_WRITES = ("partition refuses writes with acks=all", "partitions refuse writes with acks=all")
+    NOT_IN_SYNC = ("partition lacks a replica in sync", "partitions lack a replica in sync")
+    REASSIGNMENT = ("reassignment waits for it", "reassignments wait for it")
+    DELETION = ("deletion waits for it", "deletions wait for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,12 @@ class Trouble:
     acts: str = OPERATOR
     no_help: str = ""
     """what would not help"""
+    kind: Kind | None = None
+    """of a trouble of a partition"""
+    roots: frozenset[str] = frozenset()
+    """subjects of the troubles that explain this one; empty if none does"""
+    cause: str = ""
+    """the reason alone, the same for all partitions that have it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +87,24 @@ class LogDir:
     problem: str = ""
 
 
+class Since(NamedTuple):
+    """When something began (epoch ms), and why; brokers of ours tell it."""
+
+    since_ms: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"since {format_time(self.since_ms)} UTC" + (f": {self.reason}" if self.reason else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What was read of a cluster.
 
     `silent`: live brokers that do not answer, and why. `damaged`: by broker, the replicas that are damaged or
     cannot follow, and why. `stopping`: brokers in a controlled shutdown. Brokers of ours report these two.
-    `rates`: the replication throttles of brokers.
+    `rates`: the replication throttles of brokers. `store_error`: brokers answer, but not what they read in
+    the metadata store. `since`: when what is wrong with a partition or a broker began, by its name.
     """
 
     cluster: Cluster
@@ -81,6 +114,8 @@ class Observed:
     damaged: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     stopping: frozenset[int] = frozenset()
     rates: Mapping[int, Rates] = field(default_factory=dict)
+    store_error: str = ""
+    since: Mapping[str, Since] = field(default_factory=dict)
 
 
 def troubles(observed: Observed) -> list[Trouble]:
@@ -88,7 +123,29 @@ def troubles(observed: Observed) -> list[Trouble]:
     found = [*_of_the_cluster(observed), *_of_brokers(observed), *_of_log_dirs(observed)]
     for each, replicas in observed.cluster.partitions():
         found += _of_partition(observed, each, replicas)
-    return sorted(found, key=lambda each: (each.rank, -len(each.partitions), each.subject))
+    return in_order(_dated(observed, each) for each in found)
+
+
+def _dated(observed: Observed, trouble: Trouble) -> Trouble:
+    """Add since when a trouble is there, if a broker knows."""
+    since = observed.since.get(trouble.subject)
+    return trouble if since is None else replace(trouble, evidence=f"{trouble.evidence}; {since}")
+
+
+def in_order(found: Iterable[Trouble]) -> list[Trouble]:
+    """Return troubles with the worst first; of the same rank, first those that explain more partitions."""
+    return sorted(
+        found,
+        key=lambda each: (
+            each.rank,
+            -len(each.partitions),
+            min(each.partitions, default=_NONE),
+            each.subject,
+        ),
+    )
+
+
+_NONE = TopicPartition("", 0)
 
 
 _MAKE_ROOM = "lower retention.ms or retention.bytes of large topics, move replicas away, or add room"
@@ -97,9 +154,26 @@ _FASTER = "wait, or raise the rate: logstore reassign execute PLAN --additional 
 _BY_HAND = "deleting segments by hand: the logs would be damaged"
 
 
+def of_the_store(error: str) -> Trouble:
+    """Return the trouble of a cluster whose metadata store does not answer."""
+    return Trouble(
+        Rank.UNAVAILABLE,
+        "metadata store",
+        "it does not answer: no broker can register, no leader be elected, and nothing be administered",
+        error,
+        "start the store, or a majority of its servers; check the address, the network and its disk",
+        waits_for="the store",
+        no_help="restarting brokers: they cannot register. Brokers whose session ends stop leading "
+        "until the store is back",
+    )
+
+
 def _of_the_cluster(observed: Observed) -> Iterator[Trouble]:
     cluster = observed.cluster
-    if cluster.controller is None:
+    if observed.store_error:
+        every = frozenset(each for each, _ in cluster.partitions())
+        yield replace(of_the_store(observed.store_error), partitions=every)
+    elif cluster.controller is None:
         yield Trouble(
             Rank.UNAVAILABLE,
             "cluster",
@@ -123,24 +197,29 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
     for each, replicas in observed.cluster.partitions():
         for broker in replicas:
             hosted.setdefault(broker, set()).add(each)
+    for name in observed.cluster.doomed:
+        for broker in _obstacles(observed.cluster, name):
+            hosted.setdefault(broker, set())  # brokers no longer list the partitions
     for broker, partitions in sorted(hosted.items()):
         if broker not in observed.cluster.brokers:
+            holds = f", and holds replicas of {len(partitions)} partitions" if partitions else ""
             yield Trouble(
                 Rank.AT_RISK,
                 f"broker {broker}",
-                f"it is down, and holds replicas of {len(partitions)} partitions",
+                f"it is down{holds}",
                 "the cluster lists no such live broker",
-                f"start broker {broker}; if it is gone for good, start an empty one with its id, or move its "
-                "replicas with logstore reassign",
+                _start(observed.cluster, broker, partitions),
                 frozenset(partitions),
                 waits_for=f"broker {broker}",
                 no_help="waiting, or an election: the replicas on it come back with it alone",
             )
     for broker, why in sorted(observed.silent.items()):
+        leads = broker == observed.cluster.controller
         yield Trouble(
-            Rank.AT_RISK,
+            Rank.UNAVAILABLE if leads else Rank.AT_RISK,
             f"broker {broker}",
-            "it is registered, but does not answer",
+            "it is registered, but does not answer"
+            + ("; it is the controller: nobody elects leaders until its session ends" if leads else ""),
             why,
             "look at its process: it may be paused, overloaded, or advertise an address that is not its own",
             frozenset(hosted.get(broker, ())),
@@ -167,15 +246,17 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
         yield Trouble(
             Rank.UNDER_WAY,
             f"broker {broker}",
-            "it is shutting down, and hands its leaderships on",
+            "it is shutting down, and hands its leaderships on" if led else "it is shut down or drained",
             f"the controller counts it as stopping; it leads {len(led)} partitions",
-            "wait. What no other replica in sync can lead loses its leader when the broker ends"
+            "wait until its process ends. What no other replica in sync can lead loses its leader then"
             if led
-            else "wait: its process ends",
-            frozenset(led),
-            waits_for="other replicas in sync" if led else "",
-            acts=ITSELF,
-            no_help="killing it: its logs would be recovered at the next start",
+            else f"stop its process, or restart broker {broker}: after brokers drain it serves nothing else",
+            frozenset(hosted.get(broker, ())),
+            waits_for="other replicas in sync" if led else f"the end of broker {broker}'s process",
+            acts=ITSELF if led else "you, if it was drained; else nobody",
+            no_help="killing it: its logs would be recovered at the next start"
+            if led
+            else "an election: it joins no ISR before it is restarted",
         )
 
 
@@ -223,56 +304,75 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
         yield _deletion(cluster, each.topic, str(each), frozenset((each,)))
         return
     if is_unavailable(cluster, each):
-        yield _no_leader(cluster, each, state)
+        yield _no_leader(observed, each, state)
     elif is_under_replicated(cluster, each):
         assert state is not None, "it has a leader"
-        wanted = observed.min_isr.get(each.topic, 1)
-        is_short = len(state.isr) < wanted
-        missing = [broker for broker in replicas if broker not in state.isr]
-        yield Trouble(
-            Rank.REFUSES_WRITES if is_short else Rank.AT_RISK,
-            str(each),
-            f"writes with acks=all are refused: {len(state.isr)} replicas are in sync, {wanted} are needed"
-            if is_short
-            else f"{len(missing)} of {len(replicas)} replicas are not in sync",
-            f"ISR {_listed(state.isr)} of replicas {_listed(replicas)}; "
-            + "; ".join(_absence(observed, each, broker) for broker in missing)
-            + (f"; {throttle}" if throttle else ""),
-            f"{_FREE} {_bring_back(cluster, missing)}" if throttle else _bring_back(cluster, missing),
-            frozenset((each,)),
-            waits_for=f"broker {_listed(missing)}",
-            acts=_who_acts(observed, missing),
-            no_help="sending again until then; an unclean election, which brings no replica back"
-            if is_short
-            else "a preferred election: it moves the leader, and brings no replica back",
-        )
+        yield _not_in_sync(observed, each, state, replicas)
     if adding := cluster.topics[each.topic].assignment.adding_replicas.get(each.partition):
         waits = [broker for broker in adding if state is None or broker not in state.isr]
+        absences = [_absence(observed, each, broker) for broker in waits]
+        step = _FASTER if throttle else "wait"
+        if any(broker not in cluster.brokers for broker in waits):
+            step = f"{_bring_back(cluster, waits)}, or give up: logstore reassign cancel PLAN"
         yield Trouble(
-            Rank.UNDER_WAY,
+            Rank.AT_RISK if any(absence.root for absence in absences) else Rank.UNDER_WAY,
             str(each),
             "it is being reassigned"
             + (" at a throttled rate" if throttle else "")
             + (f", and waits for broker {_listed(waits)}" if waits else ""),
-            ("; ".join(_absence(observed, each, broker) for broker in waits) or f"adding {_listed(adding)}")
+            ("; ".join(absence.text for absence in absences) or f"adding {_listed(adding)}")
             + (f"; {throttle}" if throttle else ""),
-            _bring_back(cluster, waits)
-            if any(broker not in cluster.brokers for broker in waits)
-            else _FASTER
-            if throttle
-            else "wait",
+            step,
             frozenset((each,)),
             waits_for=f"broker {_listed(waits)}" if waits else "the controller",
-            acts=_who_acts(observed, waits),
+            acts=_who_acts(absences),
             no_help="executing the plan again; logstore reassign cancel ends it",
+            kind=Kind.REASSIGNMENT,
+            roots=_roots(absences),
+            cause=throttle or _causes(absences),
         )
 
 
-def _no_leader(cluster: Cluster, each: TopicPartition, state: LeaderAndIsr | None) -> Trouble:
+def _not_in_sync(
+    observed: Observed, each: TopicPartition, state: LeaderAndIsr, replicas: tuple[int, ...]
+) -> Trouble:
+    throttle = told(throttle_of(observed.cluster, observed.rates, each))
+    wanted = observed.min_isr.get(each.topic, 1)
+    is_short = len(state.isr) < wanted
+    missing = [broker for broker in replicas if broker not in state.isr]
+    absences = [_absence(observed, each, broker) for broker in missing]
+    step = _bring_back(observed.cluster, missing)
+    return Trouble(
+        Rank.REFUSES_WRITES if is_short else Rank.AT_RISK,
+        str(each),
+        f"writes with acks=all are refused: {len(state.isr)} replicas are in sync, {wanted} are needed"
+        if is_short
+        else f"{len(missing)} of {len(replicas)} replicas are not in sync",
+        f"ISR {_listed(state.isr)} of replicas {_listed(replicas)}; "
+        + "; ".join(absence.text for absence in absences)
+        + (f"; {throttle}" if throttle else ""),
+        f"{_FREE} {step}" if throttle else step,
+        frozenset((each,)),
+        waits_for=f"broker {_listed(missing)}",
+        acts=_who_acts(absences),
+        no_help="sending again until then; an unclean election, which brings no replica back"
+        if is_short
+        else "a preferred election: it moves the leader, and brings no replica back",
+        kind=Kind.REFUSES_WRITES if is_short else Kind.NOT_IN_SYNC,
+        roots=_roots(absences),
+        cause=throttle or _causes(absences),
+    )
+
+
+def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | None) -> Trouble:
+    cluster = observed.cluster
     isr = state.isr if state is not None else ()
     dead = [broker for broker in isr if broker not in cluster.brokers]
+    absences = [_absence(observed, each, broker) for broker in isr]
+    roots = _roots(absences)
     if state is None:
         says, step = "it has no state yet: no controller has placed it", "check that a controller is active"
+        roots = frozenset(("cluster",) if cluster.controller is None else ())
     elif dead == list(isr):
         says = f"it has no leader: every replica in sync is down ({_listed(dead)})"
         step = (
@@ -282,17 +382,25 @@ def _no_leader(cluster: Cluster, each: TopicPartition, state: LeaderAndIsr | Non
     else:
         alive = [broker for broker in isr if broker in cluster.brokers]
         says = f"it has no leader, though {_listed(alive)} of its ISR are up"
-        step = f"look at the log dirs and the log of broker {alive[0]}: its replica may be offline or damaged"
+        step = (
+            f"look at the log of broker {alive[0]}. Its replica may be offline or damaged; or it came back "
+            "without records that it had acknowledged, after a power cut or with a new disk. If what it has "
+            f"is all there is, unclean.leader.election.enable=true of the topic {each.topic} elects it, and "
+            "gives up the rest"
+        )
     evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
     return Trouble(
         Rank.UNAVAILABLE,
         str(each),
         says,
-        evidence,
+        "; ".join((evidence, *(absence.text for absence in absences if absence.root))),
         step,
         frozenset((each,)),
         waits_for=f"broker {_listed(isr)}" if isr else "the controller",
         no_help="a preferred election, or restarting other brokers: only a replica in the ISR may lead",
+        kind=Kind.NO_LEADER,
+        roots=roots,
+        cause=_causes(absences),
     )
 
 
@@ -300,40 +408,98 @@ def _deletion(
     cluster: Cluster, name: str, subject: str, partitions: frozenset[TopicPartition] = frozenset()
 ) -> Trouble:
     awaited = cluster.doomed[name] or "the controller"
+    obstacles = _obstacles(cluster, name)
     step = (
         "each replica's broker deletes its own log: start a broker that is not alive, mend a log dir that "
         "failed; else wait"
     )
-    says = f"it is being deleted, and waits for {awaited}"
     return Trouble(
-        Rank.UNDER_WAY,
+        Rank.AT_RISK if obstacles else Rank.UNDER_WAY,
         subject,
-        says,
+        f"it is being deleted, and waits for {awaited}",
         f"the topic {name} is marked for deletion",
         step,
         partitions,
         waits_for=awaited,
-        acts="you, if it waits for a broker that is not alive or cannot delete; else nobody",
+        acts=OPERATOR if obstacles else ITSELF,
         no_help="deleting the topic again, or removing its directories by hand",
+        kind=Kind.DELETION,
+        roots=frozenset(f"broker {broker}" for broker in obstacles if broker not in cluster.brokers),
+        cause=awaited,
     )
 
 
-def _absence(observed: Observed, each: TopicPartition, broker: int) -> str:
-    """Return why a replica is not in sync, as far as it is known."""
+_OBSTACLE = re.compile(r"broker (\d+) \(")
+"""In the words of `Deletion.awaited`: a broker that cannot delete, and why."""
+
+
+def _obstacles(cluster: Cluster, topic: str) -> list[int]:
+    """Return the brokers without which the deletion of a topic does not go on."""
+    return [int(number) for number in _OBSTACLE.findall(cluster.doomed[topic])]
+
+
+def _start(cluster: Cluster, broker: int, partitions: Iterable[TopicPartition]) -> str:
+    """Return what to do about a broker that is down: what it alone has must not be lost."""
+    start = (
+        f"start broker {broker}. If its process exists, it hangs, is paused, or cannot reach the metadata "
+        "store: its log says so"
+    )
+    alone = [
+        each
+        for each in sorted(partitions)
+        if (state := cluster.states.get(each)) is not None
+        and is_unavailable(cluster, each)
+        and broker in state.isr
+    ]
+    if alone:
+        return (
+            f"{start}. Do not start it empty: it is in the ISR of {alone[0]}, whose other replicas may lack "
+            "committed records. Only if all of that ISR is gone for good: "
+            "unclean.leader.election.enable=true elects another, and loses records"
+        )
+    return (
+        f"{start}. If it is gone for good, start an empty one with its id, or move its replicas with "
+        "logstore reassign"
+    )
+
+
+class _Absence(NamedTuple):
+    """Why a replica is not in sync, if that is known; `root`: the subject of the trouble that says so."""
+
+    text: str
+    root: str = ""
+
+
+def _absence(observed: Observed, each: TopicPartition, broker: int) -> _Absence:
+    own = f"broker {broker}"
     if broker not in observed.cluster.brokers:
-        return f"broker {broker} is down"
+        return _Absence(f"{own} is down", own)
     if broker in observed.silent:
-        return f"broker {broker} does not answer"
+        return _Absence(f"{own} does not answer", own)
+    if broker in observed.stopping:
+        return _Absence(f"{own} is shutting down or drained", own)
     if why := observed.damaged.get(broker, {}).get(str(each)):
-        return f"on broker {broker}: {why}"
-    if all(log_dir.broker != broker for log_dir in observed.log_dirs):
-        return f"broker {broker} is up, and its log dirs are not known"
-    for log_dir in observed.log_dirs:
-        if log_dir.broker == broker and log_dir.error:
-            return f"{log_dir.path} on broker {broker} is offline"
-        if log_dir.broker == broker and each in log_dir.replicas:
-            return f"broker {broker} is up and behind"
-    return f"broker {broker} has no log of it"
+        return _Absence(f"on {own}: {why}", f"{own}, {each}")
+    dirs = [log_dir for log_dir in observed.log_dirs if log_dir.broker == broker]
+    for log_dir in dirs:
+        if each in log_dir.replicas and not log_dir.error:
+            if log_dir.problem:
+                return _Absence(f"the disk of {log_dir.path} on {own} is full", f"{own}, {log_dir.path}")
+            return _Absence(f"{own} is up and behind")
+    for log_dir in dirs:
+        if log_dir.error:
+            return _Absence(f"{log_dir.path} on {own} is offline", f"{own}, {log_dir.path}")
+    return _Absence(f"{own} has no log of it" if dirs else f"{own} is up, and its log dirs are not known")
+
+
+def _roots(absences: Iterable[_Absence]) -> frozenset[str]:
+    """Return the roots, if they explain all."""
+    roots = [absence.root for absence in absences]
+    return frozenset(roots) if all(roots) else frozenset()
+
+
+def _causes(absences: Iterable[_Absence]) -> str:
+    return "; ".join(sorted(absence.text for absence in absences))
 
 
 def _bring_back(cluster: Cluster, missing: Iterable[int]) -> str:
@@ -346,11 +512,8 @@ def _bring_back(cluster: Cluster, missing: Iterable[int]) -> str:
     )
 
 
-def _who_acts(observed: Observed, missing: Iterable[int]) -> str:
-    unreachable = [
-        each for each in missing if each not in observed.cluster.brokers or each in observed.silent
-    ]
-    return OPERATOR if unreachable else ITSELF
+def _who_acts(absences: Iterable[_Absence]) -> str:
+    return OPERATOR if any(absence.root for absence in absences) else ITSELF
 
 
 def _listed(brokers: Iterable[int]) -> str:

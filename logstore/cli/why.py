@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.health import show
+from logstore.cli.health import Every, Watch, show
 from logstore.cli.operating import CommandConfig, Json, store_security_of
 from logstore.cli.operator import Bootstrap, Metadata, asked_at
 from logstore.cli.terminal import print_error, print_json
@@ -43,15 +43,8 @@ def why(
     ],
     bootstrap: Bootstrap = None,
     metadata: Metadata = None,
-    watch: Annotated[
-        float,
-        typer.Option(
-            "--watch",
-            metavar="SECONDS",
-            min=0,
-            help="How long to look for commits of a group's members; consumers commit every 5 s by default.",
-        ),
-    ] = 6.0,
+    watch: Watch = 6.0,
+    every: Every = False,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
@@ -60,10 +53,10 @@ def why(
     if (metadata is None) == (bootstrap is None):
         raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
     if bootstrap is not None:
-        found = _by_brokers(bootstrap, command_config, subject, watch)
+        found = _by_brokers(bootstrap, command_config, subject, watch, every=every)
     else:
         assert metadata is not None, "checked above"
-        found = _by_store(metadata, command_config, subject)
+        found = _by_store(metadata, command_config, subject, every=every)
     if found is None:
         print_error(f"no {subject.kind} {subject.name}")
         return 1
@@ -95,7 +88,7 @@ def parse_subject(words: list[str]) -> Subject:
 
 
 def _by_brokers(
-    bootstrap: str, command_config: Path | None, subject: Subject, watch_s: float
+    bootstrap: str, command_config: Path | None, subject: Subject, watch_s: float, *, every: bool
 ) -> Explanation | None:
     from logstore.broker.errors import AuthenticationFailed, RequestUnanswered
     from logstore.cli.explanations import nobody_answers
@@ -113,7 +106,7 @@ def _by_brokers(
                 if subject.kind != _CLUSTER:
                     raise
                 return nobody_answers(str(error))
-            return _explained(observed, subject)
+            return _explained(observed, subject, every=every)
         group = observe_group(brokers, subject.name, watch_s)
         of_home: tuple[Trouble, ...] = ()
         if group.refusal and group.home is not None:
@@ -121,7 +114,9 @@ def _by_brokers(
     return explain_group(group, of_home)
 
 
-def _by_store(metadata: str, command_config: Path | None, subject: Subject) -> Explanation | None:
+def _by_store(
+    metadata: str, command_config: Path | None, subject: Subject, *, every: bool
+) -> Explanation | None:
     from logstore.cli.cluster_state import MetadataUnavailable, session
     from logstore.cli.explanations import store_unreachable
     from logstore.cli.observing import observe_store
@@ -137,18 +132,18 @@ def _by_store(metadata: str, command_config: Path | None, subject: Subject) -> E
         if subject.kind != _CLUSTER:
             raise
         return store_unreachable(str(error))
-    return _explained(observed, subject)
+    return _explained(observed, subject, every=every)
 
 
-def _explained(observed: Observed, subject: Subject) -> Explanation | None:
+def _explained(observed: Observed, subject: Subject, *, every: bool) -> Explanation | None:
     from logstore.cli.explanations import explain_broker, explain_cluster, explain_partition
     from logstore.disk.topic_partition import parse_directory_name
 
     if subject.kind == _PARTITION:
         return explain_partition(observed, parse_directory_name(subject.name))
-    return (
-        explain_cluster(observed) if subject.kind == _CLUSTER else explain_broker(observed, int(subject.name))
-    )
+    if subject.kind == _CLUSTER:
+        return explain_cluster(observed, every=every)
+    return explain_broker(observed, int(subject.name))
 
 
 def _print(found: Explanation, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_sound_cluster_has_none() -> None:
         ),
         (
             observed(live=(1, 2), doomed=True),
-            Rank.UNDER_WAY,
+            Rank.AT_RISK,
             "orders-0",
             "it is being deleted, and waits for broker 3",
         ),
@@ -148,3 +149,35 @@ def test_brokers_that_are_killed_are_named(command: Command) -> None:
             named = {each["subject"] for each in facts}
         assert command("why", "orders-0", "--bootstrap", cluster.bootstrap).code == 1
         assert command("health", "--bootstrap", cluster.bootstrap).code == 1
+
+
+def test_the_next_step_ends_a_trouble(command: Command, tmp_path: Path) -> None:
+    """A dead broker with what follows from it, then a group without members: `make troubles` in short."""
+    with BrokerCluster(3, directory=str(tmp_path)) as cluster:
+        over = ("--bootstrap", cluster.bootstrap)
+        cluster.create_topic("three", replication_factor=3)
+        made = command("topics", "create", "one", "--replica-assignment", "3", *over, "--wait", 30)
+        assert made.code == 0, made.err
+
+        def first() -> dict[str, str]:
+            lines = command("health", "--json", "--bootstrap", cluster.bootstrap).out.splitlines()
+            return json.loads(lines[0]) if lines else {}
+
+        cluster.kill(3)
+        while "1 partition has no leader (one-0)" not in (found := first()).get("says", ""):
+            pass
+        assert (found["subject"], found["rank"]) == ("broker 3", "unavailable")
+        assert "start broker 3" in found["next_step"]
+        assert "Do not start it empty" in found["next_step"]
+        cluster.start(3)
+        while first():
+            pass
+        while command("groups", "reset", "billing", "one", "--to", "latest", *over).code:
+            pass
+        cluster.append("one", [b"x"])
+        while "1 records wait" not in (found := first()).get("says", ""):
+            pass
+        assert found["next_step"].endswith("logstore groups delete billing")
+        assert command("groups", "delete", "billing", *over).code == 0
+        while first():
+            pass

@@ -287,6 +287,7 @@ def test_kinds(text: str, side: Side, kind: Kind) -> None:
     [
         (["no-such-place"], "no such file or directory: no-such-place"),
         ([".", "--partitions", "0"], "needs --topic"),
+        ([str(Path(__file__).parent)], "no state-change log and no loss ledger in"),
     ],
 )
 def test_a_wrong_command_line_is_refused(command: Command, arguments: list[str], said: str) -> None:

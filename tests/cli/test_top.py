@@ -33,7 +33,7 @@ def test_rates_are_between_two_scrapes_and_a_restart_begins_at_0() -> None:
     assert (found.state, found.bytes_in, found.leaders) == ("controller", 200.0, None)
     assert row("one:1", now, replace(before, at_s=13.0)).bytes_in == 0.0
     assert row("one:1", None, now).bytes_in is None
-    assert row("one:1", before, None) == Row("one:1", "down")
+    assert row("one:1", before, "timed out") == Row("one:1", "down", reason="timed out")
     assert row("one:1", None, Scrape(1.0, {})).state == "loading"
 
 
@@ -59,12 +59,14 @@ def test_a_table_has_every_broker_and_the_largest_lags() -> None:
     told = io.StringIO()
     rows = [
         Row("one:1", "up", 3, 0, 1, 1_234_567.0, 0.0, 12.0, 5.0, 0.25, 0.012, 2e8, 5e13),
-        Row("two:1", "down"),
+        Row("two:1", "down", reason="timed out"),
     ]
     console = Console(file=told, width=200)
     console.print(table(rows, [(f"g{number}", 100 - number) for number in range(12)]))
     text = told.getvalue()
-    assert all(each in text for each in ("1.23M", "25%", "12ms", "200M", "50T", "down", "g0 100"))
+    assert all(
+        each in text for each in ("1.23M", "25%", "12ms", "200M", "50T", "two:1 is down: timed out", "g0 100")
+    )
     assert "and 2 groups more" in text
 
 
@@ -101,7 +103,7 @@ def test_one_that_answers_and_one_that_does_not(command: Command) -> None:
         first, second = map(json.loads, outcome.out.splitlines())
         assert (first["broker"], first["state"], first["bytes_in"]) == (there, "loading", 0.0)
         assert (second["broker"], second["state"], second["bytes_in"]) == (gone, "down", None)
-        assert "down" in command("top", there, gone, "--once", "--interval", "0.1").out
+        assert "Connection refused" in command("top", there, gone, "--once", "--interval", "0.1").out
         assert command("top", gone, "--once", "--interval", "0.1").code == 1
 
 

@@ -19,11 +19,11 @@ from bench.kafka.jars import Missing, jars
 from bench.kafka.servers import Kafka
 from logstore.broker import BlockingClient, BrokerCluster
 from logstore.broker.connections import Connections
-from logstore.broker.errors import MalformedMessage, RequestUnanswered
+from logstore.broker.errors import MalformedMessage
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
-from logstore.cli.brokers import Brokers
+from logstore.cli.brokers import Brokers, NoController
 from logstore.cli.groups import partitions_in
 from logstore.cli.operating import wait_until
 from logstore.cli.throttles import LISTS
@@ -137,8 +137,8 @@ def test_a_cluster_without_a_controller_is_said_to_be_one(
 ) -> None:
     """`health` and `why` are asked for when nothing works; what only the controller knows is missing then."""
 
-    def nobody(self: Brokers, request: Struct) -> Any:
-        raise RequestUnanswered("the cluster has no controller")
+    def nobody(self: Brokers, request: Struct, *, timeout_s: float = 0.0) -> Any:
+        raise NoController("the cluster has no controller")
 
     monkeypatch.setattr(Brokers, "controller", nobody)
     for words in (("health",), ("why", "cluster")):
@@ -208,7 +208,7 @@ def test_what_a_deletion_waits_for(command: Command) -> None:
         assert command("topics", "list", *over).out == command("topics", "describe", *over).out == told
         assert command("topics", "describe", "gone", *over).out == told
         seen = command("health", *over)
-        assert "topic gone: it is being deleted, and waits for broker 3 (not alive) for gone-0" in seen.out
+        assert "broker 3: it is down: 1 deletion waits for it (topic gone)" in seen.out
         running.start(3)
         assert wait_until(60, lambda: command("topics", "list", *over).out == "")
 

@@ -375,6 +375,8 @@ def test_what_is_drawn_stays_inside_the_drawing() -> None:
 
 
 def test_the_command_lists_the_stories(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["story", "list"]) == 0
+    capsys.readouterr()
     assert run(["story"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STORIES)
     assert run(["story", "--json"]) == 0

@@ -19,6 +19,12 @@ class DamagedReplica(Struct):
     problem: str = wire("string")
 
 
+class SinceWhen(Struct):
+    name: str = wire("string")
+    since_ms: int = wire("int64")
+    reason: str = wire("string")
+
+
 class ProduceRequestPartitionProduceData(Struct):
     index: int = wire("int32")
     records: bytes | memoryview | None = wire("records", nullable="0+")
@@ -1001,6 +1007,7 @@ class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):
         [DescribeLogDirsResponseDescribeLogDirsResult]
     )
     damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)
+    since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)
 
 
 class SaslAuthenticateRequest(Struct, key=36, versions="0-2", flexible="2+"):

@@ -130,7 +130,8 @@ _OURS: Final = {
         'problem: str = wire("string", versions="2+", tag=10000, ignorable=True)'
     ],
     "DescribeLogDirsResponse": [
-        'damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)'
+        'damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)',
+        'since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)',
     ],
     "DescribeClusterResponseDescribeClusterBroker": ['is_stopping: bool = wire("bool", tag=10000)'],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
@@ -143,6 +144,8 @@ _OURS: Final = {
 _OUR_PARTS: Final = [
     'class TopicDeletion(Struct):\n    name: str = wire("string")\n    waits_for: str = wire("string")',
     'class DamagedReplica(Struct):\n    name: str = wire("string")\n    problem: str = wire("string")',
+    'class SinceWhen(Struct):\n    name: str = wire("string")\n    since_ms: int = wire("int64")\n'
+    '    reason: str = wire("string")',
 ]
 """Structs of these fields."""
 

@@ -1,0 +1,68 @@
+"""Since when: the last change of each partition's leader or ISR, and when brokers left, as seen by this one.
+
+Leaders and ISRs are what it decided as the controller.
+
+In memory only: a broker that was restarted since knows nothing of it. The state-change log has all of it, and
+`logstore timeline` shows it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.broker.wire import types as t
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.state_change import Side, StateChange
+
+
+class Changed(NamedTuple):
+    """A leader and an ISR, since when (epoch ms) they are these, and why."""
+
+    leader: int
+    isr: tuple[int, ...]
+    since_ms: int
+    reason: str
+
+
+class Since:
+    """Fed with state changes of the node, and with its metadata."""
+
+    def __init__(self) -> None:
+        self._changed: dict[TopicPartition, Changed] = {}
+        self._left: dict[int, int] = {}
+        self._live: frozenset[int] = frozenset()
+        self._updates = 0
+
+    def on_change(self, change: StateChange) -> None:
+        """Take a controller's decision; one that leaves leader and ISR as they were changes nothing."""
+        known = self._changed.get(change.topic_partition)
+        if change.side is Side.CONTROLLER and (known is None or known[:2] != (change.leader, change.isr)):
+            seen = Changed(change.leader, change.isr, change.time_ms, change.reason)
+            self._changed[change.topic_partition] = seen
+
+    def look(self, metadata: MetadataCache, now_ms: int) -> None:
+        """Note the brokers that have left since the last look."""
+        if metadata.updates == self._updates:
+            return
+        self._updates = metadata.updates
+        live = frozenset(metadata.brokers)
+        self._left |= dict.fromkeys(sorted(self._live - live), now_ms)
+        self._left = {broker: left_ms for broker, left_ms in self._left.items() if broker not in live}
+        self._live = live
+        for gone in self._changed.keys() - metadata.partitions.keys():
+            del self._changed[gone]
+
+    def troubled(self, metadata: MetadataCache) -> list[t.SinceWhen]:
+        """Return since when brokers are gone, and partitions without a leader or short of replicas are so."""
+        told = [
+            t.SinceWhen(name=f"broker {broker}", since_ms=left_ms)
+            for broker, left_ms in sorted(self._left.items())
+        ]
+        for each, changed in sorted(self._changed.items()):
+            state = metadata.partitions.get(each)
+            if state is None or (state.leader, state.isr) != changed[:2]:
+                continue
+            if state.leader < 0 or len(state.isr) < len(state.replicas):
+                told.append(t.SinceWhen(name=str(each), since_ms=changed.since_ms, reason=changed.reason))
+        return told

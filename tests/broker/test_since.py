@@ -1,0 +1,48 @@
+"""Since when something is wrong, as a broker has seen it."""
+
+from __future__ import annotations
+
+from logstore.broker.since import Since
+from logstore.broker.wire import types as t
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.messages import BrokerEndpoint, PartitionState, UpdateMetadataRequest
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.state_change import Side, StateChange
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def change(
+    time_ms: int, leader: int, isr: tuple[int, ...], reason: str, side: Side = Side.CONTROLLER
+) -> StateChange:
+    return StateChange(time_ms, 1, side, 1, ORDERS, "changes", leader, 1, 1, isr, (1, 2), reason)
+
+
+def metadata(cache: MetadataCache, live: tuple[int, ...], leader: int, isr: tuple[int, ...]) -> MetadataCache:
+    state = PartitionState(1, leader, cache.updates + 1, isr, cache.updates + 1, (1, 2))
+    endpoints = tuple(BrokerEndpoint(broker, "host", 9092, 1) for broker in live)
+    cache.update(UpdateMetadataRequest(1, 1, -1, {ORDERS: state}, endpoints))
+    return cache
+
+
+def test_a_broker_that_left_and_came_back() -> None:
+    since, cache = Since(), MetadataCache()
+    since.look(metadata(cache, (1, 2), 1, (1, 2)), 1_000)
+    since.look(metadata(cache, (1,), 1, (1, 2)), 5_000)
+    since.look(cache, 9_000)
+    assert since.troubled(cache) == [t.SinceWhen(name="broker 2", since_ms=5_000)]
+    since.look(metadata(cache, (1, 2), 1, (1, 2)), 10_000)
+    assert since.troubled(cache) == []
+
+
+def test_the_first_of_decisions_that_change_nothing_counts() -> None:
+    since, cache = Since(), MetadataCache()
+    since.on_change(change(1_000, 1, (1, 2), "it is new"))
+    since.on_change(change(2_000, 1, (1,), "broker 2 fell behind"))
+    since.on_change(change(3_000, 1, (1,), "said again"))
+    since.on_change(change(4_000, -1, (), "what a broker did", Side.BROKER))
+    since.look(metadata(cache, (1, 2), 1, (1,)), 5_000)
+    (told,) = since.troubled(cache)
+    assert (told.name, told.since_ms, told.reason) == ("orders-0", 2_000, "broker 2 fell behind")
+    since.look(metadata(cache, (1, 2), 1, (1, 2)), 6_000)
+    assert since.troubled(cache) == [], "another broker made it whole"
