@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -133,6 +133,11 @@ troubles: setup ## Break three processes in 29 ways: health and why name each, a
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus
 	$(BIN)/python -m pytest tests/deploy -m "interop or slow" -p no:xdist -p no:benchmark
+
+console: setup ## Open every view of the console in Debian's Chromium; SCREENSHOTS=docs/drawings/console for its pictures
+	.ci/parts chromium
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable '.[browser]'
+	SCREENSHOTS=$(SCREENSHOTS) $(BIN)/python -m pytest tests/cli/console -p no:xdist -p no:benchmark
 
 quotas: setup ## Hold two producers to their byte rates for a minute, beside a third without a quota
 	$(BIN)/python -m pytest tests/broker/security/test_quotas_with_clients.py -m slow -p no:benchmark

@@ -122,6 +122,10 @@ def test_the_wheel_holds_one_package_and_the_name_for_spark(wheel: Path) -> None
     assert tops == {"logstore", "pyspark_logstore", f"pylogstore-{VERSION}.dist-info"}
     assert {"logstore/replication/__init__.py", "logstore/checkpoint/__init__.py"} <= set(names)
     assert "logstore/py.typed" in names
+    pages = ROOT / "logstore/cli/console/static"
+    console = {str(path.relative_to(ROOT)) for path in pages.rglob("*") if path.is_file()}
+    assert "logstore/cli/console/static/vendor/VENDORED.txt" in console
+    assert console <= set(names)
     assert not [name for name in names if "plants" in name or "/model/" in name or "/test_" in name]
 
 

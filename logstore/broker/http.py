@@ -1,7 +1,8 @@
-"""A broker's HTTP port: `/metrics`, `/healthz`, `/livez`.
+"""A broker's HTTP port: `/metrics`, `/healthz`, `/livez`, and a site behind them, such as the console.
 
 Served by threads of the standard library's server, so that a request is answered even while the broker's
-event loop is blocked; the answer then reports that. What a page tells is gathered on the loop.
+event loop is blocked; the answer then reports that. What a page tells is gathered on the loop. A site answers
+in the thread of the request.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from logstore.broker.http_access import HttpAccess
 from logstore.broker.limits import Address
@@ -24,6 +25,9 @@ from logstore.disk.errors import is_shortage
 PATIENCE_S = 5.0
 MOST_CONNECTIONS = 32
 """Each has a thread; further ones are closed."""
+MOST_BODY_BYTES = 1 << 20
+"""A request with a larger body is refused."""
+_MOST_DIGITS = 9
 _PAUSE_S = 0.5
 
 _log = logging.getLogger(__name__)
@@ -35,6 +39,29 @@ class Page(NamedTuple):
     content: bytes
     content_type: str = "application/json"
     status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = {}
+
+
+class Asked(NamedTuple):
+    """A request to a site. The names of `headers` are in lower case; `query` is what follows the `?`."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    peer: str = ""
+    """The address of the sender."""
+
+
+class Site(Protocol):
+    """What a HTTP port serves beside its routes."""
+
+    def answer(self, asked: Asked) -> Page:
+        """Answer a request, in a thread of the server. Any number may run at once."""
+
+    def close(self) -> None:
+        """Let go of everything; requests that come later may fail."""
 
 
 Route: TypeAlias = Callable[[], Page | Callable[[], Page]]
@@ -50,13 +77,15 @@ class HttpServer:
         routes: Mapping[str, Route],
         *,
         access: HttpAccess | None = None,
+        site: Callable[[Asked], Page] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """Bind and serve; port 0 means any free one. `routes` are called on this loop. Raises `OSError`.
 
         Without `access` everyone who connects may read, without TLS.
 
-        If the loop does not run a route within `patience_s`, the answer is 503.
+        If the loop does not run a route within `patience_s`, the answer is 503. `site` answers what is no
+        route, and every POST, in a thread.
         """
         loop, doorkeeper = asyncio.get_running_loop(), access or HttpAccess()
 
@@ -82,7 +111,14 @@ class HttpServer:
                 return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)
             except Exception:
                 _log.exception("%s failed", path)
-                return Page(b"internal error\n", "text/plain", HTTPStatus.INTERNAL_SERVER_ERROR)
+                return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
+
+        def on_site(site: Callable[[Asked], Page], asked: Asked) -> Page:
+            try:
+                return site(asked)
+            except Exception:
+                _log.exception("%s %s failed", asked.method, asked.path)
+                return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 30
@@ -100,15 +136,45 @@ class HttpServer:
                 return False
 
             def do_GET(self) -> None:
-                found = page(self.path.partition("?")[0])
+                path, _, query = self.path.partition("?")
+                if site is None or path in routes:
+                    self._send(page(path))
+                else:
+                    self._send(on_site(site, Asked(self.command, path, query, self._lowered())))
+
+            do_HEAD = do_GET
+
+            def do_POST(self) -> None:
+                path, _, query = self.path.partition("?")
+                if site is None or path in routes:
+                    self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "nothing here takes a POST"))
+                    return
+                length = self.headers.get("Content-Length", "")
+                if not (length.isascii() and length.isdecimal()):
+                    self._send(_plain(HTTPStatus.LENGTH_REQUIRED, "a POST needs its Content-Length"))
+                elif len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
+                    text = f"the body may have {MOST_BODY_BYTES} bytes"
+                    self._send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
+                else:
+                    body = self.rfile.read(int(length))
+                    self._send(
+                        on_site(
+                            site, Asked("POST", path, query, self._lowered(), body, self.client_address[0])
+                        )
+                    )
+
+            def _lowered(self) -> dict[str, str]:
+                return {name.lower(): value for name, value in self.headers.items()}
+
+            def _send(self, found: Page) -> None:
                 self.send_response(found.status)
                 self.send_header("Content-Type", found.content_type)
                 self.send_header("Content-Length", str(len(found.content)))
+                for name, value in found.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(found.content)
-
-            do_HEAD = do_GET
 
             def log_message(self, format: str, *args: object) -> None:
                 _log.debug(format, *args)
@@ -162,3 +228,7 @@ class HttpServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _plain(status: HTTPStatus, text: str) -> Page:
+    return Page(text.encode() + b"\n", "text/plain", status)

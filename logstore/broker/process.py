@@ -17,11 +17,13 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeAlias
 
 from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock, stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
-from logstore.broker.http import HttpServer, Page, Route
+from logstore.broker.http import Asked, HttpServer, Page, Route, Site
 from logstore.broker.http_access import HttpAccess, read_http
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
@@ -82,7 +84,11 @@ class ServeOptions:
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
+SiteOf: TypeAlias = Callable[[Assembly], Site]
+"""Makes what the HTTP port serves beside metrics and health, once the broker is open."""
+
+
+def run(options: ServeOptions, *, disk: Disk | None = None, site_of: SiteOf | None = None) -> int:
     """Serve until the end and return the exit code. An error at the start is one line on stderr."""
     survive_broken_pipes()
     disk = disk or OsDisk()
@@ -110,7 +116,9 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
             ) as store,
             asyncio.Runner(loop_factory=fastest_loop()) as runner,
         ):
-            return runner.run(serve(options, settings, store.client, disk=disk, state_changes=sink))
+            return runner.run(
+                serve(options, settings, store.client, disk=disk, state_changes=sink, site_of=site_of)
+            )
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -153,6 +161,7 @@ class _Served:
         self.loading = loading
         self.elections = Elections()
         self.broker: Assembly | None = None
+        self.site: Site | None = None
         self.is_stopping = False
 
     @property
@@ -170,6 +179,14 @@ class _Served:
     @property
     def audit(self) -> AuditState | None:
         return self.broker.services.audit.state if self.broker is not None else None
+
+    def on_site(self, asked: Asked) -> Page:
+        """Answer for the site, in a thread; while the logs are loaded there is none."""
+        if self.site is None or self.is_stopping:
+            doing = "stops" if self.is_stopping else f"is loading its logs: {self.loading.percent} %"
+            error = {"error": f"the broker {doing}; try again"}
+            return Page(json.dumps(error).encode() + b"\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return self.site.answer(asked)
 
     def metrics(self) -> Callable[[], Page]:
         broker = self.broker
@@ -202,6 +219,7 @@ async def serve(
     *,
     disk: Disk,
     state_changes: Sink = unheard,
+    site_of: SiteOf | None = None,
 ) -> int:
     """Run a broker; return 0 when it is stopped, 1 when it fails.
 
@@ -220,8 +238,9 @@ async def serve(
     with ExitStack() as stack:
         http: HttpServer | None = None
         if options.http is not None:
+            site = None if site_of is None else served.on_site
             config = read_http(options.http_settings, options.settings, is_tls=options.https)
-            http = HttpServer(options.http, _routes(served), access=HttpAccess(config))
+            http = HttpServer(options.http, _routes(served), access=HttpAccess(config), site=site)
             stack.callback(http.close)
         telling = loop.create_task(_tell_of_loading(served.loading))
         try:
@@ -241,12 +260,15 @@ async def serve(
         finally:
             telling.cancel()
         served.loading.is_over = True
+        if site_of is not None:
+            served.site = site_of(broker)
+            stack.callback(served.site.close)
         settle_heap()
         keep_freed_memory()
         ended = broker.runtime.ended
         broker.start()
         waiting = loop.create_task(told_to_stop.wait())
-        announcing = loop.create_task(_announce(broker, http))
+        announcing = loop.create_task(_announce(broker, http, has_site=site_of is not None))
         try:
             await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -284,7 +306,7 @@ async def _tell_of_loading(loading: Loading) -> None:
             _log.info("loading logs: %.1f %%, at %s", loading.percent, loading.directory)
 
 
-async def _announce(broker: Assembly, http: HttpServer | None) -> None:
+async def _announce(broker: Assembly, http: HttpServer | None, *, has_site: bool) -> None:
     await broker.runtime.registered.wait()
     node = broker.runtime.node
     ready: dict[str, object] = {
@@ -298,4 +320,7 @@ async def _announce(broker: Assembly, http: HttpServer | None) -> None:
         ready["listeners"] = {each.listener: f"{each.host}:{each.port}" for each in node.config.endpoints}
     if http is not None:
         ready["http"] = http.name
+        if has_site:
+            name = http.name
+            ready["console"] = f"{name}/" if "://" in name else f"http://{name}/"
     print(json.dumps(ready), flush=True)

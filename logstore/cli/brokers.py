@@ -33,7 +33,9 @@ class NoController(RequestUnanswered):
 class Brokers:
     """Blocking requests. Each raises `RequestUnanswered`, or `RequestRefused` for an error of the answer."""
 
-    def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, security: ClientSecurity | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
         """Raises `typer.BadParameter` for an address that is none. Connects to nobody yet."""
         try:
             self._bootstrap = [parse_address(each) for each in bootstrap.split(",")]
@@ -41,6 +43,7 @@ class Brokers:
             raise typer.BadParameter(f"--bootstrap: {error}") from error
         self._first_answers = False
         self._is_secured = security is not None
+        self._timeout_s = timeout_s
         self._runner = asyncio.Runner()
         self._connections = Connections(
             limits=Limits(), client_id="logstore", ways={}, check=lambda: None, security=security
@@ -102,14 +105,14 @@ class Brokers:
             time.sleep(_PAUSE_S)
         raise NoController("the cluster has no controller; are most of its brokers, or the store, down?")
 
-    def broker(self, broker_id: int, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
+    def broker(self, broker_id: int, request: Struct, *, timeout_s: float | None = None) -> Any:
         """Ask one broker."""
         address = _addresses(self.metadata(())).get(broker_id)
         if address is None:
             raise RequestUnanswered(f"broker {broker_id} is not alive")
         return self._ask(address, request, timeout_s)
 
-    def log_dirs(self, broker_id: int, *, timeout_s: float = TIMEOUT_S) -> t.DescribeLogDirsResponse:
+    def log_dirs(self, broker_id: int, *, timeout_s: float | None = None) -> t.DescribeLogDirsResponse:
         """Return the log dirs of a broker with their replicas."""
         request = t.DescribeLogDirsRequest(topics=None)
         answer: t.DescribeLogDirsResponse = self.broker(broker_id, request, timeout_s=timeout_s)
@@ -182,7 +185,9 @@ class Brokers:
                     found[where] = each.offset if each.offset >= 0 else None
         return found
 
-    def _ask(self, address: Address, request: Struct, timeout_s: float = TIMEOUT_S) -> Any:
+    def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+
         async def once() -> Any:
             try:
                 async with asyncio.timeout(timeout_s):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json, named_values
-from logstore.cli.serve import LogFile, Settings
+from logstore.cli.serve import Console, ConsoleAdmin, LogFile, Settings
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def start_cluster(
         bool,
         typer.Option("--secured", help="TLS, and a login for clients: DIR/client.properties."),
     ] = False,
+    console: Console = False,
+    console_admin: ConsoleAdmin = False,
     timeout: Patience = 60.0,
     as_json: Json = False,
 ) -> int:
@@ -79,6 +81,7 @@ def start_cluster(
         metadata=metadata,
         is_supervised=is_supervised,
         is_secured=is_secured,
+        console="--console-admin" if console_admin else "--console" if console else "",
     )
     clients = str(directory / CLIENT_FILE) if cluster.is_secured else None
     if as_json:
@@ -87,6 +90,8 @@ def start_cluster(
         print(f"{len(cluster.nodes)} brokers are ready: {cluster.bootstrap}")
         if clients:
             print(f"connect with: --command-config {clients}")
+        if cluster.console:
+            print(f"the console: http://127.0.0.1:{cluster.nodes[0].http_port}/")
         print(f"stop them with: logstore cluster stop {directory}")
     return 0
 
@@ -241,5 +246,6 @@ def _facts(cluster: LocalCluster) -> dict[str, object]:
         "bootstrap": cluster.bootstrap,
         "metadata": cluster.metadata,
         "http": [f"127.0.0.1:{node.http_port}" for node in cluster.nodes],
+        "has_console": bool(cluster.console),
         "pids": {each.name: each.pid for each in cluster.processes},
     }

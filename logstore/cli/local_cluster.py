@@ -84,6 +84,8 @@ class LocalCluster:
     nodes: tuple[Member, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
     supervisor: Member | None = None
+    console: str = ""
+    """The option by which each broker serves the console; empty without."""
 
     @property
     def bootstrap(self) -> str:
@@ -117,7 +119,8 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
         nodes = tuple(Member(**each) for each in found["nodes"])
         store = Member(**found["store"]) if found["store"] is not None else None
         supervisor = Member(**found["supervisor"]) if found.get("supervisor") is not None else None
-        return LocalCluster(found["metadata"], store, nodes, found["settings"], supervisor)
+        console = found.get("console", "")
+        return LocalCluster(found["metadata"], store, nodes, found["settings"], supervisor, console)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -136,6 +139,7 @@ def start(
     metadata: str = "",
     is_supervised: bool = False,
     is_secured: bool = False,
+    console: str = "",
 ) -> LocalCluster:
     """Start what does not run of a cluster, and wait until it is ready.
 
@@ -143,7 +147,7 @@ def start(
     `metadata`, or one of its own. With `is_supervised` one more process restarts members that die, until
     `stop`. With `is_secured` all connections to brokers use TLS, and clients log in by the file
     `client.properties` in `directory`. Raises `ClusterFailed`; then no process is left running that did not
-    run before.
+    run before. `console` is --console or --console-admin, for the brokers of a cluster from now on.
     """
     cluster = read_cluster_file(directory)
     states = {} if cluster is None else {each.name: state_of(directory, each) for each in cluster.processes}
@@ -162,7 +166,10 @@ def start(
     directory.mkdir(parents=True, exist_ok=True)
     if cluster.is_secured:
         secured_cluster.make_files(directory)
-    write(directory, replace(cluster, settings={**cluster.settings, **settings}))
+    write(
+        directory,
+        replace(cluster, settings={**cluster.settings, **settings}, console=console or cluster.console),
+    )
     try:
         for name in was_running:
             send_signal(directory, name, signal.SIGCONT)
@@ -391,6 +398,10 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         command += ["serve", "--node-id", member.name.rpartition("-")[2], "--log-dirs", str(home)]
         command += ["--http", f"127.0.0.1:{member.http_port}"]
         command += ["--metadata", cluster.metadata, "--state-change-log", f"{home}.state-changes"]
+        if cluster.console:
+            others = (each.http_port for each in cluster.nodes if each != member)
+            peers = ",".join(f"127.0.0.1:{port}" for port in others)
+            command += [cluster.console, *(["--console-peers", peers] if peers else [])]
         secured: Mapping[str, str] = {}
         if member.brokers_port:
             secured = secured_cluster.settings(directory.resolve(), member.port, member.brokers_port)

@@ -33,7 +33,7 @@ _PASSING: Final = (
 _MIN_ISR: Final = "min.insync.replicas"
 
 
-def observe(brokers: Brokers) -> Observed:
+def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
     """Ask the brokers of a cluster, each for its log dirs. Raises `RequestUnanswered` if none answers."""
     cluster = _cluster(brokers)
     settings: dict[str, list[t.DescribeConfigsResponseDescribeConfigsResourceResult]] = {}
@@ -52,7 +52,7 @@ def observe(brokers: Brokers) -> Observed:
     since: dict[str, Since] = {}
     for broker in sorted(cluster.brokers):
         try:
-            answer = brokers.log_dirs(broker, timeout_s=PATIENCE_S)
+            answer = brokers.log_dirs(broker, timeout_s=patience_s)
         except RequestUnanswered as error:
             silent[broker] = str(error)
             continue
@@ -82,18 +82,26 @@ def observe(brokers: Brokers) -> Observed:
 
 
 def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) -> LogDir:
+    found = {
+        TopicPartition(topic.name, one.partition_index): one
+        for topic in each.topics
+        for one in topic.partitions
+        if not one.is_future_key
+    }
     return LogDir(
         broker,
         each.log_dir,
         ErrorCode(each.error_code).name if each.error_code else "",
         each.total_bytes,
         each.usable_bytes,
-        frozenset(
-            TopicPartition(topic.name, one.partition_index)
-            for topic in each.topics
-            for one in topic.partitions
-        ),
+        frozenset(found),
         each.problem,
+        {where: one.partition_size for where, one in found.items()},
+        {
+            TopicPartition(topic.name, one.partition_index): end
+            for topic in each.topics
+            for one, end in zip(topic.partitions, topic.end_offsets, strict=False)
+        },
     )
 
 

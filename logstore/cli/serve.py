@@ -21,6 +21,17 @@ Settings = Annotated[
 ]
 
 
+Console = Annotated[
+    bool,
+    typer.Option(
+        "--console", help="Serve the console at --http, to look at; without --http on a free loopback port."
+    ),
+]
+ConsoleAdmin = Annotated[
+    bool, typer.Option("--console-admin", help="Serve the console, also to reassign and elect.")
+]
+_ANY_LOOPBACK_PORT = "127.0.0.1:0"
+
 LogFile = Annotated[
     str | None,
     typer.Option("--log-file", metavar="FILE", help="Log here, rotated at 16 MiB, and not to stderr."),
@@ -73,6 +84,23 @@ def serve(
         ),
     ] = None,
     log_file: LogFile = None,
+    console: Console = False,
+    console_admin: ConsoleAdmin = False,
+    console_messages: Annotated[
+        bool,
+        typer.Option(
+            "--console-messages",
+            help="Let the console show records though the brokers have logins; the HTTP port has none.",
+        ),
+    ] = False,
+    console_peers: Annotated[
+        str | None,
+        typer.Option(
+            "--console-peers",
+            metavar="HOST:PORT[,…]",
+            help="HTTP addresses of the other brokers' consoles, for their logs and timelines.",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Give everyone on the network full access, without TLS or a login."),
@@ -84,8 +112,10 @@ def serve(
     """
     from dataclasses import replace
 
+    from logstore.broker.http_access import read_http
     from logstore.broker.process import run
 
+    has_console = console or console_admin or console_messages
     options = _options(
         {
             "node.id": str(node_id) if node_id is not None else None,
@@ -93,14 +123,35 @@ def serve(
             "log.dirs": log_dirs,
             "metadata": metadata,
             "advertise": advertise,
-            "http": http,
+            "http": http if http or not has_console else _ANY_LOOPBACK_PORT,
             "state.change.log": state_change_log,
             "log.file": log_file,
         },
         read_properties(config) if config is not None else {},
         named_values("--set", settings, may_repeat=True),
     )
-    return run(replace(options, insecure=insecure))
+    options = replace(options, insecure=insecure)
+    if not has_console:
+        return run(options)
+    from logstore.broker.state_change_file import OFF, default_path
+    from logstore.cli.console import ConsoleOptions, open_console
+
+    assert options.http is not None, "a console brings an address"
+    of_http = read_http(options.http_settings, options.settings, is_tls=options.https)
+    if not insecure and (problems := of_http.problems(options.http)):
+        raise typer.BadParameter(
+            f"the console is for those with a login, beyond this host: {problems[0]}. Or use 127.0.0.1 and a "
+            "tunnel, or accept that with --insecure"
+        )
+    path = options.state_change_log or default_path(options.log_dirs)
+    allowed = ConsoleOptions(
+        options.http,
+        console_admin,
+        console_messages,
+        "" if path == OFF else path,
+        tuple(_address(each, "--console-peers") for each in (console_peers or "").split(",") if each),
+    )
+    return run(options, site_of=lambda broker: open_console(broker, allowed))
 
 
 def metadata_store(

@@ -76,7 +76,11 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log dir as its broker reports it; sizes in bytes, -1 if unknown. `problem`: brokers of ours only."""
+    """A log dir as its broker reports it; sizes in bytes, -1 if unknown.
+
+    `sizes` and `end_offsets` are of the replicas in it. Brokers of ours alone report `problem` and
+    `end_offsets`.
+    """
 
     broker: int
     path: str
@@ -85,6 +89,8 @@ class LogDir:
     usable_bytes: int = -1
     replicas: frozenset[TopicPartition] = frozenset()
     problem: str = ""
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class Since(NamedTuple):

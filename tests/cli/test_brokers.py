@@ -26,7 +26,8 @@ class Deaf(Brokers):
         super().__init__(bootstrap)
         self.asked: list[tuple[Address, Struct, float]] = []
 
-    def _ask(self, address: Address, request: Struct, timeout_s: float = TIMEOUT_S) -> Any:
+    def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:
+        timeout_s = timeout_s or TIMEOUT_S
         self.asked.append((address, request, timeout_s))
         if address in self.silent:
             raise RequestUnanswered(f"{address}: no answer in {timeout_s:.0f} s")

@@ -224,8 +224,9 @@ def describe_log_dirs(
 
     A failed dir is KAFKA_STORAGE_ERROR (56) and lists nothing. A replica's lag is the distance of its end
     from the high watermark; a leader has none. The sizes of a file system that cannot be asked are -1. Tags
-    of ours have the reason of a failure, a lack of room, the replicas that are damaged or cannot follow, and
-    since when brokers are gone and partitions lack a leader or replicas in sync.
+    of ours have the end offsets in the order of the partitions, the reason of a failure, a lack of room, the
+    replicas that are damaged or cannot follow, and since when brokers are gone and partitions lack a leader
+    or replicas in sync.
     """
     wanted = None
     if body.topics is not None:
@@ -282,6 +283,7 @@ def _replicas(
                 )
                 for number, log in partitions
             ],
+            end_offsets=[log.log_end_offset for _, log in partitions],
         )
         for name, partitions in by_topic(logs.items()).items()
     ]

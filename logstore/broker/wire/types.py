@@ -987,6 +987,7 @@ class DescribeLogDirsResponseDescribeLogDirsTopic(Struct):
     partitions: list[DescribeLogDirsResponseDescribeLogDirsPartition] = wire(
         [DescribeLogDirsResponseDescribeLogDirsPartition]
     )
+    end_offsets: list[int] = wire(["int64"], versions="2+", tag=10000, ignorable=True)
 
 
 class DescribeLogDirsResponseDescribeLogDirsResult(Struct):

@@ -126,6 +126,9 @@ _OURS: Final = {
         'state_since_ms: int = wire("int64", versions="5+", tag=10000, ignorable=True, default=-1)',
         'round_ends_ms: int = wire("int64", versions="5+", tag=10001, ignorable=True, default=-1)',
     ],
+    "DescribeLogDirsResponseDescribeLogDirsTopic": [
+        'end_offsets: list[int] = wire(["int64"], versions="2+", tag=10000, ignorable=True)'
+    ],
     "DescribeLogDirsResponseDescribeLogDirsResult": [
         'problem: str = wire("string", versions="2+", tag=10000, ignorable=True)'
     ],

@@ -1,0 +1,68 @@
+"""What the console changes: reassignments and preferred elections. Each runs in the thread of a `Desk`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from logstore.cli.broker_operator import BrokerOperator
+from logstore.cli.brokers import Brokers
+from logstore.cli.cluster_plans import (
+    BadPlan,
+    Plan,
+    encode_plan,
+    is_led_as_preferred,
+    parse_plan,
+    previous_replicas,
+)
+from logstore.disk.topic_partition import TopicPartition
+
+
+def execute(brokers: Brokers, plan: object, *, may_join: bool) -> dict[str, Any]:
+    """Ask the controller to carry a plan out, and return the one that rolls it back. Raises `BadPlan`.
+
+    Unlike the command, which skips partitions that are gone, it does all of the plan or nothing.
+    """
+    if not isinstance(plan, dict):
+        raise BadPlan('"plan" is missing, or no object; write it as logstore reassign generate does')
+    wanted: Plan = parse_plan(json.dumps(plan))
+    to = BrokerOperator(brokers)
+    cluster = to.read({each.topic for each in wanted})
+    current = dict(cluster.partitions())
+    if unknown := sorted(str(each) for each in wanted if each not in current):
+        raise BadPlan(f"no partition {', '.join(unknown)}")
+    for each, replicas in wanted.items():
+        if dead := [broker for broker in replicas if broker not in cluster.brokers]:
+            raise BadPlan(f"{each}: brokers {dead} are not alive")
+    to.move(wanted, may_join=may_join)
+    return {
+        "partitions": len(wanted),
+        "rollback": json.loads(encode_plan({each: current[each] for each in wanted})),
+    }
+
+
+def cancel(brokers: Brokers, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
+    """Move partitions that are under way back to their previous replicas. Raises `BadPlan` if none is."""
+    to = BrokerOperator(brokers)
+    cluster = to.read({each.topic for each in partitions})
+    before = {each: previous_replicas(cluster, each) for each in partitions}
+    back = {each: replicas for each, replicas in before.items() if replicas is not None}
+    if not back:
+        raise BadPlan("none of these partitions is being reassigned")
+    to.move_back(back)
+    return {"partitions": len(back)}
+
+
+def elect(brokers: Brokers, partitions: Sequence[TopicPartition] | None) -> dict[str, Any]:
+    """Elect preferred leaders, for all partitions or these; return what changed. Raises `BadPlan`."""
+    to = BrokerOperator(brokers)
+    cluster = to.read(None if partitions is None else {each.topic for each in partitions})
+    existing = [each for each, _ in cluster.partitions()]
+    wanted = existing if partitions is None else list(partitions)
+    if unknown := sorted(str(each) for each in set(wanted) - set(existing)):
+        raise BadPlan(f"no partition {', '.join(unknown)}")
+    needed = [each for each in wanted if not is_led_as_preferred(cluster, each)]
+    if needed:
+        to.elect(needed)
+    return {"partitions": len(wanted), "needed": len(needed)}
