@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Generic, Protocol, TypeVar
 
+from logstore.cli.causes import causes
 from logstore.cli.troubles import Observed, Trouble, troubles
 from logstore.disk.errors import EngineError
 
@@ -58,6 +59,11 @@ class Seen:
     def troubles(self) -> list[Trouble]:
         """All troubles, worst first."""
         return troubles(self.observed)
+
+    @cached_property
+    def causes(self) -> list[Trouble]:
+        """The troubles by their causes, as `logstore health` tells them."""
+        return causes(self.troubles)
 
 
 class Watch:

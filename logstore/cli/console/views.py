@@ -123,8 +123,8 @@ def overview(seen: Seen) -> Fact:
         "not_preferred": sum(not is_led_as_preferred(cluster, each) for each, _ in cluster.partitions()),
         "moving": sum(1 for _ in moving(observed)),
         "deleting": sorted(cluster.doomed),
-        "troubles": [trouble_fact(each) for each in seen.troubles[:MOST_TROUBLES]],
-        "troubles_in_all": len(seen.troubles),
+        "troubles": [trouble_fact(each) for each in seen.causes[:MOST_TROUBLES]],
+        "troubles_in_all": len(seen.causes),
         "is_sound": all(each.rank >= Rank.UNDER_WAY for each in seen.troubles),
     }
 
