@@ -175,9 +175,12 @@ ingest-kills: setup parts ## Kill Spark ingests at seeded moments; ROUNDS=10 SEE
 	ROUNDS=$(or $(ROUNDS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/jobs/test_ingest.py \
 		-m slow -s -p no:benchmark
 
-job-kills: setup parts ## Break Spark jobs (replay, repair) off at any call to the disk; RESTARTS=200 SEED=1
+job-kills: setup parts ## Break Spark jobs (replay, repair, compact, stream) off at every step; RESTARTS=200 ROUNDS=20 SEED=1
 	$(BIN)/python -m tests.spark.replay_kills --restarts $(or $(RESTARTS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m pytest tests/spark/jobs/test_repair.py -k broken_off -m "slow or not slow" -p no:benchmark
+	$(BIN)/python -m pytest tests/spark/jobs/test_compact.py tests/spark/jobs/test_stream.py -k "died or midway" \
+		-m "slow or not slow" -p no:benchmark
+	$(BIN)/python -m tests.spark.stream_kills --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)
 
 clean: ## Remove build results and caches
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
