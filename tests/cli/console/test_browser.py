@@ -188,6 +188,7 @@ def test_a_dead_leader_is_red_within_three_seconds(window: Browser, demo: Demo) 
     window.picture("overview", 1000)
     window.open("partition/orders-0")
     window.until_text("Log on broker 1")
+    window.until(".state")
     window.run("document.querySelector('.state').scrollIntoView()")
     window.picture("log", 1040)
 
