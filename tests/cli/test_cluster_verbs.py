@@ -90,7 +90,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     )
     running.start()
     assert running.run_until(lambda: len(brokers_known(running)) == 4)
-    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url: Shared(running))
+    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url, security: Shared(running))
     monkeypatch.setattr(logstore.cli.operating, "pause", lambda: running.advance(STEP_MS))
     yield running
     running.close()
@@ -528,7 +528,7 @@ def test_one_topic_is_asked_about_and_each_node_is_read_once(
     plan = tmp_path / "plan.json"
     plan.write_text('{"partitions":[{"topic":"t","partition":0,"replicas":[1,0]}]}')
     store = Shared(cluster)
-    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url: store)
+    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url, security: store)
     for verb in (
         ["reassign", "verify", plan],
         ["topics", "describe", "t"],
@@ -548,7 +548,7 @@ def test_a_lost_reply_is_told_as_what_it_is(
     """The write may have been done: the verb says so, says how to look, and does not do it twice."""
     store = Shared(cluster)
     store.loses_write = True
-    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url: store)
+    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url, security: store)
     ended = command("topics", "create", "t", "--metadata", URL)
     assert ended.code == 1
     assert "was lost, so the outcome is unknown; check it with logstore topics describe" in ended.err
