@@ -22,7 +22,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DiskFull, LogDirOffline, OutOfResources
+from logstore.errors import DiskFull, InvalidConfig, LogDirOffline, OutOfResources
 from logstore.replication import healing
 from logstore.replication.effects import Address, Effect, Peer, Sync, answer
 from logstore.replication.errors import AnotherShouldLead
@@ -426,12 +426,19 @@ def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrR
 
 
 def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> None:
-    """Take over new defaults for what topics do not set themselves; they apply from the next use on."""
+    """Take over new defaults for what topics do not set themselves; they apply from the next use on.
+
+    Raises `InvalidConfig`, and changes nothing, if a topic's own settings contradict them.
+    """
     if defaults == manager.default_config:
         return
-    manager.default_config = defaults
+    merged: dict[str, tuple[Mapping[str, str], LogConfig]] = {}
     for topic, (settings, _) in manager.topic_configs.items():
-        manager.topic_configs[topic] = settings, LogConfig.from_kafka(settings, base=defaults)
+        try:
+            merged[topic] = settings, LogConfig.from_kafka(settings, base=defaults)
+        except InvalidConfig as error:
+            raise InvalidConfig(f"with the settings of topic {topic}: {error}") from error
+    manager.default_config, manager.topic_configs = defaults, merged
     for topic_partition, partition in manager.partitions.items():
         partition.log.config = manager.topic_configs[topic_partition.topic][1]
 
@@ -467,6 +474,8 @@ def stop_replica(
     else:
         for topic_partition in going:
             _note_deletion(manager, topic_partition, body, is_late=is_late)
+        for topic in {each.topic for each in going} - {each.topic for each in manager.partitions}:
+            manager.topic_configs.pop(topic, None)
     for topic_partition, code in codes.items():
         order = body.partitions[topic_partition]
         change = "deletes the replica" if order.delete else "stops the replica"
@@ -511,7 +520,6 @@ def stop_one(
 def _note_deletion(
     manager: ReplicaManager, topic_partition: TopicPartition, body: StopReplicaRequest, *, is_late: bool
 ) -> None:
-    manager.topic_configs.pop(topic_partition.topic, None)  # parsed again if others are here
     manager.retries.succeeded(topic_partition)
     topic_id = body.topic_ids.get(topic_partition.topic, "")
     leader_epoch = body.partitions[topic_partition].leader_epoch

@@ -318,6 +318,7 @@ def changed_for_all_brokers(
         if value is not None and operation is Operation.SET:
             value = (_rate if name in RATES else _default)(name, value)
         _change(found, name, operation, value)
+    live_defaults(LogManagerConfig(), Live({}, found))
     return found
 
 

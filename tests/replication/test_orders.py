@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
+from logstore.errors import InvalidConfig
 from logstore.replication import orders, serving
 from logstore.replication.effects import Client, Peer, Send
 from logstore.replication.messages import (
@@ -159,6 +161,29 @@ def test_settings_that_come_late_do_not_replace_newer_ones() -> None:
     body = LeaderAndIsrRequest(CONTROLLER, 1, 5, {P0: state}, {}, (), {"t": {}})
     rig.take(orders.leader_and_isr(rig.manager, late, body, rig.now_ms))
     assert rig.manager.partitions[P0].min_insync == 2
+
+
+def test_new_defaults_after_another_partition_of_the_topic_was_deleted() -> None:
+    """The topic's own settings are known as long as one of its partitions is here."""
+    rig = Manager()
+    rig.role(ME, 1, P0, P1, configs={"t": {"min.insync.replicas": "2"}})
+    assert rig.stop(1, delete=True, tp=P1).partitions[P1] is ErrorCode.NONE
+    orders.change_defaults(rig.manager, LogConfig(retention_ms=5_000))
+    config = rig.manager.partitions[P0].log.config
+    assert (config.retention_ms, config.min_insync_replicas) == (5_000, 2)
+    assert rig.stop(1, delete=True).partitions[P0] is ErrorCode.NONE
+    assert rig.manager.topic_configs == {}
+
+
+def test_new_defaults_that_a_topic_contradicts_change_nothing() -> None:
+    rig = Manager()
+    rig.role(ME, 1, configs={"t": {"min.compaction.lag.ms": "9000"}})
+    before = rig.manager.partitions[P0].log.config
+    for _ in range(2):
+        with pytest.raises(InvalidConfig, match="with the settings of topic t: min"):
+            orders.change_defaults(rig.manager, LogConfig(max_compaction_lag_ms=5_000))
+    assert rig.manager.partitions[P0].log.config == before
+    assert rig.manager.default_config == LogConfig()
 
 
 @pytest.mark.parametrize("is_remade", [False, True], ids=["deleted", "deleted, and its namesake too"])

@@ -139,13 +139,12 @@ class Followed:
         try:
             live = await read_live(self._store.ask, self._node.node_id)
             leader, follower = (rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE))
-            defaults = live_defaults(self._logs, live)
+            change_defaults(replicas, live_defaults(self._logs, live))
         except (CorruptMetadata, InvalidConfig) as error:
             _log.error("changed settings of this broker are not in force, the former ones stay: %s", error)
             return
         replicas.throttle.limit(leader)
         replicas.followers.throttle.limit(follower)
-        change_defaults(replicas, defaults)
 
     async def _follow(self) -> None:
         while True:

@@ -19,6 +19,7 @@ from tests.broker.handlers.test_cluster_apis import change, describe
 from tests.broker.nodes import Nodes
 
 RETENTION, BYTES, LEAST = "log.retention.ms", "log.segment.bytes", "min.insync.replicas"
+SHORTEST, LONGEST = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
 PLAIN, OWN = TopicPartition("plain", 0), TopicPartition("own", 0)
 
 
@@ -106,6 +107,28 @@ def test_an_invalid_one_is_refused(name: str, value: str) -> None:
         refused = await change(client, BROKER, "", (name, 0, value))
         assert refused.error_code == ErrorCode.INVALID_CONFIG, refused.error_message
         assert (await describe(client, BROKER, "")).configs == []
+
+    run(test, 1)
+
+
+def test_values_that_are_invalid_together_are_refused() -> None:
+    async def test(nodes: Nodes, client: Asker) -> None:
+        refused = await change(client, BROKER, "", (SHORTEST, 0, "9000"), (LONGEST, 0, "5000"))
+        assert refused.error_code == ErrorCode.INVALID_CONFIG, refused.error_message
+        assert (await describe(client, BROKER, "")).configs == []
+
+    run(test, 1)
+
+
+def test_one_that_a_topic_contradicts_leaves_the_former(caplog: pytest.LogCaptureFixture) -> None:
+    """And what is changed afterwards counts."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "plain", (0,), min_compaction_lag_ms="9000")
+        for setting in ((LONGEST, 0, "5000"), (RETENTION, 0, "6000"), (LONGEST, 1, None)):
+            assert (await change(client, BROKER, "", setting)).error_code == ErrorCode.NONE
+        assert "not in force, the former ones stay: with the settings of topic plain" in caplog.text
+        assert nodes.running[0].node.replicas.partitions[PLAIN].log.config.retention_ms == 6_000
 
     run(test, 1)
 
