@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from logstore.cli.local_cluster import existing
+from logstore.cli.operating import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,8 +120,7 @@ def test_a_store_and_a_broker_that_die_are_started_again(home: Path) -> None:
     facts = start(home, 1)
     for name in ("metadata", "node-1"):
         os.kill(facts["pids"][name], signal.SIGKILL)
-        while not _has_a_new_process(home, name, facts["pids"][name]):
-            pass
+        assert wait_until(100, partial(_is_ready_again, home, name, facts["pids"][name]))
     said = (home / "supervisor.log").read_text()
     assert "metadata (process" in said
     assert "node-1 (process" in said
@@ -132,9 +135,10 @@ def test_a_store_and_a_broker_that_die_are_started_again(home: Path) -> None:
     assert (code, json.loads(out)["running"]) == (1, {"metadata": False, "node-1": False})
 
 
-def _has_a_new_process(home: Path, name: str, old: int) -> bool:
-    found = json.loads(logstore("cluster", "status", home, "--json")[1])
-    return found["pids"][name] != old and bool(found["running"][name])
+def _is_ready_again(home: Path, name: str, old: int) -> bool:
+    """Whether there is a new process that has said that it is ready: a broker is registered by then."""
+    (pid,) = [each.pid for each in existing(home).members if each.name == name]
+    return pid != old and b"\n" in (home / f"{name}.out").read_bytes()
 
 
 def test_a_secured_cluster_gives_its_clients_what_they_need(home: Path) -> None:
