@@ -146,8 +146,8 @@ def start(
     `count` None: as many brokers as there are, or 3. A cluster that is not there yet gets the store at
     `metadata`, or one of its own. With `is_supervised` one more process restarts members that die, until
     `stop`. With `is_secured` all connections to brokers use TLS, and clients log in by the file
-    `client.properties` in `directory`. Raises `ClusterFailed`; then no process is left running that did not
-    run before. `console` is --console or --console-admin, for the brokers of a cluster from now on.
+    `client.properties` in `directory`. Raises `ClusterFailed`; then no process is left running, unless some
+    ran before. `console` is --console or --console-admin, for the brokers of a cluster from now on.
     """
     cluster = read_cluster_file(directory)
     states = {} if cluster is None else {each.name: state_of(directory, each) for each in cluster.processes}
@@ -166,10 +166,12 @@ def start(
     directory.mkdir(parents=True, exist_ok=True)
     if cluster.is_secured:
         secured_cluster.make_files(directory)
-    write(
-        directory,
-        replace(cluster, settings={**cluster.settings, **settings}, console=console or cluster.console),
-    )
+    if not states:
+        write(directory, cluster)
+    with _locked(directory):
+        now = existing(directory)  # the supervisor may have restarted a member since
+        asked = {**now.settings, **settings}
+        write(directory, replace(now, settings=asked, console=console or now.console))
     try:
         for name in was_running:
             send_signal(directory, name, signal.SIGCONT)

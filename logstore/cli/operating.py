@@ -64,10 +64,17 @@ def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = Fal
 
 
 def security_of(command_config: Path | None) -> ClientSecurity | None:
-    """Return the security that a file of client properties asks for. Raises `InvalidConfig`."""
-    from logstore.broker.security.client import client_security
+    """Return the security that a file of client properties asks for. Raises `InvalidConfig`.
 
-    return client_security(properties_of(command_config)) if command_config is not None else None
+    The file may say how ZooKeeper is reached, too: some verbs need both ways.
+    """
+    from logstore.broker.security.client import client_security
+    from logstore.broker.security.store import split_store
+
+    if command_config is None:
+        return None
+    _, of_client = split_store(properties_of(command_config))
+    return client_security(of_client)
 
 
 def store_security_of(command_config: Path | None) -> StoreSecurity:

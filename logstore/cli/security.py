@@ -160,11 +160,11 @@ def _problems_of_http(listener: str, own: dict[str, str], others: dict[str, str]
 
     if not listener:
         return
-    address, is_tls = parse_http(listener)
     try:
+        address, is_tls = parse_http(listener)
         config = read_http(own, others, is_tls=is_tls)
         HttpAccess(config)
-    except InvalidConfig as error:
+    except (ValueError, InvalidConfig) as error:
         yield f"the HTTP port: {error}"
         return
     yield from config.problems(address)

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from logstore.broker.wire import types as t
-from logstore.cli.local_cluster import ClusterFailed, LocalCluster, Member, named, remarks, start, stop
+from logstore.cli import local_cluster
+from logstore.cli.local_cluster import (
+    ClusterFailed,
+    LocalCluster,
+    Member,
+    existing,
+    named,
+    remarks,
+    start,
+    stop,
+)
 from logstore.cli.operating import wait_until
 from logstore.cli.partition_counts import Counts, counted, of_metadata
 from tests.cli.conftest import Outcome
@@ -121,6 +131,29 @@ def test_a_cluster_file_that_is_damaged(home: Path) -> None:
     with pytest.raises(ClusterFailed, match="the directories keep their data"):
         start(home, None, {}, patience_s=0)
     (home / "cluster.json").unlink()
+
+
+def test_what_the_supervisor_restarts_meanwhile_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cluster start` writes its settings into the file as it is then, not as it was at first."""
+    written(home)
+    (home / "metadata").mkdir()
+    found: list[int] = []
+
+    def restarted(*_: object) -> None:
+        facts = json.loads((home / "cluster.json").read_text())
+        facts["nodes"][0]["pid"] = 4_194_305  # above the highest one of Linux
+        (home / "cluster.json").write_text(json.dumps(facts))
+
+    def launched(*_: object, **__: object) -> LocalCluster:
+        found.extend(node.pid for node in existing(home).nodes)
+        raise ClusterFailed("no more")
+
+    monkeypatch.setattr(local_cluster, "_check_store", restarted)
+    monkeypatch.setattr(local_cluster, "launch", launched)
+    with pytest.raises(ClusterFailed, match="no more"):
+        start(home, None, {"num.partitions": "2"}, patience_s=0)
+    assert found == [4_194_305, 0]
+    assert existing(home).settings == {"num.partitions": "2"}
 
 
 def test_names_of_nodes() -> None:

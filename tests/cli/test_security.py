@@ -7,6 +7,7 @@ from pathlib import Path
 
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
+from logstore.cli.operating import security_of, store_security_of
 from tests.cli.conftest import Outcome
 from tests.metadata_server import served
 
@@ -204,6 +205,17 @@ def test_verbs_reach_a_store_over_tls(command: Command, tmp_path: Path) -> None:
         assert command("users", "set", "ann", *store, "--password-file", password).code == 0
         assert command("users", "list", *store).out == "ann  SCRAM-SHA-512\n"
         assert command("topics", "list", *store).code == 0
+        assert "names no live controller" in command("brokers", "drain", 1, *store).err
+
+
+def test_one_file_has_the_way_to_brokers_and_to_the_store(tmp_path: Path) -> None:
+    """`brokers drain --metadata` takes both."""
+    config = tmp_path / "admin.properties"
+    config.write_text("zookeeper.ssl.client.enable=true\nsecurity.protocol=SSL\n")
+    way = security_of(config)
+    assert way is not None
+    assert way.context is not None
+    assert store_security_of(config).tls is not None
 
 
 def test_an_open_http_port_is_a_problem(command: Command, tmp_path: Path) -> None:
@@ -220,6 +232,7 @@ def test_an_open_http_port_is_a_problem(command: Command, tmp_path: Path) -> Non
 
     assert len(problems()) == 2
     assert problems("--http", "127.0.0.1:9644") == []
+    assert "'ftp://here:1' is not a valid address" in problems("--http", "ftp://here:1")[0]
     lines[-1] = "http.listener=https://0.0.0.0:9644"
     assert "needs a key and a certificate" in problems()[0]
     lines.append(f"http.ssl.keystore.location={home / 'broker.pem'}")
