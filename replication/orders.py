@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
@@ -413,9 +414,20 @@ def _log_config(manager: ReplicaManager, topic: str, body: LeaderAndIsrRequest) 
     settings = body.configs.get(topic, {})
     known = manager.topic_configs.get(topic)
     if known is None or known[0] != settings:
-        known = settings, LogConfig.from_kafka(settings, base=manager.default_config)
+        known = settings, _with_defaults(settings, manager.default_config)
         manager.topic_configs[topic] = known
     return known[1]
+
+
+def _with_defaults(settings: Mapping[str, str], defaults: LogConfig) -> LogConfig:
+    """Return a topic's settings; a default that contradicts them does not count for it."""
+    try:
+        return LogConfig.from_kafka(settings, base=defaults)
+    except InvalidConfig:
+        plain = LogConfig()
+        lags = plain.min_compaction_lag_ms, plain.max_compaction_lag_ms
+        free = replace(defaults, min_compaction_lag_ms=lags[0], max_compaction_lag_ms=lags[1])
+        return LogConfig.from_kafka(settings, base=free)
 
 
 def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrRequest) -> None:
@@ -426,19 +438,12 @@ def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrR
 
 
 def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> None:
-    """Take over new defaults for what topics do not set themselves; they apply from the next use on.
-
-    Raises `InvalidConfig`, and changes nothing, if a topic's own settings contradict them.
-    """
+    """Take over new defaults for what topics do not set themselves; they apply from the next use on."""
     if defaults == manager.default_config:
         return
-    merged: dict[str, tuple[Mapping[str, str], LogConfig]] = {}
+    manager.default_config = defaults
     for topic, (settings, _) in manager.topic_configs.items():
-        try:
-            merged[topic] = settings, LogConfig.from_kafka(settings, base=defaults)
-        except InvalidConfig as error:
-            raise InvalidConfig(f"with the settings of topic {topic}: {error}") from error
-    manager.default_config, manager.topic_configs = defaults, merged
+        manager.topic_configs[topic] = settings, _with_defaults(settings, defaults)
     for topic_partition, partition in manager.partitions.items():
         partition.log.config = manager.topic_configs[topic_partition.topic][1]
 

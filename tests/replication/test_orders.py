@@ -8,7 +8,6 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
-from logstore.errors import InvalidConfig
 from logstore.replication import orders, serving
 from logstore.replication.effects import Client, Peer, Send
 from logstore.replication.messages import (
@@ -175,15 +174,17 @@ def test_new_defaults_after_another_partition_of_the_topic_was_deleted() -> None
     assert rig.manager.topic_configs == {}
 
 
-def test_new_defaults_that_a_topic_contradicts_change_nothing() -> None:
-    rig = Manager()
-    rig.role(ME, 1, configs={"t": {"min.compaction.lag.ms": "9000"}})
-    before = rig.manager.partitions[P0].log.config
-    for _ in range(2):
-        with pytest.raises(InvalidConfig, match="with the settings of topic t: min"):
-            orders.change_defaults(rig.manager, LogConfig(max_compaction_lag_ms=5_000))
-    assert rig.manager.partitions[P0].log.config == before
-    assert rig.manager.default_config == LogConfig()
+def test_a_default_that_a_topic_contradicts_does_not_count_for_it() -> None:
+    """Neither where defaults change nor where the topic's role comes later; it is served."""
+    own, new = {"t": {"min.compaction.lag.ms": "9000"}}, LogConfig(max_compaction_lag_ms=5_000, segment_ms=7)
+    rig, later = Manager(), Manager(log_config=new)
+    rig.role(ME, 1, configs=own)
+    orders.change_defaults(rig.manager, new)
+    assert later.role(ME, 1, configs=own).partitions[P0] is ErrorCode.NONE
+    for each in (rig, later):
+        config = each.manager.partitions[P0].log.config
+        assert (config.min_compaction_lag_ms, config.segment_ms) == (9_000, 7)
+        assert config.max_compaction_lag_ms == LogConfig().max_compaction_lag_ms
 
 
 @pytest.mark.parametrize("is_remade", [False, True], ids=["deleted", "deleted, and its namesake too"])
