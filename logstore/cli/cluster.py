@@ -118,7 +118,8 @@ def show_cluster(directory: Directory, as_json: Json = False) -> int:
     states = {each.name: state_of(directory, each) for each in cluster.processes}
     awake = [node for node in cluster.nodes if states[node.name] is State.RUNNING]
     addresses = [f"127.0.0.1:{node.port}" for node in awake]
-    partitions = counted(addresses, directory / CLIENT_FILE if cluster.is_secured else None)
+    clients = directory / CLIENT_FILE if cluster.is_secured else None
+    partitions = counted(addresses, clients)
     if as_json:
         running = {each.name: is_running(directory, each) for each in cluster.processes}
         facts = {"running": running, "states": states, "partitions": partitions.facts()}
@@ -128,11 +129,10 @@ def show_cluster(directory: Directory, as_json: Json = False) -> int:
             process = f", process {each.pid}" if states[each.name] in (State.RUNNING, State.PAUSED) else ""
             address = f"127.0.0.1:{each.port}" if each.port else ""
             print(f"{each.name:10} {address:15} {states[each.name]}{process}")
-        more = (
-            ""
-            if partitions.are_sound or not awake
-            else (f"; see logstore health --bootstrap 127.0.0.1:{awake[0].port}")
-        )
+        more = ""
+        if awake and not partitions.are_sound:
+            more = f"; see logstore health --bootstrap {addresses[0]}"
+            more += f" --command-config {clients}" if clients else ""
         print(f"partitions {partitions}{more}")
     are_up = all(state is State.RUNNING for state in states.values())
     return 0 if are_up and partitions.are_sound else 1

@@ -213,15 +213,19 @@ def top(
     from rich.live import Live
 
     from logstore.broker.http_access import http_opener, parse_http
+    from logstore.broker.security.config import is_loopback
 
+    ask: Callable[..., Any] = urlopen
+    properties = properties_of(command_config) if command_config is not None else {}
+    if properties:
+        ask = http_opener(properties).open
     for each in brokers:
         try:
-            parse_http(each)
+            address, is_tls = parse_http(each)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-    ask: Callable[..., Any] = urlopen
-    if command_config is not None:
-        ask = http_opener(properties_of(command_config)).open
+        if "http.basic.password" in properties and not (is_tls or is_loopback(address.host)):
+            raise typer.BadParameter(f"{each}: the password would be sent in plain; write https:// before it")
     scrape = partial(_scrape, ask)
     console = Console(width=None if sys.stdout.isatty() else 120)
     with ThreadPoolExecutor(len(brokers)) as threads, Live(console=console, auto_refresh=False) as live:

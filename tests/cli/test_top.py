@@ -125,3 +125,11 @@ def test_a_wrong_address_is_refused(command: Command, bad: str) -> None:
     outcome = command("top", bad, "--once")
     assert outcome.code == 2
     assert bad in outcome.err
+
+
+def test_a_password_is_not_sent_in_plain(command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "http.properties"
+    config.write_text("http.basic.user=ann\nhttp.basic.password=ann-secret\n")
+    done = command("top", "broker.example:8080", "--once", "--command-config", config)
+    assert done.code == 2
+    assert "the password would be sent in plain" in done.err
