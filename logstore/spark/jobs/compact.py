@@ -27,7 +27,6 @@ from logstore.disk.copying import is_there
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.compact_segments import Shape, write_segments, write_winners
 from logstore.spark.jobs.dated_files import CODECS
 from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, source_options
 from logstore.spark.jobs.work import Workers, amount
@@ -48,6 +47,8 @@ from logstore.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
+
+    from logstore.spark.jobs.compact_segments import Shape
 
 HELP: Final = "write the latest value of each key, as of an offset or a time, to Parquet or as a log"
 
@@ -121,6 +122,8 @@ def prepare(options: Namespace) -> Compact:
     check_positive(options, "segment_megabytes", "task_offsets")
     rules = options.tombstones == "keep", options.null_keys == "drop"
     if options.to == "segments":
+        from logstore.spark.jobs.compact_segments import Shape
+
         if options.brokers:
             raise InvalidOption("--to segments reads directories: brokers compact their own logs")
         if options.columns is not None or options.codec is not None:
@@ -220,6 +223,8 @@ class Compact:
     def _write(self, workers: Workers, staging: str) -> dict[str, Any]:
         """Write the table below `staging`, and return the facts to report."""
         from pyspark.sql import Observation
+
+        from logstore.spark.jobs.compact_segments import write_segments, write_winners
 
         ranges = self._planned()
         session = workers.session

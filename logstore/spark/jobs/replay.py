@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from random import Random
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
-from logstore.format.record import NO_TIMESTAMP
 from logstore.spark.errors import InvalidOption, WriteRefused
 from logstore.spark.jobs.job import (
     Answer,
@@ -42,10 +41,11 @@ from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Json, Ledger, complete, publish_once, read_ledger
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
 from logstore.spark.offsets import flat, nested
-from logstore.spark.publishing import Message, Publisher, Target
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, ReadOptions
-from logstore.spark.sink import open_target, os_sink
-from logstore.spark.write_options import Delivery, WriteOptions
+
+if TYPE_CHECKING:
+    from logstore.spark.publishing import Message, Target
+    from logstore.spark.write_options import WriteOptions
 
 HELP: Final = "copy records of topics to other topics, brokers or directories, each once"
 
@@ -94,6 +94,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def prepare(options: Namespace) -> Replay:
     """Check the options. Raises `BadUsage`, `InvalidOption`, `InvalidTopic`."""
+    from logstore.spark.write_options import Delivery, WriteOptions
+
     check_positive(options, "task_records", "publish_tasks", "rate")
     source = read_options(options, _COLUMNS)
     given = named_values("--write-option", options.write_option)
@@ -158,6 +160,8 @@ class Filter:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        from logstore.format.record import NO_TIMESTAMP
+
         tests = []
         if self.keys:
             wanted = pa.array([key.encode() for key in self.keys], pa.binary())
@@ -211,6 +215,7 @@ def stage(piece: Piece) -> Staged:
     does not accept, `EngineError` and `OSError`.
     """
     from logstore.spark.reading import open_logs
+    from logstore.spark.sink import os_sink
 
     read = 0
     missing: list[Missing] = []
@@ -239,6 +244,8 @@ def stage(piece: Piece) -> Staged:
 def _sink_rows(batch: Any, partition: int) -> Any:
     """Return the sink's columns. A record without a timestamp has -1; names of headers stay bytes."""
     import pyarrow as pa
+
+    from logstore.format.record import NO_TIMESTAMP
 
     columns = {name: batch.column(name) for name in _COLUMNS}
     columns["timestamp"] = columns["timestamp"].cast(pa.int64()).fill_null(NO_TIMESTAMP)
@@ -300,6 +307,9 @@ class Replay:
 
     def run(self, workers: Workers) -> Answer:
         """Do the job. Raises `WorkFailed`, `WriteRefused`, `BadUsage`, `EngineError` and `OSError`."""
+        from logstore.spark.publishing import Publisher
+        from logstore.spark.sink import open_target
+
         total = _Total()
         began_s = stopwatch_s()
         with Ledger(self.disk, self.checkpoint) as ledger:
@@ -340,6 +350,9 @@ class Replay:
         return Piece(wanted, self.source, sink, self.filter, self.checkpoint, number, place)
 
     def _publish(self, ledger: Ledger, number: int, staged: Sequence[Staged]) -> None:
+        from logstore.spark.publishing import Publisher
+        from logstore.spark.sink import open_target
+
         ends = advanced(done_of(ledger.state), (each.wanted for each in staged))
         kept = {"job": self._identity(), "offsets": nested(ends)}
         with closing(open_target(self.sink, self.disk)) as target:
@@ -401,6 +414,7 @@ class Replay:
         Raises `WriteRefused` for an existing topic that cannot keep partitions and timestamps.
         """
         from logstore.spark.reading import open_logs
+        from logstore.spark.sink import open_target
 
         topics = {each.topic for each in pieces}
         counts: Counter[str] = Counter()
