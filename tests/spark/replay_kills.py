@@ -28,6 +28,7 @@ from logstore import Log
 from logstore.columnar import kernels
 from logstore.disk.files import OsDisk
 from logstore.log.reader import LogReader
+from logstore.spark import sink
 from logstore.spark.jobs import replay
 from logstore.spark.ledger import Entry, Ledger, read_ledger
 from logstore.spark.sink import Sink, open_target
@@ -101,7 +102,7 @@ class Driver:
         disk = RecordingDisk(OsDisk(), before=before)
         patch = pytest.MonkeyPatch()  # never undone: the process ends
         # The tasks' calls are counted, too.
-        patch.setattr(replay, "os_sink", lambda options: Sink(options, disk, open_target))
+        patch.setattr(sink, "os_sink", lambda options: Sink(options, disk, open_target))
         if self._is_control:
             patch.setattr(replay, "complete", forget)
         parser = argparse.ArgumentParser()

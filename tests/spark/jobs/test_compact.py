@@ -362,7 +362,7 @@ def test_segments_after_a_run_that_died(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(compact, "write_segments", dies)
+        patch.setattr(compact_segments, "write_segments", dies)
         with pytest.raises(_Killed):
             command(*line)
     monkeypatch.undo()
