@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, Wait, store_security_of, wait_until
-from logstore.cli.operator import Bootstrap, Metadata, asked_at
+from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def drain(
     --metadata the store says where the controller is. Apache Kafka with KRaft has no such request: stop the
     broker with SIGTERM, which does the same.
     """
-    if (metadata is None) == (bootstrap is None):
-        raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
+    check_one_way(metadata, bootstrap)
     left: list[str] = []
     with asked_at(bootstrap or _controller_in(metadata or "", command_config), command_config) as asked:
 

@@ -35,6 +35,16 @@ class Explanation:
         """Whether nothing is wrong; what is merely under way does not count."""
         return all(each.rank >= Rank.UNDER_WAY for each in self.troubles)
 
+    def facts(self) -> dict[str, object]:
+        """Return it as an object for JSON, without its troubles."""
+        return {
+            "subject": self.subject,
+            "state": self.state,
+            "since": self.since or None,
+            "evidence": self.evidence,
+            "is_sound": self.is_sound,
+        }
+
 
 def explain_partition(observed: Observed, each: TopicPartition) -> Explanation | None:
     """Explain a partition; None if the cluster has none of this name."""

@@ -72,19 +72,7 @@ def health(
 def show(trouble: Trouble, *, as_json: bool) -> None:
     """Print a trouble."""
     if as_json:
-        print_json(
-            {
-                "rank": trouble.rank.name.lower(),
-                "subject": trouble.subject,
-                "partitions": len(trouble.partitions),
-                "says": trouble.says,
-                "evidence": trouble.evidence,
-                "waits_for": trouble.waits_for,
-                "acts": trouble.acts,
-                "next_step": trouble.next_step,
-                "no_help": trouble.no_help,
-            }
-        )
+        print_json(trouble.facts())
         return
     print(f"{trouble.subject}: {trouble.says}")
     print(f"  because  {trouble.evidence}")

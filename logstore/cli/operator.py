@@ -89,13 +89,18 @@ class Operator(Protocol):
         """Return the replication rates of these brokers."""
 
 
+def check_one_way(metadata: str | None, bootstrap: str | None) -> None:
+    """Raise `typer.BadParameter` unless one of the two is given."""
+    if (metadata is None) == (bootstrap is None):
+        raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
+
+
 @contextmanager
 def operator(
     metadata: str | None, bootstrap: str | None, command_config: Path | None = None
 ) -> Iterator[Operator]:
     """Reach the cluster by the one way that is given. Raises `typer.BadParameter` for none or both."""
-    if (metadata is None) == (bootstrap is None):
-        raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
+    check_one_way(metadata, bootstrap)
     if metadata is not None:
         from logstore.cli.cluster_state import session
         from logstore.cli.store_operator import StoreOperator

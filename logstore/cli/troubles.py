@@ -73,6 +73,20 @@ class Trouble:
     cause: str = ""
     """the reason alone, the same for all partitions that have it"""
 
+    def facts(self) -> dict[str, object]:
+        """Return it as an object for JSON."""
+        return {
+            "rank": self.rank.name.lower(),
+            "subject": self.subject,
+            "partitions": len(self.partitions),
+            "says": self.says,
+            "evidence": self.evidence,
+            "waits_for": self.waits_for,
+            "acts": self.acts,
+            "next_step": self.next_step,
+            "no_help": self.no_help,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class LogDir:

@@ -14,7 +14,7 @@ import typer
 
 from logstore.cli.health import Every, Watch, show
 from logstore.cli.operating import CommandConfig, Json, store_security_of
-from logstore.cli.operator import Bootstrap, Metadata, asked_at
+from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def why(
 ) -> int:
     """Explain a partition, a group, a broker or the cluster: its state, what it waits for, and what to do."""
     subject = parse_subject(words)
-    if (metadata is None) == (bootstrap is None):
-        raise typer.BadParameter("give --bootstrap HOST:PORT, or --metadata URL")
+    check_one_way(metadata, bootstrap)
     if bootstrap is not None:
         found = _by_brokers(bootstrap, command_config, subject, watch, every=every)
     else:
@@ -148,8 +147,7 @@ def _explained(observed: Observed, subject: Subject, *, every: bool) -> Explanat
 
 def _print(found: Explanation, *, as_json: bool) -> None:
     if as_json:
-        facts = {"state": found.state, "since": found.since or None, "evidence": found.evidence}
-        print_json({"subject": found.subject, **facts, "is_sound": found.is_sound})
+        print_json(found.facts())
     else:
         since = f"  since {found.since}" if found.since else ""
         print(f"{found.subject}  {found.state}{since}")

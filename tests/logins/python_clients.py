@@ -26,12 +26,7 @@ def kafka_python(spec: dict[str, Any]) -> dict[str, int]:
         security["ssl_cafile"] = spec["ca"]
     if spec["cert"]:
         security |= {"ssl_certfile": spec["cert"], "ssl_keyfile": spec["cert"]}
-    if spec["mechanism"]:
-        security["sasl_mechanism"] = spec["mechanism"]
-        if spec["mechanism"] == "OAUTHBEARER":
-            security["sasl_oauth_token_provider"] = Token()
-        else:
-            security |= {"sasl_plain_username": spec["user"], "sasl_plain_password": spec["password"]}
+    security |= _sasl(spec, Token())
     producer = KafkaProducer(acks="all", max_block_ms=PATIENCE_S * 1000, **security)
     for number in range(spec["count"]):
         producer.send(spec["topic"], str(number).encode(), partition=0).get(PATIENCE_S)
@@ -62,12 +57,7 @@ def aiokafka(spec: dict[str, Any]) -> dict[str, int]:
         if spec["cert"]:
             context.load_cert_chain(spec["cert"])
         security["ssl_context"] = context
-    if spec["mechanism"]:
-        security["sasl_mechanism"] = spec["mechanism"]
-        if spec["mechanism"] == "OAUTHBEARER":
-            security["sasl_oauth_token_provider"] = Token()
-        else:
-            security |= {"sasl_plain_username": spec["user"], "sasl_plain_password": spec["password"]}
+    security |= _sasl(spec, Token())
 
     async def run() -> dict[str, int]:
         producer = AIOKafkaProducer(acks="all", **security)
@@ -136,6 +126,16 @@ def librdkafka(spec: dict[str, Any]) -> dict[str, int]:
         found += message is not None and message.error() is None
     consumer.close()
     return {"written": spec["count"], "read": found}
+
+
+def _sasl(spec: dict[str, Any], tokens: object) -> dict[str, Any]:
+    """The login of kafka-python and aiokafka, whose options have the same names."""
+    if not spec["mechanism"]:
+        return {}
+    if spec["mechanism"] == "OAUTHBEARER":
+        return {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": tokens}
+    login = {"sasl_plain_username": spec["user"], "sasl_plain_password": spec["password"]}
+    return {"sasl_mechanism": spec["mechanism"], **login}
 
 
 CLIENTS: dict[str, Callable[[dict[str, Any]], dict[str, int]]] = {

@@ -194,7 +194,7 @@ class Api:
             raise BadRequest("kind is partition, group, broker or cluster")
         if found is None:
             raise BadRequest(f"no {kind} {name}", HTTPStatus.NOT_FOUND)
-        return views.explanation_fact(found)
+        return {**found.facts(), "troubles": [each.facts() for each in found.troubles]}
 
     def _topics(self, given: Given) -> Answer:
         limit = _number(given, "limit", 100, MOST_LISTED)

@@ -15,41 +15,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from logstore.cli.cluster_plans import Plan, is_led_as_preferred, is_unavailable, is_under_replicated
 from logstore.cli.console.desk import Seen
-from logstore.cli.explanations import Explanation
-from logstore.cli.troubles import LogDir, Observed, Rank, Trouble
+from logstore.cli.troubles import LogDir, Observed, Rank
 from logstore.disk.topic_partition import TopicPartition
 
 Fact: TypeAlias = dict[str, Any]
 
 MOST_TROUBLES: Final = 100
 _BAD: Final = frozenset("OSDN")
-
-
-def trouble_fact(trouble: Trouble) -> Fact:
-    """Return a trouble as `logstore health --json` prints it, and the partitions that it explains."""
-    return {
-        "rank": trouble.rank.name.lower(),
-        "subject": trouble.subject,
-        "says": trouble.says,
-        "evidence": trouble.evidence,
-        "waits_for": trouble.waits_for,
-        "acts": trouble.acts,
-        "next_step": trouble.next_step,
-        "no_help": trouble.no_help,
-        "partitions": len(trouble.partitions),
-    }
-
-
-def explanation_fact(found: Explanation) -> Fact:
-    """Return an explanation as `logstore why --json` prints it."""
-    return {
-        "subject": found.subject,
-        "state": found.state,
-        "since": found.since or None,
-        "evidence": found.evidence,
-        "is_sound": found.is_sound,
-        "troubles": [trouble_fact(each) for each in found.troubles],
-    }
 
 
 def broker_ids(observed: Observed) -> list[int]:
@@ -123,7 +95,7 @@ def overview(seen: Seen) -> Fact:
         "not_preferred": sum(not is_led_as_preferred(cluster, each) for each, _ in cluster.partitions()),
         "moving": sum(1 for _ in moving(observed)),
         "deleting": sorted(cluster.doomed),
-        "troubles": [trouble_fact(each) for each in seen.causes[:MOST_TROUBLES]],
+        "troubles": [each.facts() for each in seen.causes[:MOST_TROUBLES]],
         "troubles_in_all": len(seen.causes),
         "is_sound": all(each.rank >= Rank.UNDER_WAY for each in seen.troubles),
     }
