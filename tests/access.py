@@ -1,4 +1,4 @@
-"""How clients of a campaign reach its cluster: the brokers' addresses and, of a secured one, the login."""
+"""Client settings for the cluster of a campaign: the brokers' addresses and, if it is secured, the login."""
 
 from __future__ import annotations
 

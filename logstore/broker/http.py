@@ -1,8 +1,8 @@
 """A broker's HTTP port: `/metrics`, `/healthz`, `/livez`, and a site behind them, such as the console.
 
 Served by threads of the standard library's server, so that a request is answered even while the broker's
-event loop is blocked; the answer then reports that. What a page tells is gathered on the loop. A site answers
-in the thread of the request.
+event loop is blocked; the answer then reports that. The content of a page is gathered on the loop. A site
+answers in the thread of the request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
 
 
 class Site(Protocol):
-    """What a HTTP port serves beside its routes."""
+    """Further paths of an HTTP port, beside its routes."""
 
     def answer(self, asked: Asked) -> Page:
         """Answer a request, in a thread of the server. Any number may run at once."""

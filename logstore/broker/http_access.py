@@ -1,4 +1,4 @@
-"""Who may read a broker's HTTP port: TLS, client certificates, a name with a password.
+"""Access to a broker's HTTP port: TLS, client certificates, a name with a password.
 
     --http https://HOST:PORT, or http.listener=https://HOST:PORT
     ssl.keystore.…, ssl.truststore.…        the broker's certificate; http.ssl.… for this port alone
@@ -48,7 +48,7 @@ class _Login:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The settings of a HTTP port. `tls` is None for plain connections, `user` empty without a login."""
+    """The settings of an HTTP port. `tls` is None for plain connections, `user` empty without a login."""
 
     tls: TlsConfig | None = None
     user: str = ""
@@ -110,7 +110,7 @@ def read_http(own: Mapping[str, str], others: Mapping[str, str], *, is_tls: bool
 
 
 class HttpAccess:
-    """Lets those in who may read a HTTP port. Any thread may call."""
+    """Admits connections and requests to an HTTP port. Any thread may call."""
 
     def __init__(self, config: HttpConfig | None = None) -> None:
         """Raises `InvalidConfig` for certificates that cannot be used."""
@@ -121,7 +121,7 @@ class HttpAccess:
 
     @property
     def prefix(self) -> str:
-        """What stands before the port's address: `https://`, or nothing."""
+        """The scheme of the port's address: `https://`, or empty."""
         return "https://" if self._tls is not None else ""
 
     def accepted(self, connection: socket.socket) -> AbstractContextManager[socket.socket]:
@@ -161,7 +161,7 @@ class HttpAccess:
 
 
 def http_opener(properties: Mapping[str, str]) -> OpenerDirector:
-    """Return what asks HTTP ports, with `ssl.…` and `http.basic.…` of a client. Raises `InvalidConfig`."""
+    """Return a client of HTTP ports, with its `ssl.…` and `http.basic.…`. Raises `InvalidConfig`."""
     own, others = split_http(properties)
     config = read_http(own, others, is_tls=True)
     assert config.tls is not None, "asked for"

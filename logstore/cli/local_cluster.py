@@ -48,7 +48,7 @@ class ClusterFailed(EngineError):
 
 
 class State(StrEnum):
-    """What a member's process does. A paused one (SIGSTOP) exists, and answers nobody."""
+    """The state of a member's process. A paused one (SIGSTOP) exists and answers no request."""
 
     RUNNING = "running"
     PAUSED = "paused"

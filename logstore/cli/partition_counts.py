@@ -1,4 +1,4 @@
-"""What is wrong with the partitions of a cluster, in one line, for `logstore cluster status`."""
+"""The number of partitions with a problem, in one line, for `logstore cluster status`."""
 
 from __future__ import annotations
 

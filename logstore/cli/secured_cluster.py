@@ -1,4 +1,4 @@
-"""What a local cluster with security needs: certificates, one user, and the settings of its brokers.
+"""Security of a local cluster: certificates, one user, and the settings of its brokers.
 
     DIR/tls/ca.pem, ca.key     the authority, for development; it signs
     DIR/tls/broker.pem         key and certificate of all brokers; a file that is replaced is read again

@@ -41,7 +41,7 @@ class Rank(IntEnum):
 
 
 class Kind(Enum):
-    """What a trouble of a partition is, for one and for several."""
+    """The kind of a trouble of a partition, in words for one and for several."""
 
     NO_LEADER = ("partition has no leader", "partitions have no leader")
     REFUSES_WRITES = ("partition refuses writes with acks=all", "partitions refuse writes with acks=all")
@@ -268,7 +268,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             f"broker {broker}",
             "it is shutting down, and hands its leaderships on" if led else "it is shut down or drained",
             f"the controller counts it as stopping; it leads {len(led)} partitions",
-            "wait until its process ends. What no other replica in sync can lead loses its leader then"
+            "wait until its process ends. Partitions without another in-sync replica lose their leader then"
             if led
             else f"stop its process, or restart broker {broker}: after brokers drain it serves nothing else",
             frozenset(hosted.get(broker, ())),

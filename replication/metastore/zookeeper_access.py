@@ -1,4 +1,4 @@
-"""How ZooKeeper is reached: over TLS or plain, with or without a login, with nodes for all or the creator."""
+"""Connections to ZooKeeper: over TLS or plain, with or without a login, with nodes for all or the creator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Connect: TypeAlias = Callable[[tuple[str, int], str, float], Any]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How servers are reached. Without `connect`, connections are plain.
+    """Connection settings of a ZooKeeper client. Without `connect`, connections are plain.
 
     `login` is a name and a password for SASL (DIGEST-MD5). With `has_acls`, new nodes belong to their
     creator.

@@ -48,7 +48,7 @@ class Target:
     tls: Path
 
     def spec(self, listener: str, mechanism: str = "", **change: Any) -> dict[str, Any]:
-        """What a client is told that logs in as it should."""
+        """The options of a client with the right credentials; `change` replaces some."""
         encrypted = listener != "SASL"
         protocol = {"SASL": "SASL_PLAINTEXT", "MUTUAL": "SSL"}.get(listener, "SASL_SSL")
         topic = f"t{next(TRIED)}"

@@ -1,4 +1,4 @@
-"""Who may connect to the served store: settings of `logstore metadata-store --config`, and their meaning.
+"""Access to the served store: the settings of `logstore metadata-store --config`, and their meaning.
 
     ssl.keystore.…, ssl.truststore.…, ssl.client.auth, …    as for a broker's listener
     ssl.principal.mapping.rules

@@ -97,7 +97,7 @@ class MetadataServer:
         self._connections: set[_Connection] = set()
         self._handshakes: set[TlsStream] = set()
         self.buffer = memoryview(bytearray(_READ_BYTES))
-        """What a socket is read into; a connection takes its bytes out at once."""
+        """The read buffer of all sockets; a connection takes its bytes out at once."""
         self._by_session: dict[int, _Connection] = {}
         self._waiting: dict[_Connection, None] = {}
         """Connections with requests, in the order in which they are served."""

@@ -1,4 +1,4 @@
-"""How fast the addresses of clients may connect: `connection_creation_rate` by IP address (KIP-612).
+"""The rate of new connections from an IP address: `connection_creation_rate` (KIP-612).
 
     /config/ips/<address>     of one address
     /config/ips/<default>     of each address without one of its own
@@ -40,7 +40,7 @@ class ConnectionRates:
         self._next_look = _MOST_KNOWN
 
     def replace(self, quotas: Quotas) -> None:
-        """Hold addresses to these quotas from now on. What they used before still counts."""
+        """Apply these quotas from now on. Earlier connections still count."""
         self._bounds = {}
         for ((kind, name), *_), found in quotas.values.items():
             if kind == IP and Kind.CONNECTION in found:

@@ -1,4 +1,4 @@
-"""How brokers and commands reach ZooKeeper: settings `zookeeper.…` under Kafka's names.
+"""The connection of brokers and commands to ZooKeeper: settings `zookeeper.…` under Kafka's names.
 
     zookeeper.ssl.client.enable=true
     zookeeper.ssl.keystore.…, zookeeper.ssl.truststore.…, zookeeper.ssl.enabled.protocols, …
@@ -38,7 +38,7 @@ _TYPES: Final = {"p12": "PKCS12", "pfx": "PKCS12", "jks": "JKS"}
 
 @dataclass(frozen=True, slots=True)
 class StoreSecurity:
-    """How ZooKeeper is reached. `tls` is None for plain connections, `login` without SASL."""
+    """Security of the connection to ZooKeeper. `tls` is None for plain connections, `login` without SASL."""
 
     tls: TlsConfig | None = None
     login: Jaas | None = None

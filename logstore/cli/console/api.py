@@ -62,7 +62,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Permits:
-    """What the console may do: change the cluster, and show records."""
+    """Permissions of the console: to change the cluster, and to show records."""
 
     changes: bool = False
     messages: bool = True

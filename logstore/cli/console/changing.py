@@ -1,4 +1,4 @@
-"""What the console changes: reassignments and preferred elections. Each runs in the thread of a `Desk`."""
+"""Changes by the console: reassignments and preferred elections. Each runs in the thread of a `Desk`."""
 
 from __future__ import annotations
 

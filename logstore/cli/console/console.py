@@ -20,7 +20,7 @@ from logstore.cli.observing import observe
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """What the console may do, where it is served, and where the broker's state-change log is (or empty)."""
+    """The console's permissions and HTTP address, and the path of the state-change log (or empty)."""
 
     http: Address
     may_change: bool = False

@@ -1,4 +1,4 @@
-"""How the console asks brokers: one question at a time, in a thread of its own; and the latest reading."""
+"""Requests of the console to brokers, one at a time in a thread of its own; and the latest reading."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Seen:
 
 
 class Watch:
-    """The latest reading of the cluster. Whoever asks while it is being read gets the new one."""
+    """The latest reading of the cluster. A request during a reading waits for the new one."""
 
     def __init__(
         self, read: Callable[[], Observed], clock_s: Callable[[], float], wall_clock_ms: Callable[[], int]

@@ -1,4 +1,4 @@
-"""What one broker alone knows: the layout of its logs, their losses, its state-change log."""
+"""Facts that only this broker has: the layout of its logs, their losses, its state-change log."""
 
 from __future__ import annotations
 

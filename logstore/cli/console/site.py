@@ -1,4 +1,4 @@
-"""Who may ask the console, and its static files.
+"""Access to the console, and its static files.
 
 The port decides who may connect and log in (`logstore/broker/http_access.py`). The site ensures that pages
 of other sites can neither read nor change anything through a visitor's browser:

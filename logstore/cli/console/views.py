@@ -1,4 +1,4 @@
-"""What the console shows of a reading of the cluster, as objects for JSON. Pure.
+"""Views of a reading of the cluster, as objects for JSON. Pure.
 
 A replica of a partition has one of these marks, which `marks` puts in the order of the replicas:
 
