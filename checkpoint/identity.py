@@ -96,11 +96,8 @@ def format_meta_properties(properties: MetaProperties, *, comment: str = "") -> 
         _DIRECTORY_ID: properties.directory_id,
         **properties.extra,
     }
-    lines = ["#", f"#{comment}"] if comment else ["#"]
-    for key, value in content.items():
-        if value is not None:
-            lines.append(f"{_escape_key(key)}={_escape_value(value)}")
-    return "\n".join([*lines, ""]).encode("latin-1", "replace")
+    known = {key: value for key, value in content.items() if value is not None}
+    return format_properties(known, comment=comment)
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
@@ -115,6 +112,13 @@ def write_meta_properties(
 ) -> None:
     """Replace the log dir's file durably; see `publish`."""
     publish(disk, directory, META_PROPERTIES, format_meta_properties(properties, comment=comment))
+
+
+def format_properties(content: Mapping[str, str], *, comment: str = "") -> bytes:
+    """Return Java properties (Latin-1, other characters escaped), as `parse_properties` reads them."""
+    lines = ["#", f"#{comment}"] if comment else ["#"]
+    lines += [f"{_escape_key(key)}={_escape_value(value)}" for key, value in content.items()]
+    return "\n".join([*lines, ""]).encode("latin-1", "replace")
 
 
 def parse_properties(data: bytes, *, path: str) -> dict[str, str]:

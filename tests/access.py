@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from logstore.broker import ClientSecurity, client_security
 from logstore.broker.security.jaas import parse_jaas
-from logstore.cli.local_cluster import LocalCluster
+from logstore.cli.cluster_file import LocalCluster
 from logstore.cli.secured_cluster import CLIENT_FILE
 from logstore.cli.serve import read_properties
 

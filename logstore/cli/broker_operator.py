@@ -250,7 +250,10 @@ def described_settings(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> dict[str, list[t.DescribeConfigsResponseDescribeConfigsResourceResult]]:
-    """Return the settings of topics or brokers, all or those in `keys`; of those that are gone, none."""
+    """Return the settings of topics or brokers, all or those in `keys`; of those that are gone, none.
+
+    Any broker may be asked for those of topics, and a second one in the last third of the time.
+    """
     if not names:
         return {}
     resources = [
@@ -263,7 +266,7 @@ def described_settings(
     answer = (
         brokers.broker(int(names[0]), request, timeout_s=timeout_s)
         if kind == BROKER and names[0]
-        else brokers.any(request, timeout_s=timeout_s)
+        else brokers.any(request, timeout_s=timeout_s * 2 / 3, total_s=timeout_s)
     )
     found = {}
     for each in answer.results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -59,19 +60,23 @@ class Brokers:
         self._runner.run(close())
         self._runner.close()
 
-    def any(self, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
-        """Ask the first bootstrap broker that answers. A wrong address fails at once.
+    def any(self, request: Struct, *, timeout_s: float = TIMEOUT_S, total_s: float = math.inf) -> Any:
+        """Ask the first bootstrap broker that answers, for `total_s` in all. A wrong address fails at once.
 
         One that is silent, such as a paused process, is waited for once: from then on it is asked last.
         """
-        failures = []
+        failures: list[str] = []
+        end_s = time.monotonic() + total_s
         for left in reversed(range(len(self._bootstrap))):
             address = self._bootstrap[0]
+            left_s = end_s - time.monotonic()
+            if failures and left_s <= 0:
+                break
             try:
                 if left and not self._first_answers:
                     # A short wait for a request that changes something could have it done twice.
-                    self._ask(address, _no_topics(), _PATIENCE_S)
-                answer = self._ask(address, request, timeout_s)
+                    self._ask(address, _no_topics(), min(_PATIENCE_S, left_s))
+                answer = self._ask(address, request, min(timeout_s, left_s))
             except AuthenticationFailed:
                 raise
             except RequestUnanswered as error:

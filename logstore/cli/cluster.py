@@ -6,17 +6,18 @@ NODE is a broker's id (2), its name (node-2), or `metadata`, the store.
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, named_values
+from logstore.cli.operating import Json, Wait, named_values
 from logstore.cli.serve import Console, ConsoleAdmin, LogFile, Settings
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
-    from logstore.cli.local_cluster import LocalCluster
+    from logstore.cli.cluster_file import LocalCluster
 
 app = typer.Typer(help="A cluster on this host, for trying out.", no_args_is_help=True)
 
@@ -27,6 +28,7 @@ SomeNodes = Annotated[
     list[str] | None, typer.Argument(metavar="[NODE]...", help=f"{_WHICH} Without one: all.")
 ]
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE...", help=_WHICH)]
+OneNode = Annotated[str, typer.Argument(metavar="NODE", help="A broker's id, like 2.")]
 
 
 @app.command("start")
@@ -60,7 +62,8 @@ def start_cluster(
     cluster that is started again in the same directory keeps its ports and its data. Of one that runs in
     part, the rest is started and paused processes go on, and the command says which.
     """
-    from logstore.cli.local_cluster import existing, launch, named, remarks, start
+    from logstore.cli.cluster_file import existing
+    from logstore.cli.local_cluster import launch, named, remarks, start
     from logstore.cli.secured_cluster import CLIENT_FILE
 
     if only:
@@ -110,7 +113,8 @@ def show_cluster(directory: Directory, as_json: Json = False) -> int:
 
     A process is running, paused (SIGSTOP), stopped by a command, or has died.
     """
-    from logstore.cli.local_cluster import State, existing, is_running, state_of
+    from logstore.cli.cluster_file import State, existing
+    from logstore.cli.local_cluster import is_running, state_of
     from logstore.cli.partition_counts import counted
     from logstore.cli.secured_cluster import CLIENT_FILE
 
@@ -146,7 +150,8 @@ def stop_cluster(
 
     With NODE, stop only these: they stay down until `cluster start DIR NODE`.
     """
-    from logstore.cli.local_cluster import end, existing, named, stop
+    from logstore.cli.cluster_file import existing
+    from logstore.cli.local_cluster import end, named, stop
 
     if only:
         names = [named(existing(directory), word) for word in only]
@@ -164,7 +169,8 @@ def stop_cluster(
 @app.command("kill")
 def kill_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int:
     """End processes as a crash does (SIGKILL). They stay down until `cluster start DIR NODE`."""
-    from logstore.cli.local_cluster import end, existing, named
+    from logstore.cli.cluster_file import existing
+    from logstore.cli.local_cluster import end, named
 
     names = [named(existing(directory), word) for word in nodes]
     end(directory, names, patience_s=0)
@@ -183,6 +189,32 @@ def resume_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> i
     return _signalled(directory, nodes, signal.SIGCONT, as_json=as_json)
 
 
+@app.command("drain")
+def drain_node(directory: Directory, node: OneNode, wait: Wait = 0.0, as_json: Json = False) -> int:
+    """Let a broker hand its leaderships on and leave every ISR, as `brokers drain`; then stop it.
+
+    It uses the listener and the certificate of the brokers, which a secured cluster asks for.
+    """
+    from logstore.broker.security.client import client_security
+    from logstore.cli.brokers import Brokers
+    from logstore.cli.cluster_file import STORE, ClusterFailed, existing
+    from logstore.cli.drain import drained_by
+    from logstore.cli.local_cluster import is_running, named
+    from logstore.cli.secured_cluster import properties_of_brokers
+
+    cluster = existing(directory)
+    name = named(cluster, node)
+    if name == STORE:
+        raise typer.BadParameter("the store leads no partition: name a broker")
+    awake = [each for each in cluster.nodes if is_running(directory, each)]
+    if not awake:
+        raise ClusterFailed(f"no broker is running; start the cluster: logstore cluster start {directory}")
+    addresses = ",".join(f"127.0.0.1:{each.brokers_port or each.port}" for each in awake)
+    security = client_security(properties_of_brokers(directory)) if cluster.is_secured else None
+    with closing(Brokers(addresses, security)) as asked:
+        return drained_by(asked, int(name.rpartition("-")[2]), wait, as_json=as_json)
+
+
 @app.command("logs")
 def show_log(
     directory: Directory,
@@ -191,7 +223,8 @@ def show_log(
     as_json: Json = False,
 ) -> int:
     """Show the last lines of a node's log, and its output if it could not start."""
-    from logstore.cli.local_cluster import SUPERVISOR, existing, named
+    from logstore.cli.cluster_file import SUPERVISOR, existing
+    from logstore.cli.local_cluster import named
     from logstore.cli.node_logs import last_lines
 
     cluster = existing(directory)
@@ -218,7 +251,8 @@ def supervise_cluster(directory: Directory, log_file: LogFile = None) -> int:
 
 def _signalled(directory: Path, words: list[str], number: signal.Signals, *, as_json: bool) -> int:
     """Send a signal to nodes; exit code 1 if one of them does not run."""
-    from logstore.cli.local_cluster import existing, is_running, named, send_signal
+    from logstore.cli.cluster_file import existing
+    from logstore.cli.local_cluster import is_running, named, send_signal
 
     cluster = existing(directory)
     names = [named(cluster, word) for word in words]
@@ -230,7 +264,8 @@ def _signalled(directory: Path, words: list[str], number: signal.Signals, *, as_
 
 
 def _show(directory: Path, names: list[str], *, as_json: bool) -> int:
-    from logstore.cli.local_cluster import existing, state_of
+    from logstore.cli.cluster_file import existing
+    from logstore.cli.local_cluster import state_of
 
     for each in [each for each in existing(directory).members if each.name in names]:
         state, address = state_of(directory, each), f"127.0.0.1:{each.port}"

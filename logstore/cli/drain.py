@@ -32,18 +32,24 @@ def drain(
     """Let a broker hand its leaderships on and leave every ISR; exit 1 if it still leads partitions.
 
     Stop its process then. A drained broker that keeps running serves nothing until it is restarted. With
-    --metadata the store says where the controller is. Apache Kafka with KRaft has no such request: stop the
-    broker with SIGTERM, which does the same.
+    --metadata the store says where the controller is. With several listeners the address is to be one of the
+    brokers' own listener, and --command-config a login of brokers. Apache Kafka with KRaft has no such
+    request: stop the broker with SIGTERM, which does the same.
     """
     check_one_way(metadata, bootstrap)
-    left: list[str] = []
     with asked_at(bootstrap or _controller_in(metadata or "", command_config), command_config) as asked:
+        return drained_by(asked, broker, wait, as_json=as_json)
 
-        def is_drained() -> bool:
-            left[:] = _drained(asked, broker)
-            return not left
 
-        done = wait_until(wait, is_drained)
+def drained_by(asked: Brokers, broker: int, wait_s: float, *, as_json: bool) -> int:
+    """Drain a broker by the listener of brokers, say how that went, and return the exit code."""
+    left: list[str] = []
+
+    def is_drained() -> bool:
+        left[:] = _drained(asked, broker)
+        return not left
+
+    done = wait_until(wait_s, is_drained)
     if as_json:
         print_json({"broker": broker, "drained": done, "still_leads": left})
     elif done:
@@ -70,8 +76,11 @@ def _drained(asked: Brokers, broker: int) -> list[str]:
             raise
         raise RequestRefused(
             error.error,
-            "these brokers hand on their leaderships only when they shut down (Apache Kafka with KRaft). "
-            f"Stop broker {broker} with SIGTERM. {error}",
+            "the request for a drain is not served there. Brokers of ours serve it on the listener of "
+            "brokers only (inter.broker.listener.name): give its address, and a --command-config with which "
+            f"brokers log in; in a cluster of cluster start, use logstore cluster drain DIR {broker}. Apache "
+            "Kafka's brokers with KRaft hand on their leaderships when they shut down: stop broker "
+            f"{broker} with SIGTERM. {error}",
         ) from error
     check(answer.error_code, f"broker {broker}")
     return [f"{each.topic_name}-{each.partition_index}" for each in answer.remaining_partitions]

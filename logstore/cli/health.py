@@ -54,7 +54,7 @@ def health(
                 show(each, as_json=as_json)
             return 1
         names = group_names(brokers, sorted(observed.cluster.brokers.keys() - observed.silent.keys()))
-        of_groups = troubles_of_groups(observe_groups(brokers, names[:MOST_GROUPS], watch))
+        of_groups = troubles_of_groups(observe_groups(brokers, names[:MOST_GROUPS], watch, observed.cluster))
     if len(names) > MOST_GROUPS:
         print_error(
             f"{len(names)} groups: only the first {MOST_GROUPS} by name are looked at; see why group NAME"
@@ -75,10 +75,12 @@ def show(trouble: Trouble, *, as_json: bool) -> None:
         print_json(trouble.facts())
         return
     print(f"{trouble.subject}: {trouble.says}")
-    print(f"  because  {trouble.evidence}")
-    if trouble.waits_for:
-        print(f"  awaits   {trouble.waits_for}")
-    print(f"  acts     {trouble.acts}")
-    print(f"  next     {trouble.next_step}")
-    if trouble.no_help:
-        print(f"  no help  {trouble.no_help}")
+    for label, text in (
+        ("because", trouble.evidence),
+        ("waits for", trouble.waits_for),
+        ("who acts", trouble.acts),
+        ("next step", trouble.next_step),
+        ("useless", trouble.no_help),
+    ):
+        if text:
+            print(f"  {label:9}  {text}")

@@ -1,9 +1,11 @@
 """Run brokers and their metadata store as processes of this host, for `logstore cluster`.
 
-    DIR/cluster.json             ports and process ids of the store and of each broker
+    DIR/cluster.json             ports, process ids and settings; only its owner may read it
     DIR/cluster.lock             held while cluster.json is changed: a supervisor may do so at any time
+    DIR/cluster.starting         held by `cluster start` until the cluster is ready
     DIR/metadata/                the store's journal and snapshot
     DIR/node-<n>/                a broker's log dir
+    DIR/node-<n>.properties      its settings; only the owner may read them, as there may be passwords
     DIR/node-<n>.log             a broker's log, rotated
     DIR/node-<n>.out, .err       its output: the line when it was ready; why it could not start
     DIR/node-<n>.state-changes   its decisions
@@ -15,119 +17,37 @@ The processes outlive the command. Ports are chosen at the first start and kept.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from logstore.checkpoint.identity import format_properties
 from logstore.cli import secured_cluster
-from logstore.disk.errors import EngineError, ErrorCode
+from logstore.cli.certs import write_secret
+from logstore.cli.cluster_file import (
+    FILE,
+    STORE,
+    SUPERVISOR,
+    ClusterFailed,
+    LocalCluster,
+    Member,
+    State,
+    alone,
+    existing,
+    locked,
+    read_cluster_file,
+    write,
+)
 
-FILE = "cluster.json"
-_LOCK = "cluster.lock"
-_STORE = "metadata"
-SUPERVISOR = "supervisor"
 _POLL_S = 0.02
 _DEATH_S = 10.0
 """The longest wait for the end of a process that was killed."""
-
-
-class ClusterFailed(EngineError):
-    """The cluster cannot be started or stopped; the message includes the remedy."""
-
-    code = ErrorCode.BROKER_NOT_AVAILABLE
-
-
-class State(StrEnum):
-    """The state of a member's process. A paused one (SIGSTOP) exists and answers no request."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-    DIED = "died"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A process: the store or a broker. `pid` 0: it is not running.
-
-    `brokers_port` is the port on which the brokers of a secured cluster talk to each other, 0 without.
-    `stays_down`: it was stopped or killed by a command, so the supervisor does not start it.
-    """
-
-    name: str
-    port: int
-    http_port: int = 0
-    pid: int = 0
-    brokers_port: int = 0
-    stays_down: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCluster:
-    """The content of `cluster.json`. `store` is None if the metadata store is an external one.
-
-    `supervisor` is None if nobody restarts what has died.
-    """
-
-    metadata: str
-    store: Member | None
-    nodes: tuple[Member, ...]
-    settings: Mapping[str, str] = field(default_factory=dict)
-    supervisor: Member | None = None
-    console: str = ""
-    """The option by which each broker serves the console; empty without."""
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
-
-    @property
-    def is_secured(self) -> bool:
-        return any(node.brokers_port for node in self.nodes)
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The store and the brokers, in the order in which they start."""
-        return self.nodes if self.store is None else (self.store, *self.nodes)
-
-    @property
-    def processes(self) -> tuple[Member, ...]:
-        """All of them, the supervisor too."""
-        return self.members if self.supervisor is None else (*self.members, self.supervisor)
-
-    def with_member(self, member: Member) -> LocalCluster:
-        """Return a copy with `member` in place of the one with its name."""
-        if member.name == _STORE:
-            return replace(self, store=member)
-        return replace(self, nodes=tuple(member if each.name == member.name else each for each in self.nodes))
-
-
-def read_cluster_file(directory: Path) -> LocalCluster | None:
-    """Return the cluster in a directory; None if there is none. Raises `ClusterFailed` for a bad file."""
-    try:
-        found = json.loads((directory / FILE).read_text())
-        nodes = tuple(Member(**each) for each in found["nodes"])
-        store = Member(**found["store"]) if found["store"] is not None else None
-        supervisor = Member(**found["supervisor"]) if found.get("supervisor") is not None else None
-        console = found.get("console", "")
-        return LocalCluster(found["metadata"], store, nodes, found["settings"], supervisor, console)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClusterFailed(
-            f"{directory / FILE} is invalid ({error}). End its processes, remove it, and start the cluster "
-            "again: the directories keep their data, and ports are chosen anew"
-        ) from error
 
 
 def start(
@@ -146,12 +66,26 @@ def start(
     `count` None: as many brokers as there are, or 3. A cluster that is not there yet gets the store at
     `metadata`, or one of its own. With `is_supervised` one more process restarts members that die, until
     `stop`. With `is_secured` all connections to brokers use TLS, and clients log in by the file
-    `client.properties` in `directory`. Raises `ClusterFailed`; then no process is left running, unless some
-    ran before. `console` is --console or --console-admin, for the brokers of a cluster from now on.
+    `client.properties` in `directory`. `console` is --console or --console-admin, for the brokers of a
+    cluster from now on. Raises `ClusterFailed`; then what it started is ended, the settings are as before,
+    and what ran before runs on.
     """
+    directory.mkdir(parents=True, exist_ok=True)
+    with alone(directory):
+        return _start(
+            directory,
+            _to_start(directory, count, metadata, is_secured=is_secured),
+            settings,
+            patience_s=patience_s,
+            is_supervised=is_supervised,
+            console=console,
+        )
+
+
+def _to_start(directory: Path, count: int | None, metadata: str, *, is_secured: bool) -> LocalCluster:
+    """Return the cluster of the directory, or one that is planned. Raises `ClusterFailed`."""
     cluster = read_cluster_file(directory)
-    states = {} if cluster is None else {each.name: state_of(directory, each) for each in cluster.processes}
-    if cluster is not None and all(state is State.RUNNING for state in states.values()):
+    if cluster is not None and all(state_of(directory, each) is State.RUNNING for each in cluster.processes):
         raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
     cluster = cluster or _planned(_count_in(directory, count), metadata, is_secured)
     _check_store(directory, cluster)
@@ -162,18 +96,29 @@ def start(
         )
     if is_secured and not cluster.is_secured:
         raise ClusterFailed(f"{directory} has a cluster without security; use another directory")
-    was_running = [name for name, state in states.items() if state in (State.RUNNING, State.PAUSED)]
-    directory.mkdir(parents=True, exist_ok=True)
+    return cluster
+
+
+def _start(
+    directory: Path,
+    cluster: LocalCluster,
+    settings: Mapping[str, str],
+    *,
+    patience_s: float,
+    is_supervised: bool,
+    console: str,
+) -> LocalCluster:
     if cluster.is_secured:
         secured_cluster.make_files(directory)
-    if not states:
+    if read_cluster_file(directory) is None:
         write(directory, cluster)
-    with _locked(directory):
-        now = existing(directory)  # the supervisor may have restarted a member since
-        asked = {**now.settings, **settings}
-        write(directory, replace(now, settings=asked, console=console or now.console))
+    with locked(directory):
+        before = existing(directory)  # the supervisor may have restarted a member since
+        ran = [each.name for each in before.processes if is_running(directory, each)]
+        asked = {**before.settings, **settings}
+        write(directory, replace(before, settings=asked, console=console or before.console))
     try:
-        for name in was_running:
+        for name in ran:
             send_signal(directory, name, signal.SIGCONT)
         if cluster.store is not None:
             launch(directory, [cluster.store.name], patience_s=patience_s)
@@ -182,14 +127,31 @@ def start(
         cluster = launch(directory, [node.name for node in cluster.nodes], patience_s=patience_s)
         return _supervised(directory, is_supervised=is_supervised)
     except BaseException:
-        if not was_running:
+        if ran:
+            _undo(directory, before, ran)
+        else:
             stop(directory, patience_s=0)
+            write(directory, replace(existing(directory), settings=before.settings, console=before.console))
         raise
 
 
+def _undo(directory: Path, before: LocalCluster, ran: Sequence[str]) -> None:
+    """End what a failed start has started, and take its settings back."""
+    with locked(directory):
+        cluster = existing(directory)
+        _end(directory, [each for each in cluster.members if each.name not in ran], 0)
+        for member in before.members:
+            if member.name not in ran:
+                cluster = cluster.with_member(member)
+        write(directory, replace(cluster, settings=before.settings, console=before.console))
+
+
 def add(directory: Path, *, patience_s: float) -> Member:
-    """Start one more broker, with the next id and free ports, and return it. Raises `ClusterFailed`."""
-    with _locked(directory):
+    """Start one more broker, with the next id and free ports, and return it.
+
+    Raises `ClusterFailed`; then it is ended, and no longer of the cluster.
+    """
+    with locked(directory):
         cluster = existing(directory)
         port, http_port, brokers_port = _free_ports(3)
         number = max(int(node.name.rpartition("-")[2]) for node in cluster.nodes) + 1
@@ -197,7 +159,15 @@ def add(directory: Path, *, patience_s: float) -> Member:
         if cluster.is_secured:
             member = replace(member, brokers_port=brokers_port)
         write(directory, replace(cluster, nodes=(*cluster.nodes, member)))
-    launch(directory, [member.name], patience_s=patience_s)
+    try:
+        launch(directory, [member.name], patience_s=patience_s)
+    except BaseException:
+        with locked(directory):
+            cluster = existing(directory)
+            _end(directory, [each for each in cluster.nodes if each.name == member.name], 0)
+            rest = tuple(each for each in cluster.nodes if each.name != member.name)
+            write(directory, replace(cluster, nodes=rest))
+        raise
     return member
 
 
@@ -213,7 +183,7 @@ def relaunch(directory: Path, names: Sequence[str], *, is_asked: bool = True) ->
 
     Raises `ClusterFailed` if there is no cluster, and `OSError`.
     """
-    with _locked(directory):
+    with locked(directory):
         cluster = existing(directory)
         for member in [each for each in cluster.members if each.name in names]:
             if is_running(directory, member) or (member.stays_down and not is_asked):
@@ -236,7 +206,7 @@ def end(directory: Path, names: Sequence[str], *, patience_s: float) -> list[str
 
     With `patience_s` 0 they are killed at once.
     """
-    with _locked(directory):
+    with locked(directory):
         cluster = existing(directory)
         members = [each for each in cluster.members if each.name in names]
         for member in members:
@@ -261,14 +231,6 @@ def stop(directory: Path, *, patience_s: float) -> list[str]:
         cluster = cluster.with_member(replace(member, pid=0))
     write(directory, cluster)
     return killed
-
-
-def existing(directory: Path) -> LocalCluster:
-    """Return the cluster in a directory. Raises `ClusterFailed` if there is none."""
-    cluster = read_cluster_file(directory)
-    if cluster is None:
-        raise ClusterFailed(f"no cluster in {directory}")
-    return cluster
 
 
 def named(cluster: LocalCluster, word: str) -> str:
@@ -320,7 +282,7 @@ def _planned(count: int, metadata: str, is_secured: bool) -> LocalCluster:
     )
     if metadata:
         return LocalCluster(metadata, None, nodes)
-    return LocalCluster(f"zookeeper://127.0.0.1:{ports[0]}", Member(_STORE, ports[0]), nodes)
+    return LocalCluster(f"zookeeper://127.0.0.1:{ports[0]}", Member(STORE, ports[0]), nodes)
 
 
 def _count_in(directory: Path, count: int | None) -> int:
@@ -394,7 +356,7 @@ def _home(directory: Path, member: Member) -> Path:
 def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
     home = _home(directory, member)
     command = [sys.executable, "-m", "logstore.cli.main"]
-    if member.name == _STORE:
+    if member.name == STORE:
         command += ["metadata-store", str(home), "--listen", f"127.0.0.1:{member.port}"]
     else:
         command += ["serve", "--node-id", member.name.rpartition("-")[2], "--log-dirs", str(home)]
@@ -409,14 +371,17 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
             secured = secured_cluster.settings(directory.resolve(), member.port, member.brokers_port)
         else:
             command += ["--listen", f"127.0.0.1:{member.port}"]
-        for name, value in {**_defaults(len(cluster.nodes)), **secured, **cluster.settings}.items():
-            command += ["--set", f"{name}={value}"]
+        # Not --set: everyone on the host may read a command line.
+        settings = {**_defaults(len(cluster.nodes)), **secured, **cluster.settings}
+        file = Path(f"{home}.properties")
+        write_secret(file, format_properties(settings, comment="written by logstore cluster start"))
+        command += ["--config", str(file)]
     return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home), stays_down=False)
 
 
 def _supervised(directory: Path, *, is_supervised: bool) -> LocalCluster:
     """Give a cluster a supervisor, or leave the one that it has."""
-    with _locked(directory):
+    with locked(directory):
         cluster = existing(directory)
         if cluster.supervisor is None or not is_running(directory, cluster.supervisor):
             cluster = replace(cluster, supervisor=None)
@@ -511,19 +476,3 @@ def _until(holds: Callable[[], bool], patience_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of the cluster file. Not to be taken twice by one process."""
-    existing(directory)
-    with (directory / _LOCK).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def write(directory: Path, cluster: LocalCluster) -> None:
-    """Replace the cluster file."""
-    temporary = directory / f".{FILE}"
-    temporary.write_text(json.dumps(asdict(cluster), indent=2) + "\n")
-    temporary.replace(directory / FILE)

@@ -123,12 +123,15 @@ def observe_group(brokers: Brokers, group: str, watch_s: float) -> ObservedGroup
     return observe_groups(brokers, [group], watch_s)[0]
 
 
-def observe_groups(brokers: Brokers, names: Iterable[str], watch_s: float) -> list[ObservedGroup]:
+def observe_groups(
+    brokers: Brokers, names: Iterable[str], watch_s: float, cluster: Cluster | None = None
+) -> list[ObservedGroup]:
     """Ask the coordinators of groups; of stable ones, look at their offsets twice, at most `watch_s` apart.
 
-    The second look ends as soon as every partition that a member reads, and that lags, has moved.
+    The second look ends as soon as every partition that a member reads, and that lags, has moved. `cluster`
+    is one that was just read.
     """
-    cluster = _cluster(brokers)
+    cluster = cluster or _cluster(brokers)
     groups = [_first_look(brokers, name, cluster) for name in names]
     began = time.monotonic()
     pending = [each for each in groups if each.state == STABLE]

@@ -49,6 +49,15 @@ def add_admin(directory: Path, metadata: str) -> None:
     give_password(metadata, ADMIN, parse_jaas("sasl.jaas.config", text, MECHANISM).password, MECHANISM)
 
 
+def properties_of_brokers(directory: Path) -> dict[str, str]:
+    """Return the client properties with which a broker reaches the others."""
+    return {
+        "security.protocol": "SSL",
+        "ssl.keystore.location": str(directory / "tls" / "broker.pem"),
+        "ssl.truststore.location": str(directory / "tls" / "ca.pem"),
+    }
+
+
 def settings(directory: Path, port: int, brokers_port: int) -> dict[str, str]:
     """Return the settings of the broker that listens on these ports."""
     return {

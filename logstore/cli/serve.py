@@ -98,7 +98,8 @@ def serve(
         typer.Option(
             "--console-peers",
             metavar="HOST:PORT[,…]",
-            help="HTTP addresses of the other brokers' consoles, for their logs and timelines.",
+            help="HTTP addresses of the other brokers' consoles, for their logs and timelines; asked over "
+            "TLS and with the login of this broker's HTTP port, if it has these.",
         ),
     ] = None,
     insecure: Annotated[
@@ -135,6 +136,7 @@ def serve(
         return run(options)
     from logstore.broker.state_change_file import OFF, default_path
     from logstore.cli.console import ConsoleOptions, open_console
+    from logstore.cli.console.peers import parse_peers
 
     assert options.http is not None, "a console brings an address"
     of_http = read_http(options.http_settings, options.settings, is_tls=options.https)
@@ -144,12 +146,18 @@ def serve(
             "tunnel, or accept that with --insecure"
         )
     path = options.state_change_log or default_path(options.log_dirs)
+    try:
+        peers = parse_peers(console_peers or "", is_tls=options.https, has_password=bool(of_http.user))
+    except ValueError as error:
+        raise typer.BadParameter(f"--console-peers: {error}") from error
+    of_tls = {name: value for name, value in options.settings.items() if name.startswith("ssl.")}
     allowed = ConsoleOptions(
         options.http,
         console_admin,
         console_messages,
         "" if path == OFF else path,
-        tuple(_address(each, "--console-peers") for each in (console_peers or "").split(",") if each),
+        peers,
+        {**of_tls, **options.http_settings} if options.https or of_http.user else {},
     )
     return run(options, site_of=lambda broker: open_console(broker, allowed))
 

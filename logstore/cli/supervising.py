@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from logstore.cli.local_cluster import ClusterFailed, existing, is_running, last_line, relaunch
+from logstore.cli.cluster_file import ClusterFailed, existing
+from logstore.cli.local_cluster import is_running, last_line, relaunch
 
 LOOK_EACH_S: Final = 0.5
 FIRST_PAUSE_S: Final = 1.0

@@ -151,7 +151,7 @@ def _print(found: Explanation, *, as_json: bool) -> None:
     else:
         since = f"  since {found.since}" if found.since else ""
         print(f"{found.subject}  {found.state}{since}")
-        print(f"  because  {found.evidence}")
+        print(f"  because    {found.evidence}")
         if not found.troubles:
             print("  nothing is wrong")
     for trouble in found.troubles:

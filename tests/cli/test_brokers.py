@@ -56,6 +56,23 @@ def test_only_a_question_that_changes_nothing_has_the_short_wait(brokers: Deaf) 
     assert [type(request) for at, request, _ in brokers.asked if at == ONE] == [t.MetadataRequest]
 
 
+def test_a_time_for_all_in_all(brokers: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None answers: a second one is asked in the rest of the time, and no third."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def deaf(address: Address, request: Struct, timeout_s: float | None = None) -> Any:
+        now[0] += timeout_s or TIMEOUT_S
+        raise RequestUnanswered(f"{address}: no answer")
+
+    monkeypatch.setattr(brokers, "_ask", deaf)
+    brokers._bootstrap.append(Address("three", 3))
+    brokers._first_answers = True
+    with pytest.raises(RequestUnanswered, match="one:1: no answer; two:2: no answer"):
+        brokers.any(t.DescribeConfigsRequest(resources=[]), timeout_s=4.0, total_s=6.0)
+    assert now == [6.0]
+
+
 def test_one_that_answered_and_falls_silent_is_left(brokers: Deaf) -> None:
     request = t.DescribeClusterRequest()
     brokers.any(request)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from logstore.cli.local_cluster import existing
+from logstore.cli.cluster_file import existing
 from logstore.cli.operating import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +151,13 @@ def test_a_secured_cluster_gives_its_clients_what_they_need(home: Path) -> None:
     assert "--command-config if the listener uses TLS or logins" in errors
     code, _, errors = logstore(*create, "--command-config", clients)
     assert code == 0, errors
+    reach = ("--bootstrap", facts["bootstrap"], "--command-config", clients)
+    code, _, errors = logstore("brokers", "drain", 1, *reach)
+    assert code == 1
+    assert "use logstore cluster drain DIR 1" in errors
+    code, out, errors = logstore("cluster", "drain", home, 1)
+    assert code == 0, errors
+    assert out.startswith("broker 1 leads no partition that another could lead")
 
 
 def test_a_cluster_is_not_secured_later(home: Path) -> None:

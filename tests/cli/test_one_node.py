@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,11 @@ import pytest
 
 from logstore.broker.wire import types as t
 from logstore.cli import local_cluster
-from logstore.cli.local_cluster import (
-    ClusterFailed,
-    LocalCluster,
-    Member,
-    existing,
-    named,
-    remarks,
-    start,
-    stop,
-)
+from logstore.cli.cluster_file import ClusterFailed, LocalCluster, Member, State, alone, existing
+from logstore.cli.local_cluster import add, named, relaunch, remarks, start, state_of, stop
 from logstore.cli.operating import wait_until
 from logstore.cli.partition_counts import Counts, counted, of_metadata
+from logstore.cli.serve import read_properties
 from tests.cli.conftest import Outcome
 
 Command = Callable[..., Outcome]
@@ -146,6 +140,7 @@ def test_what_the_supervisor_restarts_meanwhile_is_kept(home: Path, monkeypatch:
 
     def launched(*_: object, **__: object) -> LocalCluster:
         found.extend(node.pid for node in existing(home).nodes)
+        assert existing(home).settings == {"num.partitions": "2"}
         raise ClusterFailed("no more")
 
     monkeypatch.setattr(local_cluster, "_check_store", restarted)
@@ -153,7 +148,82 @@ def test_what_the_supervisor_restarts_meanwhile_is_kept(home: Path, monkeypatch:
     with pytest.raises(ClusterFailed, match="no more"):
         start(home, None, {"num.partitions": "2"}, patience_s=0)
     assert found == [4_194_305, 0]
-    assert existing(home).settings == {"num.partitions": "2"}
+    assert existing(home).settings == {}, "a start that failed leaves none behind"
+
+
+class Sleepers:
+    """Processes in place of brokers and the store: those named in `ready` say that they are."""
+
+    def __init__(self, *ready: str) -> None:
+        self.ready, self.commands = ready, list[str]()
+
+    def spawned(self, command: list[str], home: Path) -> int:
+        self.commands.append(" ".join(command))
+        Path(f"{home}.out").write_text("\n" if home.name in self.ready else "")
+        return os.posix_spawnp("tail", ["tail", "-n", "0", "-f", f"{home}.out"], os.environ)
+
+
+@pytest.fixture
+def sleepers(monkeypatch: pytest.MonkeyPatch) -> Sleepers:
+    made = Sleepers("metadata", "node-1", "node-3")
+    monkeypatch.setattr(local_cluster, "_spawned", made.spawned)
+    return made
+
+
+def of_state(home: Path) -> dict[str, State]:
+    return {each.name: state_of(home, each) for each in existing(home).members}
+
+
+def test_a_start_that_fails_ends_what_it_started_and_nothing_else(home: Path, sleepers: Sleepers) -> None:
+    """Broker 1 ran before. Broker 3 was started and became ready; broker 2 does not."""
+    written(home, 3)
+    (home / "metadata").mkdir()
+    relaunch(home, ["metadata", "node-1"])
+    before = existing(home)
+    with pytest.raises(ClusterFailed, match="node-2 not ready in 0 s"):
+        start(home, None, {"num.partitions": "2"}, patience_s=0, console="--console")
+    assert of_state(home) == {
+        "metadata": State.RUNNING,
+        "node-1": State.RUNNING,
+        "node-2": State.STOPPED,
+        "node-3": State.STOPPED,
+    }
+    assert existing(home) == before, "its settings are taken back, too"
+
+
+def test_a_broker_that_is_added_too_late_is_not_of_the_cluster(home: Path, sleepers: Sleepers) -> None:
+    written(home, 1)
+    relaunch(home, ["metadata", "node-1"])
+    before = existing(home)
+    with pytest.raises(ClusterFailed, match="node-2 not ready in 0 s"):
+        add(home, patience_s=0)
+    assert existing(home) == before
+    assert any("node-2" in each for each in sleepers.commands)
+    sleepers.ready = ("node-2",)
+    assert add(home, patience_s=60).name == "node-2"
+
+
+def test_two_starts_at_once(home: Path, sleepers: Sleepers) -> None:
+    """The second one is refused before it changes anything, also in a new directory."""
+    home.mkdir()
+    with (
+        alone(home),
+        pytest.raises(ClusterFailed, match="another logstore cluster start of"),
+    ):
+        start(home, 1, {}, patience_s=0)
+    assert sorted(path.name for path in home.iterdir()) == ["cluster.starting"]
+    start(home, 1, {}, patience_s=60)
+
+
+def test_secrets_in_settings_are_for_the_owner_only(home: Path, sleepers: Sleepers) -> None:
+    """Neither files nor command lines show them."""
+    secret = "password='hush hush' \\ \u00e9"
+    start(home, 1, {"http.basic.password": secret}, patience_s=60)
+    assert not [each for each in sleepers.commands if "hush" in each]
+    places = [path for path in home.iterdir() if path.is_file() and b"hush" in path.read_bytes()]
+    assert sorted(path.name for path in places) == ["cluster.json", "node-1.properties"]
+    assert {path.stat().st_mode & 0o777 for path in places} == {0o600}
+    assert read_properties(home / "node-1.properties")["http.basic.password"] == secret
 
 
 def test_names_of_nodes() -> None:

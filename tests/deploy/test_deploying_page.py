@@ -24,6 +24,7 @@ from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import Address
 from logstore.checkpoint import parse_offset_checkpoint
 from logstore.cli import local_cluster
+from logstore.cli.cluster_file import existing
 from logstore.cli.main import run
 from logstore.cli.operating import security_of
 from logstore.disk.errors import EngineError
@@ -172,7 +173,7 @@ class Operator:
     def _is_running(self, host: str) -> bool:
         if host == "four":
             return False
-        members = local_cluster.existing(self.directory).nodes
+        members = existing(self.directory).nodes
         (member,) = (each for each in members if each.name == self._name(host))
         return local_cluster.is_running(self.directory, member)
 

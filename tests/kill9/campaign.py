@@ -29,7 +29,8 @@ from cryptography import x509
 from logstore.broker import Client
 from logstore.broker.limits import Address
 from logstore.cli.certs import make_certificates
-from logstore.cli.local_cluster import LocalCluster, launch, read_cluster_file, send_signal, start, stop
+from logstore.cli.cluster_file import LocalCluster, read_cluster_file
+from logstore.cli.local_cluster import launch, send_signal, start, stop
 from logstore.disk.errors import EngineError
 from logstore.replication.messages import MetadataRequest, MetadataResponse
 from tests.access import Access, access_to

@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from logstore.broker import BlockingClient
-from logstore.cli.local_cluster import (
-    ClusterFailed,
-    LocalCluster,
-    State,
-    end,
-    existing,
-    launch,
-    send_signal,
-    start,
-    state_of,
-    stop,
-    write,
-)
+from logstore.cli.cluster_file import ClusterFailed, LocalCluster, State, existing, write
+from logstore.cli.local_cluster import end, launch, send_signal, start, state_of, stop
 from logstore.cli.main import run
 from logstore.cli.operating import wait_until
 from logstore.disk.errors import EngineError

@@ -35,7 +35,8 @@ def api_versions(call: Call, body: t.ApiVersionsRequest, services: Services) -> 
         _log.info("%s is %s, client id %r", call.connection.peer, call.connection.software, call.client_id)
     if call.connection.login is not None:
         call.connection.login.versions_told()
-    return apis.api_versions()
+    door = call.connection.door
+    return apis.api_versions(hidden=door.hidden if door is not None else ())
 
 
 def sasl_handshake(

@@ -25,8 +25,13 @@ class Door:
     rules: tuple[Rule, ...] = (Rule(None),)
     """How names of certificates become names of principals."""
 
+    @property
+    def hidden(self) -> frozenset[int]:
+        """The APIs that are not served here, and not listed in ApiVersions."""
+        return frozenset() if self.is_for_brokers else AMONG_BROKERS
+
     def refusal(self, key: int) -> str:
         """Return why a request of this API is refused here; empty if it is not."""
-        if key in AMONG_BROKERS and not self.is_for_brokers:
+        if key in self.hidden:
             return f"API {key} is for brokers, and is not served on listener {self.listener}"
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,8 +64,11 @@ API_OF: Final[Mapping[type[Struct], Api]] = {
 """By the type of a request or response."""
 
 
-def api_versions(error_code: int = 0) -> types.ApiVersionsResponse:
-    """Return the answer to ApiVersions. With UNSUPPORTED_VERSION (35) it is sent as version 0."""
+def api_versions(error_code: int = 0, *, hidden: Collection[int] = ()) -> types.ApiVersionsResponse:
+    """Return the answer to ApiVersions, without `hidden` APIs.
+
+    With UNSUPPORTED_VERSION (35) it is sent as version 0.
+    """
     return types.ApiVersionsResponse(
         error_code=error_code,
         api_keys=[
@@ -73,6 +76,6 @@ def api_versions(error_code: int = 0) -> types.ApiVersionsResponse:
                 api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[-1]
             )
             for api in APIS.values()
-            if api.advertised
+            if api.advertised and api.key not in hidden
         ],
     )

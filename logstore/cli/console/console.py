@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.broker import Assembly
@@ -13,7 +14,7 @@ from logstore.cli.brokers import Brokers
 from logstore.cli.console.api import Api, Permits
 from logstore.cli.console.desk import PATIENCE_S, Desk, Watch
 from logstore.cli.console.local import Local
-from logstore.cli.console.peers import Peers
+from logstore.cli.console.peers import Peer, Peers
 from logstore.cli.console.site import ConsoleSite, names_of
 from logstore.cli.observing import observe
 
@@ -27,8 +28,10 @@ class ConsoleOptions:
     may_show_records: bool = False
     """Show records also where brokers have logins or permissions."""
     state_changes: str = ""
-    peers: tuple[Address, ...] = ()
+    peers: tuple[Peer, ...] = ()
     """The consoles of other brokers, asked for their logs and timelines."""
+    peer_properties: Mapping[str, str] = field(default_factory=dict)
+    """How they are asked: `ssl.…` and `http.…`; empty without TLS and login."""
 
 
 def is_secured(security: Security | None) -> bool:
@@ -63,7 +66,7 @@ def open_console(broker: Assembly, options: ConsoleOptions) -> ConsoleSite:
         broker.runtime.node.replicas.partitions,
     )
     permits = Permits(options.may_change, options.may_show_records or not is_secured(settings.security))
-    peers = Peers(options.peers)
+    peers = Peers(options.peers, options.peer_properties)
     api = Api(watch, asking, reader, local, peers, permits)
 
     def close() -> None:

@@ -20,6 +20,7 @@ from logstore.broker.blocking import BlockingClient
 from logstore.cli import local_cluster
 from logstore.cli.broker_operator import BrokerOperator
 from logstore.cli.brokers import Brokers
+from logstore.cli.cluster_file import existing
 from logstore.cli.operating import wait_until
 from logstore.disk.topic_partition import TopicPartition
 
@@ -206,7 +207,7 @@ class Demo:
 
     def restart(self, node: str) -> None:
         self.signal(node, signal.SIGTERM)
-        member = next(each for each in local_cluster.existing(self.directory).nodes if each.name == node)
+        member = next(each for each in existing(self.directory).nodes if each.name == node)
         assert wait_until(PATIENCE_S, lambda: not local_cluster.is_running(self.directory, member))
         local_cluster.launch(self.directory, [node], patience_s=120)
 

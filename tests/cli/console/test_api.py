@@ -15,6 +15,7 @@ from logstore.broker.settings import read_settings
 from logstore.cli.console import ConsoleOptions, open_console
 from logstore.cli.console.api import Permits
 from logstore.cli.console.console import is_secured
+from logstore.cli.console.peers import Peer
 from logstore.cli.console.site import ConsoleSite
 from logstore.cli.operating import wait_until
 from logstore.disk.topic_partition import TopicPartition
@@ -162,7 +163,7 @@ def test_the_timeline_of_this_broker(console: Console) -> None:
 
 
 def test_another_console_that_does_not_answer_is_named(cluster: BrokerCluster) -> None:
-    console = opened(cluster, peers=(Address("127.0.0.1", 1),))
+    console = opened(cluster, peers=(Peer(Address("127.0.0.1", 1)),))
     try:
         (silent,) = console.get("/api/timeline")["silent"]
         assert silent["console"] == "127.0.0.1:1"

@@ -29,10 +29,10 @@ export function ShortTrouble({ trouble }) {
 function Facts({ of }) {
   return html`<dl>
     <dt>because</dt><dd>${of.evidence}</dd>
-    ${of.waits_for && html`<dt>awaits</dt><dd>${of.waits_for}</dd>`}
-    <dt>acts</dt><dd>${of.acts}</dd>
-    <dt>next</dt><dd class="next">${of.next_step}</dd>
-    ${of.no_help && html`<dt>no help</dt><dd>${of.no_help}</dd>`}
+    ${of.waits_for && html`<dt>waits for</dt><dd>${of.waits_for}</dd>`}
+    <dt>who acts</dt><dd>${of.acts}</dd>
+    <dt>next step</dt><dd class="next">${of.next_step}</dd>
+    ${of.no_help && html`<dt>useless</dt><dd>${of.no_help}</dd>`}
   </dl>`;
 }
 
