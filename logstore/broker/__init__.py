@@ -20,7 +20,7 @@ from logstore.lazily import names_from
 if TYPE_CHECKING:
     from logstore.broker.blocking import BlockingClient
     from logstore.broker.client import Client
-    from logstore.broker.embedded import AsyncBroker, Broker, BrokerConfig
+    from logstore.broker.embedded import AsyncBroker, BrokerConfig
     from logstore.broker.embedded_cluster import BrokerCluster
     from logstore.broker.errors import BrokerFailed, BrokerStopped, RequestRefused, RequestUnanswered
     from logstore.broker.limits import Address
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from logstore.broker.producing import Appended
     from logstore.broker.security.client import ClientSecurity, client_security
     from logstore.broker.shared_queue import SharedQueue
+    from logstore.broker.threaded import Broker
     from logstore.replication.receipts import Receipt
 
 __all__ = [
@@ -57,12 +58,13 @@ __getattr__ = names_from(
     {
         "blocking": ("BlockingClient",),
         "client": ("Client",),
-        "embedded": ("AsyncBroker", "Broker", "BrokerConfig"),
+        "embedded": ("AsyncBroker", "BrokerConfig"),
         "embedded_cluster": ("BrokerCluster",),
         "errors": ("BrokerFailed", "BrokerStopped", "RequestRefused", "RequestUnanswered"),
         "limits": ("Address",),
         "security.client": ("ClientSecurity", "client_security"),
         "shared_queue": ("SharedQueue",),
+        "threaded": ("Broker",),
         "metadata.local": ("SharedStore",),
         "metadata.opening": ("open_store",),
         "producing": ("Appended",),

@@ -1,6 +1,6 @@
 """A broker inside the program that uses it.
 
-    with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:     a thread and a loop of its own
+    with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:    a thread of its own (`threaded.py`)
         broker.append("orders", b"placed")
 
     async with Broker(config) as broker:                                    the caller's event loop
@@ -15,9 +15,6 @@ several.
 
 A broker that fails is stopped at once, so that others take over. Every call from then on raises
 `BrokerFailed`, as do calls that wait and the end of the `with` block.
-
-Threads do not survive a fork: in a forked child the broker's calls raise `BrokerStopped`. Start brokers in
-the child, or start children with the spawn method.
 """
 
 from __future__ import annotations
@@ -25,26 +22,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
-from collections.abc import Coroutine, Mapping
-from concurrent.futures import CancelledError, Future
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, TypeVar
 
 from logstore.arguments import as_config, as_offset
 from logstore.broker.async_topics import AsyncTopic
-from logstore.broker.blocking import BlockingCalls
 from logstore.broker.broker import Assembly
 from logstore.broker.client import Client
 from logstore.broker.clock import SteadyClock
 from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address, parse_address
-from logstore.broker.loop import fastest_loop
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.metadata.opening import EMBEDDED, OpenStore, store_named, with_defaults
 from logstore.broker.security.config import refuse_open
@@ -59,10 +51,7 @@ from logstore.log.log_dir_snapshot import LogDirSnapshot, snapshot_logs
 from logstore.replication.durability import Durability
 from logstore.replication.receipts import Receipt
 
-T = TypeVar("T")
-
 _IN_MEMORY = "data"
-_PULSE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -388,7 +377,7 @@ class AsyncBroker(Client):
         if (failure := self._failure_of_store()) is not None:
             raise failure
         if self._broker is None:
-            raise _not_started(self.node_id)
+            raise not_started(self.node_id)
 
     def _failure_of_store(self) -> BrokerFailed | None:
         if self._store is None or self._store.failure is None:
@@ -400,11 +389,11 @@ class AsyncBroker(Client):
     @property
     def _running(self) -> Assembly:
         if self._broker is None:
-            raise _not_started(self.node_id)
+            raise not_started(self.node_id)
         return self._broker
 
 
-def _not_started(node_id: int) -> BrokerStopped:
+def not_started(node_id: int) -> BrokerStopped:
     return BrokerStopped(f"broker {node_id} has not been started")
 
 
@@ -413,187 +402,3 @@ def _failure(node_id: int, ended: asyncio.Future[str]) -> BrokerFailed:
     failure = BrokerFailed(f"broker {node_id} failed: {bug or ended.result()}")
     failure.__cause__ = bug
     return failure
-
-
-class Broker(BlockingCalls):
-    """A broker in its own thread. Any thread may call; calls block.
-
-    `with` starts it, waits until it is ready, and stops it at the end. `async with` runs it on the caller's
-    event loop instead and returns the `AsyncBroker`, whose calls are awaited.
-    """
-
-    def __init__(self, config: BrokerConfig | None = None) -> None:
-        """Prepare a broker; nothing is started yet. Raises `TypeError` for another config."""
-        self.config = as_config(config, BrokerConfig)
-        self._inner: AsyncBroker | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._process_id = -1
-
-    # --- starting and stopping --------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Open the logs, listen, and begin to join the cluster; see `wait_until_ready`.
-
-        Raises `InvalidConfig`, `ValueError` for a bad `listen`, `EngineError` and `OSError`.
-        """
-        assert self._inner is None, "a broker is started once"
-        self._process_id = os.getpid()
-        started: Future[AsyncBroker] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(started,), name=f"broker-{self.config.node_id}", daemon=True
-        )
-        self._thread.start()
-        try:
-            self._inner = started.result()
-        except BaseException:
-            self._thread.join()
-            raise
-
-    def _run(self, started: Future[AsyncBroker]) -> None:
-        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._live(started))
-
-    async def _live(self, started: Future[AsyncBroker]) -> None:
-        try:
-            inner = AsyncBroker(self.config)
-            await inner.start()
-        except BaseException as error:
-            started.set_exception(error)
-            return
-        started.set_result(inner)
-        await inner.down.wait()
-
-    def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Wait until the broker is ready: see `AsyncBroker.wait_until_ready`."""
-        self._wait(self._client.wait_until_ready(timeout))
-
-    def stop(self, reason: str = "") -> None:
-        """Shut down and wait for the end: see `AsyncBroker.stop`."""
-        if (inner := self._inner) is not None:
-            self._finish(inner.stop(reason))
-
-    def kill(self, reason: str = "") -> None:
-        """Stop at once, as if the process had been killed: see `AsyncBroker.kill`."""
-        if (inner := self._inner) is not None:
-            self._finish(inner.kill(reason))
-
-    def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
-        """Put this broker's logs into the new log dir `path`: see `AsyncBroker.snapshot`."""
-        return self._wait(self._client.snapshot(path))
-
-    def _finish(self, work: Coroutine[Any, Any, None]) -> None:
-        thread = self._thread
-        if thread is None or os.getpid() != self._process_id:
-            work.close()  # a forked copy, or never started
-            return
-        try:
-            if self._client.down.is_set():
-                work.close()
-            else:
-                self._in_thread(work)
-        except BrokerStopped:
-            pass  # another thread stopped it meanwhile
-        finally:
-            thread.join()
-
-    def __enter__(self) -> Broker:
-        self.start()
-        try:
-            self.wait_until_ready()
-        except BaseException:
-            self.kill("it did not become ready")
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.stop()
-        except BrokerFailed:
-            pass  # raised below, together with an earlier error
-        if self._inner is not None:
-            self._inner.tell_at_exit(error)
-
-    async def __aenter__(self) -> AsyncBroker:
-        assert self._inner is None, "a broker is started once"
-        self._inner = AsyncBroker(self.config)
-        return await self._inner.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
-
-    # --- calls --------------------------------------------------------------------------------
-
-    @property
-    def _client(self) -> AsyncBroker:
-        if self._inner is None:
-            raise _not_started(self.node_id)
-        return self._inner
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            self._client.check()
-            if self._thread is None:
-                raise BrokerStopped("this broker runs on an event loop: await the calls of its `async with`")
-            if os.getpid() != self._process_id:
-                raise BrokerStopped("the broker runs in the parent process; start a broker after the fork")
-        except BaseException:
-            work.close()
-            raise
-        return self._in_thread(work)
-
-    def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._loop is not None, "it was started"
-        assert self._thread is not None, "it was started"
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a blocking call on the broker's own thread would wait for itself")
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # the loop is closed
-            work.close()
-            self._client.check()
-            raise
-        try:
-            while True:
-                try:
-                    return future.result(_PULSE_S)
-                except TimeoutError:
-                    if future.done():
-                        raise
-                    if not self._thread.is_alive():  # its loop ended before it got here
-                        self._client.check()
-                        raise
-                except CancelledError:  # its loop ended meanwhile
-                    self._client.check()
-                    raise
-        except BaseException:
-            future.cancel()
-            raise
-
-    # --- facts ------------------------------------------------------------------------------------
-
-    @property
-    def node_id(self) -> int:
-        """Return the broker's node id."""
-        return self.config.node_id
-
-    @property
-    def address(self) -> Address:
-        """The address for clients and brokers: the advertised one, else the one it listens on."""
-        return self._client.address
-
-    @property
-    def bootstrap(self) -> str:
-        """The `bootstrap.servers` of Kafka's clients: host:port."""
-        return self._client.bootstrap
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the broker is registered and running."""
-        return self._inner is not None and self._inner.is_ready

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.client import Client
-from logstore.broker.embedded import Broker, BrokerConfig
+from logstore.broker.embedded import BrokerConfig
 from logstore.broker.errors import BrokerStopped
 from logstore.broker.metadata.opening import open_store
+from logstore.broker.threaded import Broker
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 if TYPE_CHECKING:
-    from logstore.broker.embedded import Broker
     from logstore.broker.embedded_cluster import BrokerCluster
     from logstore.broker.secured import SecuredBroker
+    from logstore.broker.threaded import Broker
 
 QUICK: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
@@ -47,7 +47,8 @@ def kafka_settings() -> Mapping[str, str]:
 @pytest.fixture
 def kafka_broker(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
     """A broker in memory, ready to use: `.bootstrap`, `.create_topic`, `.append`, `.read`, …."""
-    from logstore.broker.embedded import Broker, BrokerConfig
+    from logstore.broker.embedded import BrokerConfig
+    from logstore.broker.threaded import Broker
 
     with Broker(BrokerConfig(settings={**QUICK, **kafka_settings})) as broker:
         yield broker
@@ -56,7 +57,8 @@ def kafka_broker(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
 @pytest.fixture
 def kafka_broker_on_disk(kafka_settings: Mapping[str, str], tmp_path: Path) -> Iterator[Broker]:
     """A broker, ready to use, with its logs in `tmp_path / "kafka"`."""
-    from logstore.broker.embedded import Broker, BrokerConfig
+    from logstore.broker.embedded import BrokerConfig
+    from logstore.broker.threaded import Broker
 
     config = BrokerConfig(log_dirs=(str(tmp_path / "kafka"),), settings={**QUICK, **kafka_settings})
     with Broker(config) as broker:

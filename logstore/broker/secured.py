@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from logstore.broker.embedded import Broker, BrokerConfig
+from logstore.broker.embedded import BrokerConfig
 from logstore.broker.security.certificates import new_authority, signed_by
 from logstore.broker.security.tls import now
+from logstore.broker.threaded import Broker
 
 ADMIN, USER = "admin", "alice"
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -24,7 +24,8 @@ from typing import Final, NamedTuple, Self
 
 from logstore.broker.broker import Assembly
 from logstore.broker.dispatch import Call, Handler, Services
-from logstore.broker.embedded import Broker, BrokerConfig
+from logstore.broker.embedded import BrokerConfig
+from logstore.broker.threaded import Broker
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode

@@ -98,6 +98,7 @@ def test_a_secured_broker(pytester: pytest.Pytester) -> None:
             assert found.ca_file.read_bytes() not in seen
             seen.add(found.ca_file.read_bytes())
             assert (found.ca_file.parent / "broker.pem").stat().st_mode & 0o77 == 0
+            assert str(found.broker.listeners["SASL_SSL"]) == found.bootstrap
             with BlockingClient([found.bootstrap], security=client_security(found.properties())) as admin:
                 admin.create_topic("t", 1)
                 assert admin.append("t", b"x").offset == 0

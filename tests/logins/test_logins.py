@@ -18,12 +18,13 @@ import pytest
 from bench.kafka.jars import Missing, jars
 from logstore.broker import SharedStore, open_store
 from logstore.broker.config_nodes import change_entity
-from logstore.broker.embedded import Broker, BrokerConfig
+from logstore.broker.embedded import BrokerConfig
 from logstore.broker.security import users
 from logstore.broker.security.certificates import new_authority, signed_by
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import now
 from logstore.broker.store_session import StoreSession
+from logstore.broker.threaded import Broker
 from logstore.cli.certs import make_certificates
 from tests.broker.security.provider import claims, settings, signed
 from tests.logins.clients import CLIENTS, VERSION, answer

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.kafka.jars import SPARK_CONNECTOR, connector_jars
-from logstore.broker.embedded import Broker
+from logstore.broker.threaded import Broker
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Header, Record

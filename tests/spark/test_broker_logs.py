@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from logstore.broker.embedded import Broker, BrokerConfig
+from logstore.broker.embedded import BrokerConfig
 from logstore.broker.embedded_cluster import BrokerCluster
 from logstore.broker.errors import RequestUnanswered
+from logstore.broker.threaded import Broker
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record

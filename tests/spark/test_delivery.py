@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from logstore.broker.embedded import Broker
+from logstore.broker.threaded import Broker
 from logstore.spark.data_source import LogstoreDataSource
 from logstore.spark.writers import batch_writer, stream_writer
 

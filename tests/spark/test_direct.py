@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from logstore.broker.client import Client
-from logstore.broker.embedded import Broker
 from logstore.broker.errors import RequestRefused
+from logstore.broker.threaded import Broker
 from logstore.disk.errors import ErrorCode
 from logstore.spark.direct import write_directly
 from logstore.spark.errors import InvalidOption, PublicationBroken, RowRefused, WriteRefused

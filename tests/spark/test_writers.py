@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logstore.broker.embedded import Broker
+from logstore.broker.threaded import Broker
 from logstore.disk.files import OsDisk
 from logstore.format.record import Header, Record
 from logstore.log.log import Log
