@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -130,9 +130,12 @@ logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, ri
 troubles: setup ## Break three processes in 29 ways: health and why name each, and their step ends it; ONLY=min-isr
 	$(BIN)/python -m pytest tests/troubles tests/cli/test_one_node.py -m interop -p no:xdist -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
 
+operators-hour: setup ## Run the commands of docs/operators-hour.md on real processes, and compare what they print
+	$(BIN)/python -m pytest tests/deploy/test_operators_hour.py -p no:xdist -p no:benchmark
+
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus
-	$(BIN)/python -m pytest tests/deploy -m "interop or slow" -p no:xdist -p no:benchmark
+	$(BIN)/python -m pytest tests/deploy --ignore tests/deploy/test_operators_hour.py -m "interop or slow" -p no:xdist -p no:benchmark
 
 console: setup ## Open every view of the console in Debian's Chromium; SCREENSHOTS=docs/drawings/console for its pictures
 	.ci/parts chromium
