@@ -26,6 +26,7 @@ from logstore.broker.security.config import (
     SaslConfig,
     TlsConfig,
 )
+from logstore.broker.security.delegation import TokenConfig
 from logstore.broker.security.secret import Secret
 from logstore.broker.settings import ServiceConfig
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
@@ -42,6 +43,7 @@ PLAIN: dict[type[Any], str] = {
     TlsConfig: "TLS of a listener or a client",
     SaslConfig: "SASL of a listener",
     OAuthConfig: "Logins by tokens at a listener",
+    TokenConfig: "Delegation tokens",
     AuthorizerConfig: "Access control",
 }
 """Classes whose fields are broker properties under the field's name with dots."""

@@ -32,6 +32,7 @@ from logstore.broker.scrubbing import Pace, Scrubbing
 from logstore.broker.security.audit import Audit, AuditFile
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.client import NO_SECURITY, inter_broker_security
+from logstore.broker.security.delegation_store import DelegationTokens
 from logstore.broker.security.door import Door
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import sasl_door
@@ -117,6 +118,7 @@ class Assembly:
         if settings.security is not None:
             speaking = inter_broker_security(settings.security)
         logs: LogManager | None = None
+        tokens: DelegationTokens | None = None
         authorizer: Authorizer | None = None
         quotas: Followed | None = None
         try:
@@ -144,7 +146,9 @@ class Assembly:
                 address = await server.listen(listen)
                 known = advertised or address
             else:
-                endpoints = await _open_doors(server, settings, store.ask)
+                assert settings.security is not None, "it has named listeners"
+                tokens = DelegationTokens(settings.security.tokens, store.ask, clock, audit)
+                endpoints = await _open_doors(server, settings, store.ask, tokens)
                 address = known = Address(endpoints[0].host, endpoints[0].port)
             since = Since()
             node = Node(
@@ -185,7 +189,9 @@ class Assembly:
             runtime, settings, cluster_id=cluster_id, store=store, quotas=quotas, audit=audit, random=random
         )
         runtime.after_change = services.after_change
-        services.since = since
+        services.since, services.tokens = since, tokens
+        if tokens is not None and tokens.are_on:
+            services.go(tokens.keep_removing(lambda: runtime.node.controller.is_active))
         runtime.after_turn[lambda: since.look(runtime.node.replicas.metadata, runtime.now_ms())] = None
         if authorizer is not None:
             services.authorizer = authorizer
@@ -261,7 +267,9 @@ async def _live_logs(settings: LogManagerConfig, ask: AskStore, node_id: int) ->
         return settings
 
 
-async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tuple[Endpoint, ...]:
+async def _open_doors(
+    server: Server, settings: Settings, ask: AskStore, tokens: DelegationTokens
+) -> tuple[Endpoint, ...]:
     """Listen on every named listener; return those that others are told of: the brokers' own first, the
     controller's last."""
     security = settings.security
@@ -272,7 +280,7 @@ async def _open_doors(server: Server, settings: Settings, ask: AskStore) -> tupl
         tls = Renewed(each.tls) if each.protocol.has_tls else None
         sasl = None
         if each.protocol.has_sasl:
-            sasl = await sasl_door(each, ask, settings.limits, server.logins, server.audit)
+            sasl = await sasl_door(each, ask, settings.limits, server.logins, server.audit, tokens)
         rules = parse_rules(each.tls.ssl_principal_mapping_rules)
         is_for_brokers = security.is_for_brokers(each)
         door = Door(each.name, is_only or is_for_brokers, tls, sasl, rules)

@@ -27,6 +27,7 @@ from logstore.broker.runtime import CLIENT, Asked, Runtime
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.audited import ADMINISTRATIVE, changes_of
 from logstore.broker.security.authorizer import Authorizer
+from logstore.broker.security.delegation_store import DelegationTokens
 from logstore.broker.security.door import Door
 from logstore.broker.security.limiter import Meter
 from logstore.broker.security.login import Login
@@ -225,6 +226,8 @@ class Services:
         self.quotas, self.limiter = quotas, quotas.limiter
         self.since = Since()
         """When what is wrong began; the node feeds it."""
+        self.tokens: DelegationTokens | None = None
+        """The delegation tokens; None without named listeners."""
         self.authorizer: Authorizer | None = None
         """Decides who may do what; None: everyone may do everything."""
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")

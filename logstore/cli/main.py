@@ -59,6 +59,7 @@ try:
         snapshot,
         story,
         timeline,
+        tokens,
         top,
         topics,
         users,
@@ -125,6 +126,7 @@ app.add_typer(administration.brokers, name="brokers")
 app.add_typer(administration.configs, name="configs")
 app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(security.app, name="security")
 app.add_typer(reassign.app, name="reassign")

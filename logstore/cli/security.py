@@ -199,7 +199,8 @@ def _problems(
         refuse_open(security, parse_address(listen or "127.0.0.1:0"))
     except InvalidConfig as error:
         yield str(error)
-    if any("password" in name or name.endswith((".jaas.config", "keystore.key")) for name in properties):
+    endings = (".jaas.config", "keystore.key", "token.secret.key", "token.master.key")
+    if any("password" in name or name.endswith(endings) for name in properties):
         yield from _too_open(config)
     for listener in security.listeners if security is not None else ():
         if "PLAIN" in listener.sasl.mechanisms and not listener.protocol.has_tls and listener.jaas:

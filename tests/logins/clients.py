@@ -1,8 +1,9 @@
 """Other projects' clients as programs: each logs in as it is told, writes, reads, and says what came of it.
 
 A program gets JSON: `bootstrap`, `protocol`, `mechanism` ("" for none), `user`, `password`, `token`, `ca`
-and `cert` (files in PEM, "" for none), `topic`, `count`, `pause_s`. It writes the numbers below `count` to
-partition 0, each after the answer to the one before and a pause, and reads them again. It prints
+and `cert` (files in PEM, "" for none), `topic`, `count`, `pause_s`; `by_token` where user and password are
+those of a delegation token. It writes the numbers below `count` to partition 0, each after the answer to the
+one before and a pause, and reads them again. It prints
 `{"written": n, "read": n}` or `{"error": text}`.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bench.kafka.jars import Missing, jars
-from logstore.broker import SharedStore, open_store
+from logstore.broker import BlockingClient, SharedStore, client_security, open_store
 from logstore.broker.config_nodes import change_entity
 from logstore.broker.embedded import BrokerConfig
 from logstore.broker.security import users
@@ -114,6 +114,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         "ssl.truststore.location": str(tls / "ca.pem"),
         "connection.failed.authentication.delay.ms": "20",
         "group.initial.rebalance.delay.ms": "0",
+        "delegation.token.secret.key": "a secret of all brokers",
         "offsets.topic.replication.factor": "1",
         **{
             name: value
@@ -209,28 +210,71 @@ def test_a_session_that_ends_in_the_middle(target: Target, client: str, mechanis
         assert target.logins.renewed > renewed
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAMS])
-def test_kafkas_tools(target: Target, tmp_path: Path, mechanism: str) -> None:
+WITH_TOKENS = ("java", "franz-go")
+"""Clients that can log in by a delegation token."""
+
+
+@pytest.mark.parametrize("mechanism", SCRAMS)
+def test_delegation_tokens(target: Target, tmp_path: Path, mechanism: str) -> None:
+    """Kafka's tool makes, describes, renews and expires a token; clients log in by it."""
+    file = tmp_path / "client.properties"
+    properties = client_properties(mechanism, "ann-secret", ca=target.tls / "ca.pem")
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+    def tool(*words: str, config: Path = file) -> str:
+        server = ("--bootstrap-server", str(target.broker._client.listeners["TLS"]))
+        return _tool("DelegationTokenCommand", *words, *server, "--command-config", str(config))
+
+    made = tool("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob")
+    (row,) = [each for each in made.splitlines() if "User:ann" in each]
+    token_id, password, owner, _, renewers = row.split()[:5]
+    assert (owner, renewers) == ("User:ann", "[User:bob]"), made
+    assert token_id in tool("--describe", "--owner-principal", "User:ann")
+    assert "Completed renew operation" in tool("--renew", "--renew-time-period", "60000", "--hmac", password)
+    change = {"user": token_id, "password": password, "by_token": True}
+    for client in WITH_TOKENS:
+        said = said_by(client, target.spec("TLS", mechanism, **change))
+        assert said == {"written": RECORDS, "read": RECORDS}, client
+    line = properties["sasl.jaas.config"].replace('"ann"', f'"{token_id}"').replace("ann-secret", password)
+    of_token = {**properties, "sasl.jaas.config": line.replace(";", ' tokenauth="true";')}
+    with BlockingClient([target.broker._client.listeners["TLS"]], security=client_security(of_token)) as ours:
+        assert ours.metadata().brokers
+    by_token = tmp_path / "token.properties"
+    by_token.write_text("".join(f"{name}={value}\n" for name, value in of_token.items()))
+    assert "not allowed" in tool("--create", "--max-life-time-period", "-1", config=by_token)
+    assert "Completed expire operation" in tool("--expire", "--expiry-time-period", "-1", "--hmac", password)
+    for client in WITH_TOKENS:
+        said = said_by(client, target.spec("TLS", mechanism, is_refused=True, **change))
+        assert said.keys() == {"error"}, client
+
+
+def _tool(name: str, *words: str) -> str:
+    """Run one of Kafka's tools; return what it prints."""
     try:
         found = jars(VERSION)
     except Missing as reason:
         pytest.skip(str(reason))
+    done = subprocess.run(
+        [
+            *("java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{found}/*"),
+            *(f"org.apache.kafka.tools.{name}", *words),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAMS])
+def test_kafkas_tools(target: Target, tmp_path: Path, mechanism: str) -> None:
     for password in ("ann-secret", "wrong"):
         properties = client_properties(mechanism, password, ca=target.tls / "ca.pem")
         file = tmp_path / "client.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        done = subprocess.run(
-            [
-                *("java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{found}/*"),
-                *("org.apache.kafka.tools.TopicCommand", "--create", "--topic", f"of-tools-{mechanism}"),
-                *("--bootstrap-server", str(target.broker._client.listeners["TLS"])),
-                *("--command-config", str(file)),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        said = done.stdout + done.stderr
+        server = ("--bootstrap-server", str(target.broker._client.listeners["TLS"]))
+        topic = ("--create", "--topic", f"of-tools-{mechanism}")
+        said = _tool("TopicCommand", *topic, *server, "--command-config", str(file))
         expected = "Created topic" if password == "ann-secret" else "Authentication failed"
         assert expected in said, said

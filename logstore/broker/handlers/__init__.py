@@ -22,6 +22,7 @@ from logstore.broker.handlers import (
     produce,
     quotas,
     sessions,
+    tokens,
     topics,
     users,
 )
@@ -57,6 +58,10 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     35: metadata.describe_log_dirs,
     36: sessions.sasl_authenticate,
     37: at_the_controller(topics.create_partitions),
+    38: tokens.create,
+    39: tokens.renew,
+    40: tokens.expire,
+    41: tokens.describe,
     42: groups.delete,
     43: at_the_controller(topics.elect_leaders),
     44: configs.change,

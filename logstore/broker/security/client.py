@@ -34,6 +34,7 @@ _HANDLERS: Final = frozenset(
 )
 """Kafka's classes that ask an endpoint or a file for tokens, which is what happens here in any case."""
 _ITERATIONS: Final = re.compile(r"(?:^|,)i=(\d{1,9})(?:,|$)", re.ASCII)
+_BY_TOKEN: Final = ",tokenauth=true"
 _MOST_ITERATIONS: Final = 1_000_000
 """A server could ask for hours of work."""
 
@@ -45,6 +46,8 @@ class ClientLogin:
     mechanism: str
     username: str
     password: Secret = field(repr=False)
+    by_token: bool = False
+    """Whether they are the id of a delegation token and its HMAC."""
 
     async def log_in(self, ask: Exchange) -> int:
         """Log in on a connection; return the lifetime of the session in milliseconds, 0 for no end.
@@ -63,7 +66,11 @@ class ClientLogin:
 
         scram = ScramClient([self.mechanism], self.username, self.password.reveal())
         try:
-            first, _ = await send(ask, scram.get_client_first().encode(), repr(self.username))
+            sent = scram.get_client_first()
+            if self.by_token:  # the library has no extensions
+                sent += _BY_TOKEN
+                scram.client_first_bare += _BY_TOKEN
+            first, _ = await send(ask, sent.encode(), repr(self.username))
             found = _ITERATIONS.search(first.decode())
             if found is None or not LEAST_ITERATIONS <= int(found[1]) <= _MOST_ITERATIONS:
                 raise AuthenticationFailed(
@@ -208,4 +215,4 @@ def _tokens_of_broker(listener: Listener) -> TokenSource:
 def _login(mechanism: str, jaas: Jaas) -> ClientLogin:
     if not jaas.username or not jaas.password:
         raise InvalidConfig(f"{_JAAS} needs username and password")
-    return ClientLogin(mechanism, jaas.username, jaas.password)
+    return ClientLogin(mechanism, jaas.username, jaas.password, jaas.by_token)

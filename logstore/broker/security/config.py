@@ -5,6 +5,7 @@
     listener.security.protocol.map   NAME:PROTOCOL,…
     inter.broker.listener.name       the listener of the brokers; or security.inter.broker.protocol
     control.plane.listener.name      the listener between the controller and the brokers, if it is another one
+    delegation.token.…               tokens by which clients log in for others
     ssl.…, sasl.…                    for all listeners
     listener.name.<name>.ssl.…       for one listener; its name in lower case
     listener.name.<name>.<mechanism>.sasl.jaas.config
@@ -22,6 +23,7 @@ from typing import Final
 
 from logstore.broker.limits import Address, check_creation_rate
 from logstore.broker.security.acls import Rules
+from logstore.broker.security.delegation import SETTINGS, TokenConfig, token_config
 from logstore.broker.security.jaas import Jaas, parse_jaas
 from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER
 from logstore.broker.security.secret import Secret
@@ -56,12 +58,11 @@ AUTHORIZERS: Final = (
 )
 IN_PROCESS: Final = "Program:in-process"
 """The principal of the program that a broker runs in; it may do everything."""
-_STARTS: Final = ("ssl.", "sasl.", "connections.max.reauth.ms", _PREFIX)
+_STARTS: Final = ("ssl.", "sasl.", "connections.max.reauth.ms", SETTINGS, _PREFIX)
 _MECHANISM: Final = re.compile(r"\A(?:plain|scram-sha-256|scram-sha-512|gssapi|oauthbearer)\.")
 
 NOT_BUILT: Final = {
     "client.quota.callback.class": "quota callbacks are Java classes",
-    "delegation.token.": "delegation tokens are not supported",
     "password.encoder.": "passwords are not kept in the metadata store",
     "principal.builder.class": "principals are those of Kafka's default builder",
     "quota.consumer.default": "set a default quota with logstore quotas set",
@@ -235,6 +236,7 @@ class Security:
     """The settings of the authorizer, without its ACLs; None without one."""
     control_plane: str = ""
     """The listener between the controller and the brokers; empty if it is that of the brokers."""
+    tokens: TokenConfig = field(default_factory=TokenConfig)
 
     @property
     def of_brokers(self) -> Listener:
@@ -324,7 +326,7 @@ def read_security(own: Mapping[str, str]) -> Security | None:
             plain = replace(plain, most_a_second=_creation_rate(name, rate))
         is_for_brokers = name in (inter_broker, control_plane)
         listeners.append(_with_sasl(plain, settings, is_for_brokers=is_for_brokers))
-    return Security(tuple(listeners), inter_broker, _authorizer(own), control_plane)
+    return Security(tuple(listeners), inter_broker, _authorizer(own), control_plane, token_config(own))
 
 
 def _creation_rate(listener: str, text: str) -> int:
@@ -506,7 +508,7 @@ def _check_prefixes(own: Mapping[str, str], listeners: Iterable[str]) -> None:
             continue
         if listener not in known or not dot:
             raise InvalidConfig(f"{name}: there is no listener {listener!r} (its name in lower case)")
-        if not _MECHANISM.sub("", setting, count=1).startswith(_STARTS[:-1]) and setting != _RATE:
+        if not _MECHANISM.sub("", setting, count=1).startswith(_STARTS[:-2]) and setting != _RATE:
             raise InvalidConfig(f"{name}: {setting} cannot be set for one listener")
 
 

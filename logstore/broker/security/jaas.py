@@ -30,13 +30,14 @@ class Jaas(NamedTuple):
     """The content of a JAAS line: this side's user name and password, and the users of a server.
 
     With OAUTHBEARER, name and password are those of the client at its identity provider, and `scope` is what
-    it asks for.
+    it asks for. `by_token`: they are those of a delegation token.
     """
 
     username: str
     password: Secret
     users: Mapping[str, Secret]
     scope: str = ""
+    by_token: bool = False
 
 
 def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
@@ -57,10 +58,14 @@ def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
             raise InvalidConfig(f"{setting} has {unknown[0]}, which is not supported")
         secret = Secret(options.get("clientSecret", ""))
         return Jaas(options.get("clientId", ""), secret, {}, options.get("scope", ""))
+    by_token = options.pop("tokenauth", "false").lower() if module == _MODULES_OF_SCRAM else "false"
+    if by_token not in ("true", "false"):
+        raise InvalidConfig(f"{setting} has tokenauth={by_token!r}; expected true or false")
     users = {name[len(_USER) :]: Secret(value) for name, value in options.items() if name.startswith(_USER)}
     unknown = [
         name for name in options if name not in ("username", "password") and not name.startswith(_USER)
     ]
     if unknown:
         raise InvalidConfig(f"{setting} has {unknown[0]}, which is not supported")
-    return Jaas(options.get("username", ""), Secret(options.get("password", "")), users)
+    password = Secret(options.get("password", ""))
+    return Jaas(options.get("username", ""), password, users, by_token=by_token == "true")

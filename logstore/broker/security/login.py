@@ -26,9 +26,10 @@ from logstore.broker.limits import Limits
 from logstore.broker.security import users
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.config import Listener
+from logstore.broker.security.delegation_store import DelegationTokens
 from logstore.broker.security.oauth import bearer_logins
 from logstore.broker.security.principals import ANONYMOUS
-from logstore.broker.security.sasl import OAUTHBEARER, PLAIN, Exchange, Plain, Scram
+from logstore.broker.security.sasl import OAUTHBEARER, PLAIN, Exchange, Plain, Scram, Step
 from logstore.broker.security.scram import LoginFailed
 from logstore.broker.security.tls import provider_context
 from logstore.broker.wire import types as t
@@ -83,7 +84,12 @@ class SaslDoor:
 
 
 async def sasl_door(
-    listener: Listener, ask: AskStore, limits: Limits, counts: LoginCounts, audit: Audit
+    listener: Listener,
+    ask: AskStore,
+    limits: Limits,
+    counts: LoginCounts,
+    audit: Audit,
+    tokens: DelegationTokens | None = None,
 ) -> SaslDoor:
     """Return what a listener with SASL does. Raises `MetadataStoreFailed`: credentials are in the store;
     and `KeysUnreadable`, `ModuleNotFoundError` for tokens.
@@ -101,7 +107,7 @@ async def sasl_door(
                 _log.warning("listener %s sends passwords without encryption: PLAIN needs TLS", listener.name)
         else:
             secret = await users.login_secret(ask, random)
-            begin[mechanism] = partial(Scram, mechanism, partial(users.find, ask), secret, random)
+            begin[mechanism] = partial(Scram, mechanism, partial(users.find, ask), secret, random, tokens)
     return SaslDoor(
         begin,
         audit,
@@ -131,6 +137,8 @@ class Login:
             _LOGIN_S, self._connection.refuse, f"not logged in after {_LOGIN_S:g} s"
         )
         self.principal = ANONYMOUS
+        self.token_id = ""
+        """The delegation token by which the client has logged in; empty for other logins."""
 
     @property
     def is_complete(self) -> bool:
@@ -236,11 +244,10 @@ class Login:
         if step.refusal:
             self._count_failure(step.refusal)
         if step.user is not None:
-            self._complete(f"User:{step.user}", step.lifetime_ms)
+            self._complete(f"User:{step.user}", step)
         return step.answer
 
-    def _complete(self, principal: str, lifetime_ms: int) -> None:
-        """`lifetime_ms` is that of what the client has proved with; 0 for ever."""
+    def _complete(self, principal: str, step: Step) -> None:
         if self._state is _State.FAILED:
             # Its connection was closed while the step was checked: that was counted as a failure.
             return
@@ -249,13 +256,15 @@ class Login:
             said = f"Cannot change principals during re-authentication from {self.principal}: {principal}"
             raise LoginFailed(said, said)
         self.principal, self._state, self._exchange = principal, _State.COMPLETE, None
-        limits = (self._door.max_reauth_ms.get(self._mechanism, 0), lifetime_ms)
+        self.token_id = step.token_id
+        limits = (self._door.max_reauth_ms.get(self._mechanism, 0), step.lifetime_ms)
         self._session_ms = min((each for each in limits if each), default=0)
         self._ends_s = self._loop.time() + self._session_ms / 1000 if self._session_ms else float("inf")
         self.end()
         counts, peer = self._door.counts, self._connection.peer
         event = "login renewed" if is_renewal else "login"
-        self._door.audit(event, principal=principal, host=peer, mechanism=self._mechanism)
+        by_token = {"token": step.token_id} if step.token_id else {}
+        self._door.audit(event, principal=principal, host=peer, mechanism=self._mechanism, **by_token)
         if is_renewal:
             counts.renewed += 1
         else:

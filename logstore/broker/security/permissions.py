@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.broker.security import delegation
 from logstore.broker.security.acls import CLUSTER_NAME, Operation, Resource
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -468,6 +469,41 @@ def _alter_quotas(question: Question) -> Struct | None:
     return t.AlterClientQuotasResponse(entries=refused)
 
 
+def _create_token(question: Question) -> Struct | None:
+    principal = question.call.connection.principal
+    owner = delegation.owner_in(question.body, principal)
+    # A connection that may not ask at all hears that from the handler.
+    if not delegation.may_ask(question.call.connection) or owner == principal:
+        return None
+    if question.may(O.CREATE_TOKENS, R.USER, owner):
+        return None
+    return delegation.not_created(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, owner, principal)
+
+
+def _describe_tokens(question: Question) -> None:
+    principal = question.call.connection.principal
+
+    def leave_out(answer: t.DescribeDelegationTokenResponse) -> None:
+        answer.tokens = [each for each in answer.tokens if _may_see_token(question, each, principal)]
+
+    question.amend(leave_out)
+
+
+def _may_see_token(question: Question, token: Any, principal: str) -> bool:
+    requester = delegation.principal_text(
+        token.token_requester_principal_type, token.token_requester_principal_name
+    )
+    owner, *others = (
+        delegation.principal_text(each.principal_type, each.principal_name)
+        for each in (token, *token.renewers)
+    )
+    return (
+        principal in (owner, requester, *others)
+        or question.may(O.DESCRIBE, R.DELEGATION_TOKEN, token.token_id)
+        or question.may(O.DESCRIBE_TOKENS, R.USER, owner)
+    )
+
+
 PERMISSIONS: Final[Mapping[int, Check]] = {
     0: _produce,
     1: _fetch,
@@ -493,6 +529,9 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     33: _configs(O.ALTER_CONFIGS, "responses"),
     35: _cluster(O.DESCRIBE),
     37: _entries(O.ALTER, answer="results"),
+    38: _create_token,
+    **dict.fromkeys((39, 40), _nothing),
+    41: _describe_tokens,
     42: _entries(O.DELETE, R.GROUP, field="groups_names", answer="results"),
     43: _elect_leaders,
     44: _configs(O.ALTER_CONFIGS, "responses"),

@@ -9,17 +9,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.broker.security import scram
+from logstore.broker.security.delegation import USER, Token
 from logstore.broker.security.scram import Credential, LoginFailed
 from logstore.broker.security.secret import Secret
+
+if TYPE_CHECKING:
+    from logstore.broker.security.delegation_store import DelegationTokens
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *scram.HASHES, OAUTHBEARER)
 """The mechanisms that exist here."""
 LONGEST_NAME: Final = 1 << 10
+SHORTEST_SESSION_MS: Final = 1_200
+"""A connection may log in again once a second."""
 
 FindCredential = Callable[[str, str], Awaitable[Credential | None]]
 """Returns a user's credential for a mechanism."""
@@ -29,12 +35,14 @@ class Step(NamedTuple):
     """An answer to the client; `user` once the login is complete, and for how long at most (0: for ever).
 
     `refusal` is why the login has failed already, though the client is to send another message first.
+    `token_id` is that of the delegation token with which the client has proved.
     """
 
     answer: bytes
     user: str | None = None
     lifetime_ms: int = 0
     refusal: str = ""
+    token_id: str = ""
 
 
 class Exchange(ABC):
@@ -69,13 +77,22 @@ class Plain(Exchange):
 class Scram(Exchange):
     """Four messages, after which both sides know that the other one knows the password."""
 
-    def __init__(self, mechanism: str, find: FindCredential, secret: bytes, random: Random) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        find: FindCredential,
+        secret: bytes,
+        random: Random,
+        tokens: DelegationTokens | None = None,
+    ) -> None:
         """`secret` makes the salts of unknown users."""
         self._mechanism, self._find, self._secret, self._random = mechanism, find, secret, random
         self._first: scram.ClientFirst | None = None
         self._nonce = ""
         self._credential = Credential(b"", b"", b"", 0)
         self._is_known = False
+        self._tokens = tokens
+        self._token: Token | None = None
 
     async def step(self, token: bytes) -> Step:
         if self._first is None:
@@ -83,16 +100,24 @@ class Scram(Exchange):
         answer = scram.server_final(self._mechanism, self._first, self._nonce, self._credential, token)
         if not self._is_known:
             raise LoginFailed(f"no such user: {self._first.name!r}")
+        if self._token is not None and self._tokens is not None:
+            return self._by_token(answer, self._token, self._tokens.now_ms())
         return Step(answer.encode(), self._first.name)
 
+    @staticmethod
+    def _by_token(answer: str, token: Token, now_ms: int) -> Step:
+        """Log the token's owner in, for as long as the token lives."""
+        left_ms = token.expires_ms - now_ms
+        if left_ms < SHORTEST_SESSION_MS:
+            raise LoginFailed(f"delegation token {token.token_id} is about to expire")
+        return Step(answer.encode(), token.owner.removeprefix(USER), left_ms, token_id=token.token_id)
+
     async def _begin(self, first: scram.ClientFirst) -> Step:
-        if first.has_token or len(first.name) > LONGEST_NAME:
-            raise LoginFailed(
-                "delegation tokens are not supported" if first.has_token else "the name is too long"
-            )
+        if len(first.name) > LONGEST_NAME:
+            raise LoginFailed("the name is too long")
         # Made for known users, too: the time must not tell them apart.
         unknown = scram.made_up(self._mechanism, first.name, self._secret)
-        found = await self._find(first.name, self._mechanism)
+        found = await self._found(first)
         if found is not None and found.iterations < scram.LEAST_ITERATIONS:
             raise LoginFailed(
                 f"the credential of {first.name!r} has too few iterations; set the password again"
@@ -101,3 +126,12 @@ class Scram(Exchange):
         self._credential = found or unknown
         self._first, self._nonce = first, first.nonce + scram.base36(self._random.getrandbits(130))
         return Step(scram.server_first(self._nonce, self._credential).encode())
+
+    async def _found(self, first: scram.ClientFirst) -> Credential | None:
+        if not first.has_token:
+            return await self._find(first.name, self._mechanism)
+        known = await self._tokens.find(first.name, self._mechanism) if self._tokens is not None else None
+        if known is None:
+            return None
+        self._token, credential = known
+        return credential

@@ -1055,6 +1055,95 @@ class CreatePartitionsResponse(Struct, key=37, versions="0-3", flexible="2+"):
     )
 
 
+class CreateDelegationTokenRequestCreatableRenewers(Struct):
+    principal_type: str = wire("string")
+    principal_name: str = wire("string")
+
+
+class CreateDelegationTokenRequest(Struct, key=38, versions="1-3", flexible="2+"):
+    owner_principal_type: str | None = wire("string", versions="3+", nullable="3+")
+    owner_principal_name: str | None = wire("string", versions="3+", nullable="3+")
+    renewers: list[CreateDelegationTokenRequestCreatableRenewers] = wire(
+        [CreateDelegationTokenRequestCreatableRenewers]
+    )
+    max_lifetime_ms: int = wire("int64")
+
+
+class CreateDelegationTokenResponse(Struct, key=38, versions="1-3", flexible="2+"):
+    error_code: int = wire("int16")
+    principal_type: str = wire("string")
+    principal_name: str = wire("string")
+    token_requester_principal_type: str = wire("string", versions="3+", ignorable=True)
+    token_requester_principal_name: str = wire("string", versions="3+", ignorable=True)
+    issue_timestamp_ms: int = wire("int64", default=-1)
+    expiry_timestamp_ms: int = wire("int64", default=-1)
+    max_timestamp_ms: int = wire("int64", default=-1)
+    token_id: str = wire("string")
+    hmac: bytes = wire("bytes")
+    throttle_time_ms: int = wire("int32")
+
+
+class RenewDelegationTokenRequest(Struct, key=39, versions="1-2", flexible="2+"):
+    hmac: bytes = wire("bytes")
+    renew_period_ms: int = wire("int64")
+
+
+class RenewDelegationTokenResponse(Struct, key=39, versions="1-2", flexible="2+"):
+    error_code: int = wire("int16")
+    expiry_timestamp_ms: int = wire("int64", default=-1)
+    throttle_time_ms: int = wire("int32")
+
+
+class ExpireDelegationTokenRequest(Struct, key=40, versions="1-2", flexible="2+"):
+    hmac: bytes = wire("bytes")
+    expiry_time_period_ms: int = wire("int64")
+
+
+class ExpireDelegationTokenResponse(Struct, key=40, versions="1-2", flexible="2+"):
+    error_code: int = wire("int16")
+    expiry_timestamp_ms: int = wire("int64", default=-1)
+    throttle_time_ms: int = wire("int32")
+
+
+class DescribeDelegationTokenRequestDescribeDelegationTokenOwner(Struct):
+    principal_type: str = wire("string")
+    principal_name: str = wire("string")
+
+
+class DescribeDelegationTokenRequest(Struct, key=41, versions="1-3", flexible="2+"):
+    owners: list[DescribeDelegationTokenRequestDescribeDelegationTokenOwner] | None = wire(
+        [DescribeDelegationTokenRequestDescribeDelegationTokenOwner], nullable="0+"
+    )
+
+
+class DescribeDelegationTokenResponseDescribedDelegationTokenRenewer(Struct):
+    principal_type: str = wire("string")
+    principal_name: str = wire("string")
+
+
+class DescribeDelegationTokenResponseDescribedDelegationToken(Struct):
+    principal_type: str = wire("string")
+    principal_name: str = wire("string")
+    token_requester_principal_type: str = wire("string", versions="3+", ignorable=True)
+    token_requester_principal_name: str = wire("string", versions="3+", ignorable=True)
+    issue_timestamp: int = wire("int64")
+    expiry_timestamp: int = wire("int64")
+    max_timestamp: int = wire("int64")
+    token_id: str = wire("string")
+    hmac: bytes = wire("bytes")
+    renewers: list[DescribeDelegationTokenResponseDescribedDelegationTokenRenewer] = wire(
+        [DescribeDelegationTokenResponseDescribedDelegationTokenRenewer]
+    )
+
+
+class DescribeDelegationTokenResponse(Struct, key=41, versions="1-3", flexible="2+"):
+    error_code: int = wire("int16")
+    tokens: list[DescribeDelegationTokenResponseDescribedDelegationToken] = wire(
+        [DescribeDelegationTokenResponseDescribedDelegationToken]
+    )
+    throttle_time_ms: int = wire("int32")
+
+
 class DeleteGroupsRequest(Struct, key=42, versions="0-2", flexible="2+"):
     groups_names: list[str] = wire(["string"])
 

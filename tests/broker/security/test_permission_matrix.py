@@ -20,6 +20,7 @@ from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Pattern,
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.door import Door
+from logstore.broker.security.login import SaslDoor
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.declarations import Struct, parse_versions
@@ -30,7 +31,7 @@ from tests.broker.security.test_limiter import Line
 from tests.broker.security.test_permissions import asked, codes, made
 
 O, R = Operation, Resource  # noqa: E741  # as they stand in the table
-TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, TOKEN = 29, 30, 31, 53, 65
 OURS, THEIRS = "ours", "theirs"
 IDS: Final = {OURS: bytes(15) + b"\1", THEIRS: bytes(15) + b"\2"}
 Right = tuple[Operation, Resource, str]
@@ -96,6 +97,10 @@ TOPICS = [{"resource_type": 2, "resource_name": each} for each in (OURS, THEIRS)
 CREATES = ((O.CREATE, R.CLUSTER, CLUSTER_NAME), (O.CREATE, R.TOPIC, THEIRS))
 DATA = {"partition_data": [{"index": 0, "records": b"x"}]}
 FOLLOWING = cluster(O.CLUSTER_ACTION, error=TOPIC)
+TOKENS = {
+    OURS: {"principal_type": "User", "principal_name": "bob"},
+    THEIRS: {"principal_type": "User", "principal_name": "eve"},
+}
 READ_GROUP = whole(O.READ, R.GROUP, GROUP)
 DESCRIBE = on_theirs(O.DESCRIBE)
 
@@ -243,13 +248,34 @@ MATRIX: tuple[Asked, ...] = (
         {"group_id": "g", "topics": both("name", ONE)},
         (Need(GROUP, ((O.DELETE, R.GROUP, "g"),), is_whole=True), on_theirs(O.READ)),
     ),
+    Asked(
+        "CreateDelegationToken",
+        {"owner_principal_type": "User", "owner_principal_name": THEIRS},
+        (Need(TOKEN, ((O.CREATE_TOKENS, R.USER, f"User:{THEIRS}"),), is_whole=True),),
+        "3",
+    ),
+    Asked("CreateDelegationToken", {}, (), "1-2"),
+    Asked(
+        "DescribeDelegationToken",
+        {"owners": None},
+        (Need(0, ((O.DESCRIBE_TOKENS, R.USER, "User:eve"), (O.DESCRIBE, R.DELEGATION_TOKEN, THEIRS))),),
+        answer={"tokens": [{"token_id": each, **owner} for each, owner in TOKENS.items()]},
+    ),
     Asked("DescribeClientQuotas", {"components": []}, (cluster(O.DESCRIBE_CONFIGS),)),
     Asked("AlterClientQuotas", {"entries": [QUOTA]}, (cluster(O.ALTER_CONFIGS),)),
     Asked("DescribeUserScramCredentials", {"users": None}, (cluster(O.DESCRIBE),)),
     Asked("AlterUserScramCredentials", {"deletions": [{"name": "x", "mechanism": 1}]}, (cluster(O.ALTER),)),
 )
-NEEDS_NOTHING = {"ApiVersions", "SaslHandshake", "SaslAuthenticate", "DescribeCluster"}
-"""The last tells everyone the brokers, and only its bit field depends on rights."""
+NEEDS_NOTHING = {
+    "ApiVersions",
+    "SaslHandshake",
+    "SaslAuthenticate",
+    "DescribeCluster",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+}
+"""DescribeCluster tells everyone the brokers, and only its bit field depends on rights. Tokens are changed by
+their owners and renewers."""
 SHAPES: Final = [
     (api, row, version)
     for row in MATRIX
@@ -279,7 +305,7 @@ class Gate:
         self.handled: Struct | None = None
 
     def serve(self, row: Asked, api: Any, version: int) -> Any:
-        line = Line("User:bob", Door("CLIENTS", is_for_brokers=False))
+        line = Line("User:bob", Door("CLIENTS", is_for_brokers=False, sasl=SaslDoor({})))
         call, body = Call(line, api, version, 1, "test"), asked(row.api, **row.values)
         if self.authorizer.admits(call, body):
             self.handled = body
@@ -306,7 +332,7 @@ def allow(right: Right, pattern: Pattern, name: str | None = None) -> Acl:
 
 def everything() -> Iterator[Acl]:
     """All operations on every resource, by wildcard."""
-    for resource in (R.TOPIC, R.GROUP, R.TRANSACTIONAL_ID, R.CLUSTER):
+    for resource in Resource:
         yield allow((O.ALL, resource, "*"), Pattern.LITERAL)
 
 

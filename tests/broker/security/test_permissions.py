@@ -26,10 +26,11 @@ from tests.broker.security.authority import broker, stores, trusting
 from tests.broker.security.test_login import Bench, by
 
 O, R = Operation, Resource  # noqa: E741
-TOPIC, GROUP, CLUSTER = 29, 30, 31
+TOPIC, GROUP, CLUSTER, NO_TOKEN, TOKEN = 29, 30, 31, 62, 65
 ACLS = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "super.users": "User:ANONYMOUS;User:ann",
+    "delegation.token.secret.key": "a secret of all brokers",
     "offsets.topic.replication.factor": "1",
 }
 
@@ -157,6 +158,9 @@ REQUESTS: dict[str, tuple[dict[str, Any], int]] = {
     "AlterPartitionReassignments": ({}, CLUSTER),
     "ListPartitionReassignments": ({"topics": None}, CLUSTER),
     "OffsetDelete": ({"group_id": "g"}, GROUP),
+    "CreateDelegationToken": ({"owner_principal_type": "User", "owner_principal_name": "eve"}, TOKEN),
+    "RenewDelegationToken": ({"hmac": b"x"}, NO_TOKEN),
+    "ExpireDelegationToken": ({"hmac": b"x"}, NO_TOKEN),
     "DescribeClientQuotas": ({"components": []}, CLUSTER),
     "AlterClientQuotas": (
         {
@@ -178,11 +182,24 @@ OTHER_SHAPES: dict[tuple[str, int], dict[str, Any]] = {
     **{("OffsetFetch", version): OLD_OFFSETS for version in range(1, 8)},
     **{("FindCoordinator", version): {"key": "g"} for version in range(4)},
     **{("DeleteTopics", version): {"topic_names": ["orders"]} for version in range(1, 6)},
+    # Before version 3 everyone makes tokens of their own only.
+    **{
+        ("CreateDelegationToken", version): {"renewers": [{"principal_type": "Group", "principal_name": "x"}]}
+        for version in (1, 2)
+    },
 }
 """Of older versions."""
+OTHER_CODES = {("CreateDelegationToken", 1): 67, ("CreateDelegationToken", 2): 67}
 NO_PLACE = {("ElectLeaders", 0), ("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
 """Versions without a field for the error: the answer is empty."""
-WITHOUT_ERROR = {"ListGroups", "DescribeCluster", "ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+WITHOUT_ERROR = {
+    "ListGroups",
+    "DescribeCluster",
+    "DescribeDelegationToken",
+    "ApiVersions",
+    "SaslHandshake",
+    "SaslAuthenticate",
+}
 AMONG_BROKERS = {"LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition"}
 
 
@@ -209,6 +226,7 @@ def test_who_may_do_nothing_gets_nothing() -> None:
     async def test() -> None:
         async with Town() as town, town.asker() as asker:
             await town.bob(asker)
+            assert (await asker.ask(t.DescribeDelegationTokenRequest(owners=None), 3)).tokens == []
             topic_id = id_to_wire(town.broker._running.services.metadata.topic_ids["orders"])
             for name, (values, code) in REQUESTS.items():
                 api = next(each for each in APIS.values() if each.name == name)
@@ -220,6 +238,8 @@ def test_who_may_do_nothing_gets_nothing() -> None:
                         request = asked(name, **OTHER_SHAPES[name, version])
                     answer = await asker.ask(request, version)
                     expected = set() if (name, version) in NO_PLACE else {code}
+                    if (name, version) in OTHER_CODES:
+                        expected = {OTHER_CODES[name, version]}
                     assert codes(answer) - {0} == expected, (name, version, answer)
             assert (await asker.ask(t.ListGroupsRequest(), 4)).groups == []
             cluster = await asker.ask(t.DescribeClusterRequest(include_cluster_authorized_operations=True), 0)

@@ -172,16 +172,12 @@ def test_a_replayed_login_fails() -> None:
     asyncio.run(test())
 
 
-def test_weak_credentials_and_tokens_are_refused() -> None:
+def test_weak_credentials_and_long_names_are_refused() -> None:
     async def test() -> None:
         async def find(user: str, mechanism: str) -> Credential | None:
             return known(PENCIL)._replace(iterations=4095)
 
-        for token in (
-            b"n,,n=user,r=abc",
-            b"n,,n=user,r=abc,tokenauth=true",
-            b"n,,n=" + b"x" * 5000 + b",r=a",
-        ):
+        for token in (b"n,,n=user,r=abc", b"n,,n=" + b"x" * 5000 + b",r=a"):
             with pytest.raises(LoginFailed):
                 await Scram("SCRAM-SHA-256", find, b"", Random(1)).step(token)
 

@@ -39,6 +39,7 @@ _PYTHON: Final = {
 }
 _ZEROS: Final[dict[str, Any]] = {"bool": False, "string": "", "uuid": bytes(16), "bytes": b"", "records": b""}
 
+_REQUESTER: Final = "token_requester_principal_type token_requester_principal_name"
 _IGNORABLE: Final = {
     "ProduceResponsePartitionProduceResponse": "log_start_offset record_errors error_message",
     "FetchRequest": "cluster_id session_id session_epoch rack_id",
@@ -50,6 +51,8 @@ _IGNORABLE: Final = {
     "FetchResponsePartitionData": "log_start_offset",
     "ListOffsetsRequestListOffsetsPartition": "current_leader_epoch",
     "ListOffsetsResponse": "throttle_time_ms",
+    "CreateDelegationTokenResponse": _REQUESTER,
+    "DescribeDelegationTokenResponseDescribedDelegationToken": _REQUESTER,
     "MetadataRequestTopic": "topic_id",
     "MetadataResponse": "throttle_time_ms cluster_id controller_id",
     "MetadataResponseBroker": "rack",

@@ -21,6 +21,7 @@ type spec struct {
 	Bootstrap, Mechanism, User, Password, Token, CA, Cert, Topic string
 	Count                                                        int
 	PauseS                                                       float64 `json:"pause_s"`
+	ByToken                                                      bool    `json:"by_token"`
 }
 
 func main() {
@@ -60,9 +61,9 @@ func run() (int, int, error) {
 	case "PLAIN":
 		options = append(options, kgo.SASL(plain.Auth{User: given.User, Pass: given.Password}.AsMechanism()))
 	case "SCRAM-SHA-256":
-		options = append(options, kgo.SASL(scram.Auth{User: given.User, Pass: given.Password}.AsSha256Mechanism()))
+		options = append(options, kgo.SASL(scram.Auth{User: given.User, Pass: given.Password, IsToken: given.ByToken}.AsSha256Mechanism()))
 	case "SCRAM-SHA-512":
-		options = append(options, kgo.SASL(scram.Auth{User: given.User, Pass: given.Password}.AsSha512Mechanism()))
+		options = append(options, kgo.SASL(scram.Auth{User: given.User, Pass: given.Password, IsToken: given.ByToken}.AsSha512Mechanism()))
 	case "OAUTHBEARER":
 		options = append(options, kgo.SASL(oauth.Auth{Token: given.Token}.AsMechanism()))
 	}

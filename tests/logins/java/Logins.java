@@ -84,7 +84,8 @@ public class Logins {
             return found;
         }
         String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
-        String login = " required username=\"%s\" password=\"%s\";";
+        String byToken = given.path("by_token").asBoolean() ? " tokenauth=\"true\"" : "";
+        String login = " required username=\"%s\" password=\"%s\"" + byToken + ";";
         String filled = String.format(login, given.get("user").asText(), given.get("password").asText());
         found.put("sasl.jaas.config", PACKAGE + module + filled);
         return found;

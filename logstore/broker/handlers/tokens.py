@@ -1,0 +1,180 @@
+"""Delegation tokens: CreateDelegationToken, Renew…, Expire…, DescribeDelegationToken (KIP-48, KIP-373)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from typing import Final
+
+from logstore.broker.dispatch import Call, Services
+from logstore.broker.errors import RequestRefused
+from logstore.broker.security.delegation import (
+    USER,
+    Token,
+    may_ask,
+    named,
+    not_created,
+    owner_in,
+    principal_text,
+)
+from logstore.broker.security.delegation_store import DelegationTokens
+from logstore.broker.wire import types as t
+from logstore.disk.errors import EngineError, ErrorCode
+
+_Described = t.DescribeDelegationTokenResponseDescribedDelegationToken
+_Renewer = t.DescribeDelegationTokenResponseDescribedDelegationTokenRenewer
+_NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+_log = logging.getLogger(__name__)
+
+
+def create(
+    call: Call, body: t.CreateDelegationTokenRequest, services: Services
+) -> t.CreateDelegationTokenResponse | None:
+    """Make a token for the principal that asks, or for another owner, which the permission has allowed."""
+    requester = call.connection.principal
+    owner = owner_in(body, requester)
+    renewers = tuple(principal_text(each.principal_type, each.principal_name) for each in body.renewers)
+    tokens = services.tokens
+    if tokens is None or not may_ask(call.connection):
+        return not_created(_NOT_ALLOWED, owner, requester)
+    # Kafka takes any type of owner, whose token then logs in as the user of that name.
+    if not all(each.startswith(USER) for each in (owner, *renewers)):
+        return not_created(ErrorCode.INVALID_PRINCIPAL_TYPE, owner, requester)
+    services.begin(call, _create(call, services, tokens, (owner, renewers, body.max_lifetime_ms)))
+    return None
+
+
+async def _create(
+    call: Call, services: Services, tokens: DelegationTokens, wanted: tuple[str, tuple[str, ...], int]
+) -> t.CreateDelegationTokenResponse:
+    (owner, renewers, life_ms), requester = wanted, call.connection.principal
+    try:
+        token = await tokens.create(owner, requester, renewers, life_ms)
+    except EngineError as error:
+        return not_created(_code_of(error, "made"), owner, requester)
+    _audit(call, services, "token created", token)
+    return t.CreateDelegationTokenResponse(
+        **named(owner, requester),
+        issue_timestamp_ms=token.issued_ms,
+        expiry_timestamp_ms=token.expires_ms,
+        max_timestamp_ms=token.ends_ms,
+        token_id=token.token_id,
+        hmac=tokens.hmac_of(token.token_id),
+    )
+
+
+def renew(
+    call: Call, body: t.RenewDelegationTokenRequest, services: Services
+) -> t.RenewDelegationTokenResponse | None:
+    """Say when a token expires: its owner or a renewer may."""
+    tokens = services.tokens
+    if tokens is None or not may_ask(call.connection):
+        return t.RenewDelegationTokenResponse(error_code=_NOT_ALLOWED)
+
+    async def change() -> t.RenewDelegationTokenResponse:
+        principal, password = call.connection.principal, bytes(body.hmac)
+        code, expires_ms = await _changed(
+            call, services, "token renewed", tokens.renew(principal, password, body.renew_period_ms)
+        )
+        return t.RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
+
+    services.begin(call, change())
+    return None
+
+
+def expire(
+    call: Call, body: t.ExpireDelegationTokenRequest, services: Services
+) -> t.ExpireDelegationTokenResponse | None:
+    """As `renew`; with a period below 0 the token is removed now."""
+    tokens = services.tokens
+    if tokens is None or not may_ask(call.connection):
+        return t.ExpireDelegationTokenResponse(error_code=_NOT_ALLOWED)
+
+    async def change() -> t.ExpireDelegationTokenResponse:
+        principal, password, period_ms = (
+            call.connection.principal,
+            bytes(body.hmac),
+            body.expiry_time_period_ms,
+        )
+        event = "token removed" if period_ms < 0 else "token renewed"
+        code, expires_ms = await _changed(
+            call, services, event, tokens.expire(principal, password, period_ms)
+        )
+        return t.ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
+
+    services.begin(call, change())
+    return None
+
+
+def describe(
+    call: Call, body: t.DescribeDelegationTokenRequest, services: Services
+) -> t.DescribeDelegationTokenResponse | None:
+    """List tokens with their HMACs: those of these owners or renewers, or all; the permissions leave out."""
+    tokens = services.tokens
+    if tokens is None or not may_ask(call.connection):
+        return t.DescribeDelegationTokenResponse(error_code=_NOT_ALLOWED)
+    owners = None
+    if body.owners is not None:
+        owners = {principal_text(each.principal_type, each.principal_name) for each in body.owners}
+    services.begin(call, _describe(tokens, owners))
+    return None
+
+
+async def _describe(tokens: DelegationTokens, owners: set[str] | None) -> t.DescribeDelegationTokenResponse:
+    try:
+        tokens.check_on()
+        found = [] if owners == set() else await tokens.all()
+    except EngineError as error:
+        return t.DescribeDelegationTokenResponse(error_code=_code_of(error, "read"))
+    return t.DescribeDelegationTokenResponse(
+        tokens=[
+            _described(each, tokens.hmac_of(each.token_id))
+            for each in found
+            if owners is None or any(map(each.is_of, owners))
+        ]
+    )
+
+
+def _described(token: Token, password: bytes) -> _Described:
+    renewers = (each.partition(":") for each in token.renewers)
+    return _Described(
+        **named(token.owner, token.requester),
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.ends_ms,
+        token_id=token.token_id,
+        hmac=password,
+        renewers=[_Renewer(principal_type=kind, principal_name=name) for kind, _, name in renewers],
+    )
+
+
+async def _changed(
+    call: Call, services: Services, event: str, change: Awaitable[Token]
+) -> tuple[ErrorCode, int]:
+    """Return the error code, and when the token expires; audit the change."""
+    try:
+        token = await change
+    except EngineError as error:
+        return _code_of(error, "changed"), -1
+    _audit(call, services, event, token)
+    return ErrorCode.NONE, token.expires_ms
+
+
+def _code_of(error: EngineError, what: str) -> ErrorCode:
+    if isinstance(error, RequestRefused):
+        return error.error
+    _log.warning("a delegation token was not %s: %s", what, error)
+    return error.code
+
+
+def _audit(call: Call, services: Services, event: str, token: Token) -> None:
+    services.audit(
+        event,
+        by=call.connection.principal,
+        host=call.connection.peer,
+        token=token.token_id,
+        owner=token.owner,
+        renewers=token.renewers,
+        expires_ms=token.expires_ms,
+    )
