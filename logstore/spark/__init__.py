@@ -9,6 +9,7 @@ Spark finds the format by itself, through the module `pyspark_logstore`. Program
     table                    a topic as a frame
     LogstoreDataSource       for `spark.dataSource.register`, where Spark does not find the format
     check_java               fail early, in one line, if Java is missing or too old
+    avro_decoder             a function of Spark for Avro values, with a schema or a schema registry
     lags, Behind             how far a streaming query is behind the end of the log
     InvalidOption, …         the errors; inside Spark's exceptions they are text, outside they are these
     classes
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from logstore.lazily import names_from
 
 if TYPE_CHECKING:
+    from logstore.spark.avro import avro_decoder
     from logstore.spark.data_source import LogstoreDataSource
     from logstore.spark.errors import (
         CorruptLedger,
@@ -50,6 +52,7 @@ __all__ = [
     "StagedFileGone",
     "UnknownTopic",
     "WriteRefused",
+    "avro_decoder",
     "check_java",
     "lags",
     "session",
@@ -60,6 +63,7 @@ __getattr__ = names_from(
     __name__,
     {
         "data_source": ("LogstoreDataSource",),
+        "avro": ("avro_decoder",),
         "java": ("JavaMissing", "check_java"),
         "offsets": ("Behind", "lags"),
         "local_session": ("session", "table"),

@@ -51,8 +51,11 @@ JOBS: Final[Mapping[str, Job]] = {
     "repair": repair,
 }
 
-EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numba")
-"""The modules that the extra `spark` installs."""
+EXTRAS: Final = {
+    **dict.fromkeys(("pyspark", "py4j", "pyarrow", "numba"), "spark"),
+    "fastavro": "avro",
+}
+"""The extra that installs a module."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,9 +97,10 @@ def main(
     except (EngineError, OSError) as error:
         return _complain(str(error), NO)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        if error.name not in EXTRAS:
             raise
-        return _complain(f"{error.name} is not installed: pip install 'pylogstore[spark]'", NO)
+        extra = EXTRAS[error.name]
+        return _complain(f"{error.name} is not installed: pip install 'pylogstore[{extra}]'", NO)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     if options.json:

@@ -29,9 +29,9 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import InvalidOption, RowRefused
 from logstore.spark.jobs.compact import sync_tree
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, check_positive, source_options
-from logstore.spark.jobs.json_schema import ddl_of
 from logstore.spark.jobs.placing import place_files
-from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.jobs.values import Values, add_values, values_of
+from logstore.spark.jobs.work import Workers, amount, failure_in
 from logstore.spark.ledger import (
     Intent,
     Json,
@@ -56,7 +56,6 @@ LEDGER_DIRECTORY: Final = ".logstore-stream"
 REFUSED: Final = "_refused"
 _TABLE: Final = "table"
 _REASON: Final = "_refused_because"
-_CORRUPT: Final = "_corrupt_record"
 _LATE: Final = "_late"
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp")
 
@@ -70,10 +69,7 @@ class StreamMismatch(EngineError):
 def arguments(parser: ArgumentParser) -> None:
     add_source(parser)
     rows = parser.add_argument_group("rows; EXPR is Spark's SQL over the columns")
-    rows.add_argument(
-        "--schema", metavar="DDL", help="columns of JSON values, as 'id INT NOT NULL, name STRING'"
-    )
-    rows.add_argument("--json-schema", metavar="FILE", help="the same as a JSON Schema of an object")
+    add_values(rows)
     rows.add_argument(
         "--event-time", metavar="EXPR", help="the time of a row (default: the record's timestamp)"
     )
@@ -108,8 +104,7 @@ def arguments(parser: ArgumentParser) -> None:
 def prepare(options: Namespace) -> Stream:
     """Check the options. Raises `BadUsage`, `InvalidOption` and `OSError`."""
     check_positive(options, "batch_records", "every", "late_after")
-    if options.schema is not None and options.json_schema is not None:
-        raise BadUsage("--schema and --json-schema exclude each other")
+    values = values_of(options)
     if options.late == "refuse" and options.late_after is None:
         raise BadUsage("--late refuse needs --late-after SECONDS")
     given = source_options(options, COLUMNS)
@@ -119,13 +114,10 @@ def prepare(options: Namespace) -> Stream:
         given["startingOffsets"] = "earliest"
     given["maxOffsetsPerTrigger"] = str(options.batch_records)
     ReadOptions.parse(given, streaming=True)
-    schema = options.schema
-    if options.json_schema is not None:
-        schema = ddl_of(Path(options.json_schema).read_text())
     return Stream(
         given,
         Rows(
-            schema,
+            values,
             options.event_time,
             options.late_after,
             options.late == "refuse",
@@ -139,9 +131,9 @@ def prepare(options: Namespace) -> Stream:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How records become rows. `schema` is Spark's DDL; None: key and value stay bytes."""
+    """How records become rows. `values`: None leaves key and value as bytes."""
 
-    schema: str | None
+    values: Values | None
     event_time: str | None
     late_after_s: int | None
     refuses_late: bool
@@ -154,27 +146,12 @@ class Rows:
         """
         from pyspark.sql import functions as f
 
-        place = [f.col(name).alias(f"_{name}") for name in COLUMNS]
-        made = records.select(*place)
-        reason = f.lit(None).cast("string")
-        if self.schema is None:
+        made = records.select(*(f.col(name).alias(f"_{name}") for name in COLUMNS))
+        if self.values is None:
             columns = {"key": f.col("_key"), "value": f.col("_value")}
+            reason = f.lit(None).cast("string")
         else:
-            kinds = _struct(self.schema)
-            text = f.col("_value").cast("string")
-            whole = kinds.add(_CORRUPT, "string")
-            made = made.withColumn("_row", f.from_json(text, whole, {"columnNameOfCorruptRecord": _CORRUPT}))
-            row = f.col("_row")
-            reason = f.when(f.col("_value").isNull(), f.lit("its value is null"))
-            reason = reason.when(row.isNull() | row[_CORRUPT].isNotNull(), f.lit("it cannot be parsed"))
-            columns = {}
-            for each in kinds.fields:
-                if each.name != _CORRUPT:
-                    columns[each.name] = row[each.name]
-                    if not each.nullable:
-                        reason = reason.when(
-                            row[each.name].isNull(), f.lit(f"{each.name} is null or missing")
-                        )
+            made, columns, reason = self.values.parsed(made)
         made = made.select(
             *(f.col(f"_{name}") for name in COLUMNS),
             *(column.alias(name) for name, column in columns.items()),
@@ -190,12 +167,6 @@ class Rows:
             reason = f.coalesce(f.col(_REASON), f.when(f.col(_LATE), f.lit("it is late")))
             made = made.withColumn(_REASON, reason)
         return made
-
-
-def _struct(schema: str) -> Any:
-    from pyspark.sql.types import StructType
-
-    return StructType.fromDDL(schema)
 
 
 class Published(NamedTuple):
@@ -285,6 +256,8 @@ class Stream:
         except PySparkException as error:
             if raised:
                 raise raised[0] from error
+            if (failed := failure_in(error)) is not None:
+                raise failed from error
             raise (_as_usage(error) if isinstance(error, AnalysisException) else error) from error
         state = read_ledger(self.disk, self.ledger).state
         return self._answer(before, Published.of(state), behind)
@@ -375,7 +348,7 @@ class Stream:
                 f.when(f.col(_REASON).isNotNull(), f.struct("_topic", "_partition", "_offset", _REASON))
             ).alias("first"),
         )
-        unwanted = ("_value",) if self.rows.schema is not None else ("_key", "_value")
+        unwanted = ("_value",) if self.rows.values is not None else ("_key", "_value")
         good = observed.where(f.col(_REASON).isNull()).drop(_REASON, _LATE, "_event_ms", *unwanted)
         writer = good.write.mode("overwrite")
         if self.partition_by:
@@ -391,9 +364,15 @@ class Stream:
                 )
             bad = made.where(f.col(_REASON).isNotNull())
             names = [f.col(f"_{name}").alias(name) for name in COLUMNS]
-            bad.select(*names, f.col(_REASON).alias("reason")).write.mode("overwrite").parquet(
-                f"file://{staging}/{REFUSED}"
-            )
+            again = Observation()
+            bad = bad.select(*names, f.col(_REASON).alias("reason"))
+            bad = bad.observe(again, f.count(f.lit(1)).alias("rows"))
+            bad.write.mode("overwrite").parquet(f"file://{staging}/{REFUSED}")
+            if again.get["rows"] != counts["refused"]:
+                raise StreamMismatch(
+                    f"{counts['refused']} rows were refused at first and {again.get['rows']} when they were "
+                    "written: a schema appeared meanwhile. Nothing of the batch is written; run the job again"
+                )
         return counts
 
     def _carry_out(self, intent: Intent) -> Json:
