@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -136,6 +136,10 @@ operators-hour: setup ## Run the commands of docs/operators-hour.md on real proc
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus
 	$(BIN)/python -m pytest tests/deploy --ignore tests/deploy/test_operators_hour.py -m "interop or slow" -p no:xdist -p no:benchmark
+
+watching-quiet: setup ## Let Prometheus watch 1,000 partitions under normal load: no alert may fire; MINUTES=60
+	.ci/parts prometheus
+	QUIET_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest tests/deploy/test_watching.py -k normal_load -s -p no:xdist -p no:benchmark
 
 console: setup ## Open every view of the console in Debian's Chromium; SCREENSHOTS=docs/drawings/console for its pictures
 	.ci/parts chromium

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -142,7 +144,7 @@ def _is_ready_again(home: Path, name: str, old: int) -> bool:
 
 
 def test_a_secured_cluster_gives_its_clients_what_they_need(home: Path) -> None:
-    facts = start(home, 1, "--secured")
+    facts = start(home, 1, "--secured", "--console")
     clients = Path(facts["client_properties"])
     assert [path.stat().st_mode & 0o777 for path in (clients, home / "tls/ca.key")] == [0o600, 0o600]
     create = ("topics", "create", "t", "--bootstrap", facts["bootstrap"])
@@ -151,6 +153,12 @@ def test_a_secured_cluster_gives_its_clients_what_they_need(home: Path) -> None:
     assert "--command-config if the listener uses TLS or logins" in errors
     code, _, errors = logstore(*create, "--command-config", clients)
     assert code == 0, errors
+    with urlopen(f"http://{facts['http'][0]}/api/overview", timeout=30) as answer:
+        assert [each["state"] for each in json.load(answer)["brokers"]] == ["up"], "the console logs in, too"
+    with pytest.raises(HTTPError, match="403") as refused:
+        urlopen(f"http://{facts['http'][0]}/api/messages?partition=t-0", timeout=30)
+    with refused.value as answer:
+        assert "records are not shown" in json.load(answer)["error"]
     reach = ("--bootstrap", facts["bootstrap"], "--command-config", clients)
     code, _, errors = logstore("brokers", "drain", 1, *reach)
     assert code == 1

@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +21,8 @@ from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import Address
 from logstore.cli import local_cluster
 from tests.deploy.serving import DEPLOY, ROOT, served
+from tests.troubles.doings import ONE
+from tests.troubles.lab import lab
 from tests.zookeeper import eventually, free_port
 
 RULES = DEPLOY / "prometheus" / "alerts.yml"
@@ -212,13 +216,14 @@ def test_each_alert_fires_in_its_trouble_alone_and_none_in_an_hour_without(tmp_p
 
 
 class Prometheus:
-    """A Prometheus on loopback with the rules as they are, but quicker: a scrape a second, no patience."""
+    """A Prometheus on loopback with the rules as they are; if quick, a scrape a second and no patience."""
 
-    def __init__(self, directory: Path, *targets: str) -> None:
+    def __init__(self, directory: Path, *targets: str, is_quick: bool = True) -> None:
         self._directory, self._port = directory, free_port()
-        rules = re.sub(r"for: \d+[ms]", "for: 0s", RULES.read_text())
+        rules, config = RULES.read_text(), (RULES.parent / "prometheus.yml").read_text()
+        if is_quick:
+            rules, config = re.sub(r"for: \d+[ms]", "for: 0s", rules), config.replace("15s", "1s")
         (directory / "alerts.yml").write_text(rules)
-        config = (RULES.parent / "prometheus.yml").read_text().replace("15s", "1s")
         (directory / "prometheus.yml").write_text(
             re.sub(r"targets: \[.*\]", f"targets: {json.dumps(targets)}", config)
         )
@@ -296,4 +301,74 @@ def test_alerts_fire_when_a_broker_is_killed_and_end_when_it_is_back(tmp_path: P
             local_cluster.launch(tmp_path, ["node-3"], patience_s=60)
             eventually(lambda: not expected & prometheus.firing(), "their end")
     finally:
+        local_cluster.stop(tmp_path, patience_s=60)
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(400)
+def test_alerts_fire_when_a_disk_is_full_and_end_when_there_is_room(tmp_path: Path) -> None:
+    """Broker 3 has a disk of 64 MiB; mounting it needs root."""
+    expected = {"LogstoreLogDirFull", "LogstoreLogDirNearlyFull"}
+    with lab(tmp_path / "cluster", small_disk=True) as troubled:
+        targets = [f"127.0.0.1:{node.http_port}" for node in troubled.cluster.nodes]
+        with Prometheus(tmp_path, *targets) as prometheus:
+            troubled.create(ONE, "3")
+            leaders = "sum(kafka_server_replicamanager_leadercount)"
+            eventually(lambda: prometheus.value(leaders) == 1, "scrapes of all leaders")
+            eventually(lambda: not prometheus.firing(), "quiet")
+            troubled.fill(3, leaving=1 << 20)
+            troubled.append_until_refused(ONE)
+            eventually(lambda: expected <= prometheus.firing(), "the alerts")
+            # As in Kafka, refusals of a failed log dir are no failed requests.
+            assert prometheus.firing() == expected
+            troubled.filler(3).unlink()
+            eventually(lambda: "LogstoreLogDirFull" not in prometheus.firing(), "its end")
+            troubled.append(ONE, b"there is room")
+
+
+LOAD = """
+import sys, time
+from kafka import KafkaConsumer, KafkaProducer
+
+servers = sys.argv[1].split(",")
+producer = KafkaProducer(bootstrap_servers=servers, acks="all")
+consumer = KafkaConsumer("orders", bootstrap_servers=servers, group_id="billing")
+while True:
+    for number in range(20):
+        producer.send("orders", b"order %d" % number, key=b"%d" % number)
+    producer.flush()
+    consumer.poll(1000)
+"""
+
+
+@pytest.mark.skipif("QUIET_MINUTES" not in os.environ, reason="takes QUIET_MINUTES; make watching-quiet")
+@pytest.mark.slow
+@pytest.mark.timeout(2 * 60 * 60)
+def test_no_alert_fires_under_normal_load(tmp_path: Path) -> None:
+    """Three brokers with 1,000 partitions, a producer and a consumer; rules and intervals as they are."""
+    minutes, partitions = float(os.environ["QUIET_MINUTES"]), 1_000
+    cluster = local_cluster.start(tmp_path, 3, {"min.insync.replicas": "2"}, patience_s=60)
+    targets = [f"127.0.0.1:{node.http_port}" for node in cluster.nodes]
+    program = [sys.executable, "-W", "ignore", "-c", LOAD, cluster.bootstrap]
+    load: subprocess.Popen[bytes] | None = None
+    try:
+        with BlockingClient([Address("127.0.0.1", node.port) for node in cluster.nodes]) as client:
+            client.create_topic("orders", partitions, replication_factor=3)
+        with Prometheus(tmp_path, *targets, is_quick=False) as prometheus:
+            load = subprocess.Popen(program, stderr=subprocess.DEVNULL)
+            sent = "sum(kafka_server_brokertopicmetrics_messagesin_total)"
+            eventually(lambda: (prometheus.value(sent) or 0) > 0, "load")
+            time.sleep(60 * minutes)
+            since = f"[{minutes + 5:.0f}m]"
+            fired = prometheus.ask("query", query=f'count_over_time(ALERTS{{alertstate="firing"}}{since})')
+            for what in ("quantile_over_time(0.5,", "quantile_over_time(0.99,", "max_over_time("):
+                value = prometheus.value(f"max({what} scrape_duration_seconds{since}))")
+                print(f"scrape, the slowest broker: {what} … {1000 * (value or 0):.0f} ms")
+            print(f"{minutes:g} minutes, {prometheus.value(sent):.0f} records, {partitions} partitions")
+            assert load.poll() is None, "the clients have gone on"
+            assert fired["result"] == []
+    finally:
+        if load is not None:
+            load.kill()
+            load.wait()
         local_cluster.stop(tmp_path, patience_s=60)
