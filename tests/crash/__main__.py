@@ -21,6 +21,7 @@ from typing import Any
 from logstore.testing.crash import CrashReport
 from tests.crash import (
     test_compaction_points,
+    test_cursor_points,
     test_generated,
     test_heal_points,
     test_log_dir_points,
@@ -36,6 +37,7 @@ ROOMS: tuple[Any, ...] = (
     test_store_points,
     test_snapshot_points,
     test_heal_points,
+    test_cursor_points,
 )
 HEAD = f"{'script':36}  moments   images distinct  opened   second  bad      s"
 

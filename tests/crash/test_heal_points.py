@@ -19,7 +19,7 @@ from logstore.log.heal import Flush, Found, mend
 from logstore.log.log import Log
 from logstore.log.read import read_bytes
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
-from logstore.testing.disks import MemoryDisk
+from logstore.testing.disks import MemoryDisk, Profile
 from tests.crash.script import ForgetfulDisk
 
 DIRECTORY = "/data/orders-0"
@@ -167,7 +167,10 @@ def test_every_point(script: Callable[[CrashRun[Promise]], None]) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_crash_in_the_recovery_too() -> None:
-    report = explored(mending_of_a_sealed_segment, images=1, second_images=1, depth=2)
+    """A few images of one profile; `make crash` opens them all."""
+    report = explored(
+        mending_of_a_sealed_segment, images=1, second_images=1, depth=2, profiles=[Profile.POSIX], kills=False
+    )
     assert report.is_good, str(report)
 
 
