@@ -127,7 +127,7 @@ logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, ri
 	$(BIN)/python -m pytest tests/logins -m interop -n $(WORKERS) -p no:benchmark
 
 # Each trouble on three broker processes; the two with a full disk need the permission to mount.
-troubles: setup ## Break three processes in 29 ways: health and why name each, and their step ends it; ONLY=min-isr
+troubles: setup ## Break three processes in 32 ways: health and why name each, and their step ends it; ONLY=min-isr
 	$(BIN)/python -m pytest tests/troubles tests/cli/test_one_node.py -m interop -p no:xdist -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
 
 operators-hour: setup ## Run the commands of docs/operators-hour.md on real processes, and compare what they print

@@ -1,5 +1,7 @@
 """Since when: the last change of each partition's leader or ISR, and when brokers left, as seen by this one.
 
+Of each broker the departures of the last ten minutes are kept: one that comes and goes restarts for ever.
+
 Leaders and ISRs are what it decided as the controller.
 
 In memory only: a broker that was restarted since knows nothing of it. The state-change log has all of it, and
@@ -8,12 +10,16 @@ In memory only: a broker that was restarted since knows nothing of it. The state
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import deque
+from typing import Final, NamedTuple
 
 from logstore.broker.wire import types as t
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.state_change import Side, StateChange
+
+WINDOW_MS: Final = 600_000
+MOST_DEPARTURES: Final = 20
 
 
 class Changed(NamedTuple):
@@ -31,6 +37,7 @@ class Since:
     def __init__(self) -> None:
         self._changed: dict[TopicPartition, Changed] = {}
         self._left: dict[int, int] = {}
+        self._departures: dict[int, deque[int]] = {}
         self._live: frozenset[int] = frozenset()
         self._updates = 0
 
@@ -47,11 +54,22 @@ class Since:
             return
         self._updates = metadata.updates
         live = frozenset(metadata.brokers)
-        self._left |= dict.fromkeys(sorted(self._live - live), now_ms)
+        gone = sorted(self._live - live)
+        self._left |= dict.fromkeys(gone, now_ms)
+        for broker in gone:
+            self._departures.setdefault(broker, deque(maxlen=MOST_DEPARTURES)).append(now_ms)
         self._left = {broker: left_ms for broker, left_ms in self._left.items() if broker not in live}
         self._live = live
-        for gone in self._changed.keys() - metadata.partitions.keys():
-            del self._changed[gone]
+        for deleted in self._changed.keys() - metadata.partitions.keys():
+            del self._changed[deleted]
+
+    def departures(self, now_ms: int) -> list[t.Departures]:
+        """Return when brokers left in the last ten minutes."""
+        recent = {
+            broker: [at_ms for at_ms in times if now_ms - at_ms < WINDOW_MS]
+            for broker, times in sorted(self._departures.items())
+        }
+        return [t.Departures(broker=broker, times_ms=times) for broker, times in recent.items() if times]
 
     def troubled(self, metadata: MetadataCache) -> list[t.SinceWhen]:
         """Return since when brokers are gone, and partitions without a leader or short of replicas are so."""

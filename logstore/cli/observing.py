@@ -12,6 +12,7 @@ from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.broker.wire import types as t
 from logstore.cli.broker_operator import TOPIC, BrokerOperator, described_settings
 from logstore.cli.brokers import Brokers
+from logstore.cli.clocks import Clock, clock
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.group_explanations import STABLE, ObservedGroup, Progress
 from logstore.cli.groups import Member, committed_offsets, membership
@@ -50,7 +51,10 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
     damaged: dict[int, Mapping[str, str]] = {}
     silent: dict[int, str] = {}
     since: dict[str, Since] = {}
+    departures: dict[int, tuple[int, ...]] = {}
+    clocks: dict[int, Clock] = {}
     for broker in sorted(cluster.brokers):
+        asked_ms = _now_ms()
         try:
             answer = brokers.log_dirs(broker, timeout_s=patience_s)
         except RequestUnanswered as error:
@@ -58,6 +62,11 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
             continue
         dirs += [_log_dir(broker, each) for each in answer.results]
         damaged[broker] = {each.name: each.problem for each in answer.damaged}
+        if answer.now_ms >= 0:
+            clocks[broker] = clock(asked_ms, answer.now_ms, _now_ms())
+        for left in answer.departures:
+            seen = tuple(left.times_ms)
+            departures[left.broker] = max(departures.get(left.broker, ()), seen, key=len)
         for each in answer.since:
             known = since.get(each.name)
             if known is None or each.since_ms > known.since_ms:
@@ -78,7 +87,24 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
     answering = sorted(cluster.brokers.keys() - silent.keys())
     rates = BrokerOperator(brokers).replication_rates(answering) if any(lists.values()) else {}
     cluster = replace(cluster, topics=listing)
-    return Observed(cluster, min_isr, tuple(dirs), silent, damaged, stopping, rates, store_error, since)
+    return Observed(
+        cluster,
+        min_isr,
+        tuple(dirs),
+        silent,
+        damaged,
+        stopping,
+        rates,
+        store_error,
+        since,
+        departures,
+        clocks,
+        _now_ms(),
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) -> LogDir:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from logstore.cli.clocks import Clock, wrong_clocks
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.throttles import Rates, throttle_of, told
@@ -24,6 +25,10 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.state_change import format_time
 
+TOO_OFTEN = 3
+"""So many departures in ten minutes: the broker restarts again and again."""
+STEADY_MS = 60_000
+"""A broker that stays so long is well again."""
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
 OPERATOR = "you"
@@ -125,6 +130,7 @@ class Observed:
     cannot follow, and why. `stopping`: brokers in a controlled shutdown. Brokers of ours report these two.
     `rates`: the replication throttles of brokers. `store_error`: brokers answer, but not what they read in
     the metadata store. `since`: when what is wrong with a partition or a broker began, by its name.
+    `departures`: when brokers have left in the last minutes (epoch ms, as `now_ms`, when it was read).
     """
 
     cluster: Cluster
@@ -136,6 +142,17 @@ class Observed:
     rates: Mapping[int, Rates] = field(default_factory=dict)
     store_error: str = ""
     since: Mapping[str, Since] = field(default_factory=dict)
+    departures: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    clocks: Mapping[int, Clock] = field(default_factory=dict)
+    now_ms: int = 0
+
+    def restarts(self, broker: int) -> str:
+        """Return how often a broker has left lately, if it is too often; empty if it stays since a while."""
+        left_ms = self.departures.get(broker, ())
+        is_steady = broker in self.cluster.brokers and self.now_ms - max(left_ms, default=0) > STEADY_MS
+        if len(left_ms) < TOO_OFTEN or is_steady:
+            return ""
+        return f"it left the cluster {len(left_ms)} times since {format_time(left_ms[0])} UTC"
 
 
 def troubles(observed: Observed) -> list[Trouble]:
@@ -168,6 +185,11 @@ def in_order(found: Iterable[Trouble]) -> list[Trouble]:
 _NONE = TopicPartition("", 0)
 
 
+_WHY_IT_ENDS = (
+    "find and mend the reason: the last lines of its log before each start (logstore cluster logs DIR ID, "
+    "journalctl -u logstore), or the kernel's log (out of memory)"
+)
+_CLOSED = "broke"
 _MAKE_ROOM = "lower retention.ms or retention.bytes of large topics, move replicas away, or add room"
 _FREE = "remove a forgotten throttle with logstore reassign verify PLAN."
 _FASTER = "wait, or raise the rate: logstore reassign execute PLAN --additional --throttle BYTES_PER_S"
@@ -221,27 +243,63 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
         for broker in _obstacles(observed.cluster, name):
             hosted.setdefault(broker, set())  # brokers no longer list the partitions
     for broker, partitions in sorted(hosted.items()):
+        restarts = observed.restarts(broker)
         if broker not in observed.cluster.brokers:
             holds = f", and holds replicas of {len(partitions)} partitions" if partitions else ""
+            down = "it is down again, and ends each time it is started" if restarts else "it is down"
+            start = _start(observed.cluster, broker, partitions)
             yield Trouble(
                 Rank.AT_RISK,
                 f"broker {broker}",
-                f"it is down{holds}",
-                "the cluster lists no such live broker",
-                _start(observed.cluster, broker, partitions),
+                f"{down}{holds}",
+                "the cluster lists no such live broker" + (f"; {restarts}" if restarts else ""),
+                f"{_WHY_IT_ENDS}. Then {start}" if restarts else start,
                 frozenset(partitions),
                 waits_for=f"broker {broker}",
-                no_help="waiting, or an election: the replicas on it come back with it alone",
+                no_help="starting it once more before the reason is mended"
+                if restarts
+                else "waiting, or an election: the replicas on it come back with it alone",
             )
+        elif restarts:
+            yield Trouble(
+                Rank.AT_RISK,
+                f"broker {broker}",
+                "it is up, and restarts again and again",
+                restarts,
+                _WHY_IT_ENDS,
+                frozenset(partitions),
+                waits_for=f"a minute in which broker {broker} stays",
+                no_help="restarting it, or an election: its replicas leave the ISR each time",
+            )
+    for wrong in wrong_clocks(observed.clocks):
+        yield Trouble(
+            Rank.AT_RISK,
+            f"broker {wrong.broker}",
+            f"{wrong.says}: timestamps, retention by time and tokens go wrong",
+            wrong.evidence,
+            f"set the clock of its host, keep it right (NTP), and restart broker {wrong.broker}: it reads "
+            "the clock when it starts",
+            waits_for=f"the restart of broker {wrong.broker}",
+            no_help="setting the clock without a restart; records keep the timestamps that they have",
+        )
     for broker, why in sorted(observed.silent.items()):
+        is_closing = _CLOSED in why
         leads = broker == observed.cluster.controller
         yield Trouble(
             Rank.UNAVAILABLE if leads else Rank.AT_RISK,
             f"broker {broker}",
-            "it is registered, but does not answer"
+            (
+                "it is registered, but closes new connections"
+                if is_closing
+                else "it is registered, but does not answer"
+            )
             + ("; it is the controller: nobody elects leaders until its session ends" if leads else ""),
             why,
-            "look at its process: it may be paused, overloaded, or advertise an address that is not its own",
+            "look at its log: it may have no descriptor left (raise ulimit -n, LimitNOFILE of its unit, or "
+            "lower max.connections, and restart it), or end just now"
+            if is_closing
+            else "look at its process: it may be paused, overloaded, or advertise an address that is not its "
+            "own",
             frozenset(hosted.get(broker, ())),
             waits_for=f"broker {broker}",
             no_help="restarting the brokers that answer",

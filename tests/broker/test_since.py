@@ -35,6 +35,16 @@ def test_a_broker_that_left_and_came_back() -> None:
     assert since.troubled(cache) == []
 
 
+def test_departures_of_the_last_minutes() -> None:
+    since, cache = Since(), MetadataCache()
+    for minute in range(0, 30, 4):
+        since.look(metadata(cache, (1, 2), 1, (1, 2)), minute * 60_000)
+        since.look(metadata(cache, (1,), 1, (1, 2)), (minute + 2) * 60_000)
+    (told,) = since.departures(30 * 60_000)
+    assert (told.broker, told.times_ms) == (2, [1_320_000, 1_560_000, 1_800_000])
+    assert since.departures(40 * 60_000) == []
+
+
 def test_the_first_of_decisions_that_change_nothing_counts() -> None:
     since, cache = Since(), MetadataCache()
     since.on_change(change(1_000, 1, (1, 2), "it is new"))

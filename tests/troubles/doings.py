@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from logstore.cli.cluster_file import existing
 from logstore.cli.local_cluster import send_signal
 from tests.troubles.lab import Lab
 
@@ -109,6 +115,56 @@ def give_the_identity_back(lab: Lab) -> None:
     assert "belongs to broker 2" in log, "the step says: its log says so"
     (lab.home(3) / "meta.properties").write_bytes(lab.kept["own"])
     lab.start(3)
+
+
+def end_it_again_and_again(lab: Lab) -> None:
+    """As the kernel does when memory is short."""
+    lab.create(KEPT)
+    for _ in range(3):
+        lab.start(3)
+        lab.kill(3)
+        lab.wait_for("broker 3 is gone", lambda: len(lab.ask("brokers", "list", "--json").facts) == 2)
+
+
+def use_up_the_descriptors(lab: Lab) -> None:
+    """Broker 3 has a low limit, and clients that never close their connections."""
+    lab.create(KEPT)
+    lab.stop(3)
+    start = shlex.join(
+        [sys.executable, "-m", "logstore.cli.main", "cluster", "start", str(lab.directory), "3"]
+    )
+    subprocess.run(["bash", "-c", f"ulimit -n 160; exec {start}"], check=True, capture_output=True)
+    lab.wait_until_sound()
+    (port,) = (node.port for node in existing(lab.directory).nodes if node.name == "node-3")
+    lab.kept["connections"] = [socket.create_connection(("127.0.0.1", port)) for _ in range(160)]
+    lab.closing.append(lambda: hang_up(lab))
+
+
+def hang_up(lab: Lab) -> None:
+    for each in lab.kept["connections"]:
+        each.close()
+
+
+def raise_the_limit(lab: Lab) -> None:
+    assert "no descriptor for a new connection" in lab.run("cluster", "logs", lab.directory, 3).out
+    hang_up(lab)
+    restart_3(lab)
+
+
+def start_with_a_wrong_clock(lab: Lab) -> None:
+    """The host of broker 3 had not set its clock yet when it started."""
+    lab.create(KEPT)
+    lab.stop(3)
+    early = lab.directory / "early"
+    early.mkdir()
+    (early / "sitecustomize.py").write_text(
+        "import time\nright = time.time_ns\ntime.time_ns = lambda: right() + 3_600 * 10**9\n"
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, (str(early), os.environ.get("PYTHONPATH"))))
+        )
+        lab.start(3)
 
 
 # --- brokers that hang ------------------------------------------------------------------------------------

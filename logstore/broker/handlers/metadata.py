@@ -225,8 +225,8 @@ def describe_log_dirs(
     A failed dir is KAFKA_STORAGE_ERROR (56) and lists nothing. A replica's lag is the distance of its end
     from the high watermark; a leader has none. The sizes of a file system that cannot be asked are -1. Tags
     of ours have the end offsets in the order of the partitions, the reason of a failure, a lack of room, the
-    replicas that are damaged or cannot follow, and since when brokers are gone and partitions lack a leader
-    or replicas in sync.
+    replicas that are damaged or cannot follow, since when brokers are gone and partitions lack a leader
+    or replicas in sync, when brokers have left lately, and the clock of this one.
     """
     wanted = None
     if body.topics is not None:
@@ -255,8 +255,14 @@ def describe_log_dirs(
         name: f"damaged: {'; '.join(places)}" for name, places in damaged_partitions(replicas).items()
     }
     damaged = [t.DamagedReplica(name=name, problem=text) for name, text in problems.items()]
-    since = services.since.troubled(services.metadata)
-    return t.DescribeLogDirsResponse(results=results, damaged=damaged, since=since)
+    now_ms = services.now_ms()
+    return t.DescribeLogDirsResponse(
+        results=results,
+        damaged=damaged,
+        since=services.since.troubled(services.metadata),
+        departures=services.since.departures(now_ms),
+        now_ms=now_ms,
+    )
 
 
 def _problem(node: Node, path: str) -> str:

@@ -25,6 +25,11 @@ class SinceWhen(Struct):
     reason: str = wire("string")
 
 
+class Departures(Struct):
+    broker: int = wire("int32")
+    times_ms: list[int] = wire(["int64"])
+
+
 class ProduceRequestPartitionProduceData(Struct):
     index: int = wire("int32")
     records: bytes | memoryview | None = wire("records", nullable="0+")
@@ -1009,6 +1014,8 @@ class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):
     )
     damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)
     since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)
+    departures: list[Departures] = wire([Departures], versions="2+", tag=10002, ignorable=True)
+    now_ms: int = wire("int64", versions="2+", tag=10003, ignorable=True, default=-1)
 
 
 class SaslAuthenticateRequest(Struct, key=36, versions="0-2", flexible="2+"):

@@ -138,6 +138,8 @@ _OURS: Final = {
     "DescribeLogDirsResponse": [
         'damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)',
         'since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)',
+        'departures: list[Departures] = wire([Departures], versions="2+", tag=10002, ignorable=True)',
+        'now_ms: int = wire("int64", versions="2+", tag=10003, ignorable=True, default=-1)',
     ],
     "DescribeClusterResponseDescribeClusterBroker": ['is_stopping: bool = wire("bool", tag=10000)'],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
@@ -152,6 +154,7 @@ _OUR_PARTS: Final = [
     'class DamagedReplica(Struct):\n    name: str = wire("string")\n    problem: str = wire("string")',
     'class SinceWhen(Struct):\n    name: str = wire("string")\n    since_ms: int = wire("int64")\n'
     '    reason: str = wire("string")',
+    'class Departures(Struct):\n    broker: int = wire("int32")\n    times_ms: list[int] = wire(["int64"])',
 ]
 """Structs of these fields."""
 
