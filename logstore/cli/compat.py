@@ -274,18 +274,13 @@ def _file_names(place: _Place, version: Version) -> Iterator[Finding]:
     indexes = (Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.TRANSACTION_INDEX)
     for name in place.files:
         path, role = f"{place.path}/{name}", role_of(name)
-        stem, _, rest = name.partition(".")
+        stem = name.partition(".")[0]
         if not stem.isdigit() and name.endswith(_NAMELESS) and role is None:
             yield Finding(Effect.REFUSES, path, "no number before the first dot: the broker does not start")
         elif name.endswith(".deleted"):
             yield Finding(Effect.NOTE, path, "its deletion is completed")
         elif name.endswith((".cleaned", ".swap")):
-            if rest.startswith("seal"):
-                yield Finding(
-                    Effect.REMOVES, path, "taken for a part of a compaction, with all of its offset"
-                )
-            else:
-                yield Finding(Effect.NOTE, path, "of an interrupted compaction, which is completed or undone")
+            yield Finding(Effect.NOTE, path, "of an interrupted compaction, which is completed or undone")
         elif stem not in bases and role is not None and role.kind in indexes:
             yield Finding(Effect.REMOVES, path, "an index without its .log")
 

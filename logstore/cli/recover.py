@@ -3,8 +3,9 @@
 The durable end is the recovery point, or the end of the last segment with a valid seal. A bad batch at or
 past it is a torn tail and is cut there; the first line of the report counts the records that go. A bad batch
 below it is damage: the command refuses and cuts nothing, unless `--accept-loss` gives up everything from the
-damage on. The recovery point comes from the log dir's checkpoint unless `--recovery-point` is given. In a
-directory without either, and without seals, sound batches behind a bad one are proof of damage.
+damage on. Damage below the log start costs no record that is served: those bytes are left out, and a segment
+below the log start goes. The recovery point comes from the log dir's checkpoint unless `--recovery-point` is
+given. In a directory without either, and without seals, sound batches behind a bad one are proof of damage.
 
 Every segment is read and compared with its seal, so what this command accepts, `verify` accepts. `--plan`
 runs the same procedure on a disk that keeps all changes in memory, and prints the same report.

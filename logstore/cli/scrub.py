@@ -5,7 +5,8 @@
 
 This is what a running broker does once a week, and `Log.scrub()` in a program: every sealed segment is
 compared with its seal and every other batch with its checksum, as fast as the disk reads. Index files, the
-epoch file, seals and producer snapshots that differ from the log are rebuilt. Records stay as they are.
+epoch file, seals and producer snapshots that differ from the log are rebuilt. Records stay as they are;
+damaged ones below the log start, which were deleted, are left out and kept in quarantine.
 
 `verify` reads directories of any owner, also while the owner writes; it parses every record and changes
 nothing. `scrub` opens the log as its owner, so it locks the directory and recovers the log after an unclean
@@ -36,6 +37,8 @@ def scrub(directory: PartitionDir, as_json: Json = False) -> int:
     from logstore.cli.inspection import cleaned_end, segment_offsets
     from logstore.config import LogConfig
     from logstore.disk.files import OsDisk
+    from logstore.errors import DamageKind
+    from logstore.log.heal import leave_out_deleted
     from logstore.log.log import Log
     from logstore.log.scrub import Scrubbed
     from logstore.log.scrub import scrub as steps_of
@@ -54,20 +57,27 @@ def scrub(directory: PartitionDir, as_json: Json = False) -> int:
         advance = byte_progress(stack, log.size)
         for step in steps_of(log.partition):
             advance(step.size)
+            if step.damages:
+                step = leave_out_deleted(log.partition, step, now_ms=log.partition.clock())
             _print(step, as_json)
             done = Scrubbed(
                 done.size + step.size, None, done.damages + step.damages, done.rebuilt + step.rebuilt
             )
     if not as_json:
-        counts = f"{len(done.damages)} damaged, {len(done.rebuilt)} derived files rebuilt"
+        left_out = sum(each.kind is not DamageKind.DERIVED for each in done.rebuilt)
+        counts = f"{len(done.damages)} damaged, {len(done.rebuilt) - left_out} derived files rebuilt"
+        if left_out:
+            counts += f", {left_out} damaged places below the log start left out"
         print(f"{done.size} bytes of batches: {counts}")
     return 1 if done.damages else 0
 
 
 def _print(step: Scrubbed, as_json: bool) -> None:
+    from logstore.errors import DamageKind
+
     for damage in (*step.damages, *step.rebuilt):
         is_rebuilt = damage in step.rebuilt
         if as_json:
             print_json({**damage._asdict(), "kind": damage.kind.value, "rebuilt": is_rebuilt})
         else:
-            print(f"{damage}; rebuilt" if is_rebuilt else damage)
+            print(f"{damage}; rebuilt" if damage.kind is DamageKind.DERIVED else damage)

@@ -41,7 +41,9 @@ def meet_damage(loading: Loading, *damages: Damage, behind: Survey = NOTHING) ->
         loading.report.damages.extend(damages)
         return
     more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
-    if loading.knows_durable_end:
+    if loading.knows_durable_end and loading.opening.was_killed:
+        why = "The machine has run since it was written: its process was killed, and that changes no batch."
+    elif loading.knows_durable_end:
         why = "It was durable once, so this is no torn end of a write."
     elif behind.batches:
         why = (
@@ -68,10 +70,10 @@ def meet_damage(loading: Loading, *damages: Damage, behind: Survey = NOTHING) ->
 def sound_behind(loading: Loading, tail: Tail | None, later: Sequence[int], next_offset: int) -> Survey:
     """Count the sound batches past `next_offset` in the tail and the later segments.
 
-    Nothing is counted if the durable end is known: what lies past it goes, sound or not.
+    Nothing is counted if what lies past the durable end goes, sound or not.
     """
     counted = Survey()
-    if loading.knows_durable_end:
+    if loading.tail_may_be_torn:
         return counted
     if tail is not None:
         counted = survey(tail.file, tail.from_byte, tail.to_byte)

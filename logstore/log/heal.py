@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from logstore.log.derived import check_segment_files, rebuild_producers, replaye
 from logstore.log.losses import Loss, Tail
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import sound_batches_of
+from logstore.log.scrub import Scrubbed
 from logstore.log.upkeep import holds, replace_segments
 from logstore.segment.damage import Expected, judge_segment, swept
 from logstore.segment.seal import Seal
@@ -73,6 +75,26 @@ class Mended(NamedTuple):
     fetched: int = 0
     loss_id: int | None = None
     rebuilt: tuple[Damage, ...] = ()
+
+
+def leave_out_deleted(log: PartitionLog, found: Scrubbed, *, now_ms: int) -> Scrubbed:
+    """Mend what a scrub has found in records below the log start, which takes no other replica.
+
+    What was mended stands under `rebuilt` of the result. Raises `DiskFull`, `LogDirOffline`.
+    """
+    counts = {each.file for each in found.damages if each.end_offset > log.log_start_offset}
+    mended = set[str]()
+    for name in {each.file for each in found.damages} - counts:
+        with suppress(CannotMend):
+            for step in mend(log, int(name[:20]), now_ms=now_ms):
+                assert not isinstance(step, Wanted), "nothing that counts was damaged"
+                if isinstance(step, Flush):
+                    log.flush()
+            mended.add(name)
+    left = tuple(each for each in found.damages if each.file not in mended)
+    text = "; its records were deleted, so it was left out"
+    done = (each._replace(text=each.text + text) for each in found.damages if each.file in mended)
+    return found._replace(damages=left, rebuilt=(*found.rebuilt, *done))
 
 
 class CannotMend(Exception):

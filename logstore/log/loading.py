@@ -120,6 +120,8 @@ class Opening(NamedTuple):
     accept_loss: bool
     reads_all: bool = False
     is_new: bool = False
+    was_killed: bool = False
+    log_start_offset: int = 0
 
 
 class Loading:
@@ -140,6 +142,11 @@ class Loading:
         """Whether a recovery point or a seal tells up to where the log was durable."""
         self.recovered: dict[int, bool] = {}
         """Segments that were read batch by batch → whether producers wrote in them."""
+
+    @property
+    def tail_may_be_torn(self) -> bool:
+        """Whether what lies past the durable end may be anything, as after a power cut."""
+        return self.knows_durable_end and not self.opening.was_killed
 
 
 def clear_leftovers(loading: Loading) -> None:

@@ -351,13 +351,17 @@ class Log(Reading):
 
         Reads about `max_bytes` from `cursor` on (default: all of the log); pass the result's `cursor` to the
         next call to continue. Records stay as they are. Index files, the epoch file, seals and producer
-        snapshots that differ from the log are rebuilt and listed in the result. Raises `LogClosed`,
-        `DiskFull`, `LogDirOffline`, or `OSError` if the disk cannot be read.
+        snapshots that differ from the log are rebuilt and listed in the result, as are bad batches below the
+        log start, which are left out and kept in quarantine. Raises `LogClosed`, `DiskFull`, `LogDirOffline`,
+        or `OSError` if the disk cannot be read.
         """
+        from logstore.log.heal import leave_out_deleted
         from logstore.log.scrub import scrub_for
 
-        self.partition.check_writable()
-        return scrub_for(self.partition, cursor, max_bytes)
+        log = self.partition
+        log.check_writable()
+        found = scrub_for(log, cursor, max_bytes)
+        return leave_out_deleted(log, found, now_ms=log.clock()) if found.damages else found
 
     def delete_records(self, offset: int) -> int:
         """Stop serving records below `offset` (-1: all of them); returns the log start offset.

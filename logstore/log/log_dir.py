@@ -189,8 +189,9 @@ class LogDir:
             self._load(topic_partition, config, progress)
         except DamagedLog as error:
             mark("log dir: a damaged log is kept as it is")
-            # The operator or the controller decides; the other partitions open.
-            self.damaged[topic_partition] = error
+            # The operator or the controller decides; the other partitions open. Without its traceback, whose
+            # frames would keep mapped files alive.
+            self.damaged[topic_partition] = DamagedLog(str(error), error.damages, error.durable_end)
         except EngineError as error:
             self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
 
@@ -224,6 +225,7 @@ class LogDir:
             closed_at=recovery_point if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
             is_new=is_new,
+            was_killed=self.has_run_on and not self.was_clean,
         )
         first_dirty_offset = checkpoints.limit_to(topic_partition, loaded)
         log = PartitionLog(

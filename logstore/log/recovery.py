@@ -51,11 +51,8 @@ from logstore.log.loading import (
     Loading,
     Opening,
     Progress,
-    Split,
     bytes_in,
     clear_leftovers,
-    delete_files,
-    list_files,
     log_end_of,
     offsets_of,
     open_segments,
@@ -65,14 +62,13 @@ from logstore.log.losses import Tail, only_zeros
 from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
-from logstore.segment.damage import Bad, Verdict, judge
+from logstore.log.replacing import leave_out_deleted, split_segment
+from logstore.segment.damage import Bad, Verdict, ends_whole, judge
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, Scanned, check_history, scan
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
-from logstore.segment.split import find_runs, leaps_over, split
-from logstore.segment.swap import swap
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 
@@ -101,6 +97,7 @@ def load(
     accept_loss: bool = False,
     is_new: bool = False,
     reads_all: bool = False,
+    was_killed: bool = False,
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
@@ -112,6 +109,8 @@ def load(
     changed (no batch was touched then), and `DiskFull` if sound batches must be cut and there is no room for
     them in quarantine. With `accept_loss` the log is cut where the damage begins, and the report lists it.
     `is_new`: the directory was just made, and the caller makes it durable with the rest of the new log.
+    `was_killed`: the last owner's process ended, and its machine did not. Then every write is there, the last
+    one perhaps cut short; any other bad batch is damage, durable or not.
     """
     opening = Opening(
         disk,
@@ -125,16 +124,21 @@ def load(
         accept_loss,
         reads_all=reads_all,
         is_new=is_new,
+        was_killed=was_killed,
+        log_start_offset=log_start_offset,
     )
     first = _begin(opening)
     try:
         return _recover(first, is_clean, recovery_point, log_start_offset, closed_at)
-    except CorruptBatch as error:  # in a segment that did not have to be read again
-        if not accept_loss:
+    except BaseException as error:
+        # The next opening may cut files that are mapped here.
+        for segment in first.segments.values():
+            segment.let_go()
+        if not isinstance(error, CorruptBatch):
+            raise
+        if not accept_loss:  # in a segment that did not have to be read again
             raise DamagedLog(f"{directory}: {error}") from error
     # Once more, reading all of it: the walk finds it again and cuts there.
-    for segment in first.segments.values():
-        segment.let_go()
     again = _begin(opening._replace(reads_all=True))
     return _recover(again, False, recovery_point, log_start_offset, None)
 
@@ -349,6 +353,7 @@ def _recover_segment(
             next_offset=next_offset,
             # An epoch is in the checkpoint before its first batch is in the log.
             durable_end=durable_end if loading.knows_durable_end else MAX_LONG,
+            history_end=durable_end if loading.tail_may_be_torn else MAX_LONG,
             # Only the active segment is never compacted.
             is_dense=loading.knows_durable_end and not later and segment.seal is None,
         )
@@ -364,7 +369,7 @@ def _recover_segment(
             break
     # Where nothing is known to be durable, an offset that leaps is as likely a wrong one.
     is_overflow = fault is Fault.OVERFLOW and loading.knows_durable_end
-    if is_overflow and (new := _split_segment(loading, segment, later, durable_end)):
+    if is_overflow and (new := split_segment(loading, segment, later, durable_end)):
         was_cut = False
         for number, each in enumerate(new):
             next_offset, was_cut = _recover_segment(
@@ -391,8 +396,28 @@ def _recover_segment(
         behind = sound_behind(loading, tail, later, next_offset)
         if fault is Fault.SIZE and only_zeros(*tail[1:]):
             fault = Fault.ZEROS
+        if (
+            fault is Fault.TORN
+            and loading.opening.was_killed
+            and ends_whole(segment.log_file, end, segment.size)
+        ):
+            fault = Fault.SIZE
         below_durable = next_offset < durable_end if loading.knows_durable_end else None
+        if not below_durable and not loading.tail_may_be_torn:
+            below_durable = None
         if judge(fault, is_end=not behind.batches, below_durable=below_durable) is Verdict.DAMAGE:
+            was_deleted, again = leave_out_deleted(loading, segment, end, next_offset, later)
+            if again is not None:
+                return _recover_segment(
+                    loading,
+                    again,
+                    next_offset=again.base_offset,
+                    durable_end=durable_end,
+                    total=total,
+                    later=later,
+                )
+            if was_deleted:
+                return later[0], False
             mark("recovery: damage below what had been synced")
             kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
             lost = cut + bytes_in(loading, later)
@@ -416,31 +441,6 @@ def _recover_segment(
     # Accepted bytes must be durable before a reader sees them.
     segment.sync_log()
     return next_offset, bool(cut)
-
-
-def _split_segment(loading: Loading, segment: Segment, later: list[int], durable_end: int) -> list[Segment]:
-    """Let segments whose offsets fit them take the place of one that grew too long; none for damage."""
-    runs = find_runs(segment.log_file, segment.size, segment.base_offset)
-    is_dense = not later and segment.seal is None
-    if len(runs) < 2 or (is_dense and leaps_over(runs, durable_end)):
-        return []
-    written = split(
-        loading.disk, loading.directory, loading.config, segment, runs, now_ms=loading.opening.now_ms
-    )
-    loading.disk.sync_dir(loading.directory)
-    for each in written:
-        each.let_go()
-    aside = swap(loading.disk, loading.directory, written, [segment])
-    list_files(loading)
-    delete_files(loading, (path.removeprefix(f"{loading.directory}/") for path in aside))
-    del loading.segments[segment.base_offset]
-    for each in written:
-        placed = segment_at(loading, each.base_offset, size=each.size, modified_ms=each.modified_ms)
-        placed.is_settled = segment.is_settled
-        loading.segments[each.base_offset] = placed
-    bases = tuple(run.base_offset for run in runs)
-    loading.report.splits.append(Split(file_name(segment.base_offset, LOG_SUFFIX), bases))
-    return [loading.segments[base] for base in bases]
 
 
 def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> None:

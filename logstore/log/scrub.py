@@ -59,6 +59,10 @@ def scrub(log: PartitionLog, cursor: Cursor | None = None) -> Iterator[Scrubbed]
         if segment.base_offset != base_offset:
             position = 0
         base_offset, cuts = segment.base_offset, log.cuts
+        following = log.segments.higher(base_offset)
+        if following is not None and following.base_offset <= log.log_start_offset:
+            base_offset += 1  # its records were deleted, and retention removes it soon
+            continue
         for step in _scrub_segment(log, segment, position):
             if log.is_closed:
                 raise LogClosed(f"{log.directory} was closed; open it again")

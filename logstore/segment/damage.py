@@ -32,7 +32,7 @@ import numpy.typing as npt
 from logstore.config import MAX_LONG
 from logstore.disk.files import File, Readable
 from logstore.errors import CorruptBatch, Damage, DamageKind
-from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.format.crc import crc32c
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.indexes import TimeIndex, entries_of
@@ -70,6 +70,14 @@ def judge(fault: Fault | None, *, is_end: bool, below_durable: bool | None) -> V
 
 
 # --- single batches ---------------------------------------------------------------------------------
+
+
+def ends_whole(file: Readable, position: int, end: int) -> bool:
+    """Whether bytes [position, end) are a whole batch but for its length field. Raises `OSError`."""
+    data = file.pread(end - position, position)
+    if len(data) < HEADER_BYTES:
+        return False
+    return bool(crc32c(data[CRC_START:]) == np.frombuffer(data, HEADER_DTYPE, 1)["crc"][0])
 
 
 def batch_at(file: Readable, position: int, end: int) -> Batch | None:

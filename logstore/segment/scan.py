@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logstore.config import MAX_INT
+from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.files import Buffer, File
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from logstore.format.crc import crc32c
@@ -315,13 +315,19 @@ def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoc
 
 
 def check_history(
-    found: Scanned, history: Sequence[EpochEntry], *, next_offset: int, durable_end: int, is_dense: bool
+    found: Scanned,
+    history: Sequence[EpochEntry],
+    *,
+    next_offset: int,
+    durable_end: int,
+    history_end: int = MAX_LONG,
+    is_dense: bool,
 ) -> Scanned:
-    """Cut `found` before the first batch below `durable_end` that differs from what was durable.
+    """Cut `found` before the first batch that differs from what was durable below `durable_end`.
 
     Base offset and leader epoch lie outside a batch's checksum. `history` (epochs and their start offsets;
-    empty if unknown) was durable before its batches were. Where nothing was removed between the batches
-    (`is_dense`), one of them ends at the durable end: none leaps over it.
+    empty if unknown) was written before its batches, and tells of those below `history_end`. Where nothing
+    was removed between the batches (`is_dense`), one of them ends at the durable end: none leaps over it.
     """
     count = len(found.headers)
     if not count:
@@ -336,6 +342,7 @@ def check_history(
                 history,
                 next_offset=next_offset,
                 durable_end=durable_end,
+                history_end=history_end,
                 is_dense=False,
             )
     if history:
@@ -343,7 +350,7 @@ def check_history(
         epochs = np.array([entry.epoch for entry in history], np.int64)
         slots = np.searchsorted(starts, bases, "right") - 1
         written = found.headers["leader_epoch"]
-        wrong = (slots >= 0) & (bases < durable_end) & (written >= 0) & (epochs[slots] != written)
+        wrong = (slots >= 0) & (bases < history_end) & (written >= 0) & (epochs[slots] != written)
         if wrong.any():
             return found.until(int(wrong.argmax()), Fault.HISTORY)
     return found

@@ -81,14 +81,36 @@ def split(
     """
     if len(runs) < 2:
         raise ValueError(f"{segment.path(LOG_SUFFIX)}: there is nothing to split, its offsets fit")
+    return _write(disk, directory, config, segment, [[run] for run in runs], now_ms)
+
+
+def leave_out(
+    disk: Disk, directory: str, config: LogConfig, segment: Segment, gap: tuple[int, int], *, now_ms: int
+) -> Segment:
+    """Write `segment` without bytes [from, to) as a `.cleaned` segment, like one of `split`."""
+    base_offset, (gap_start, gap_end) = segment.base_offset, gap
+    kept = [Run(base_offset, MAX_LONG, *each) for each in ((0, gap_start), (gap_end, segment.size))]
+    return _write(disk, directory, config, segment, [kept], now_ms)[0]
+
+
+def _write(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    segment: Segment,
+    contents: Sequence[Sequence[Run]],
+    now_ms: int,
+) -> list[Segment]:
     new: list[Segment] = []
     try:
-        for run in runs:
+        for runs in contents:
+            base_offset = runs[0].base_offset
             each = begin_cleaned(
-                disk, directory, config, run.base_offset, now_ms=now_ms, modified_ms=segment.modified_ms
+                disk, directory, config, base_offset, now_ms=now_ms, modified_ms=segment.modified_ms
             )
             new.append(each)
-            _copy(segment.log_file, run, each)
+            for run in runs:
+                _copy(segment.log_file, run, each)
             each.become_inactive()
             each.sync_log()
             each.sync_indexes()

@@ -31,6 +31,7 @@ class Host:
     disk: MemoryDisk
     node: Node | None = None
     life: int = 0
+    boot: int = 1
     session_id: int | None = None
     end_notified: int | None = None
     """The session whose end was sent to the node."""

@@ -147,7 +147,10 @@ class Observation:
 
     def restarted(self, host: Host, logs: LogManager) -> None:
         held_something = any(remains.batches for remains in host.remains.values())
-        if held_something and host.stopped_in_order not in (None, logs.was_clean):
+        # Of a process that was killed, the boot id may tell that nothing is lost.
+        knows = self._swarm.boot_ids and all(each.cache_survived for each in host.remains.values())
+        wanted = host.stopped_in_order or (None if knows else host.stopped_in_order)
+        if held_something and wanted not in (None, logs.was_clean):
             raise Violation("I14", f"node {host.node_id}: it mistakes its last stop (clean or unclean)")
         host.views, host.seen = {}, {}
         found = {tp: log.partition for tp, log in logs.logs().items()}

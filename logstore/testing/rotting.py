@@ -1,27 +1,39 @@
-"""Bit rot: bytes of sealed segments change on the disks of a simulated cluster, and are found and mended.
+"""Bit rot: bytes of files change on the disks of a simulated cluster, and are found and mended.
 
-    a bit flips            anywhere in a sealed segment of a machine that is down; in records, if it runs
+    a bit flips            anywhere in a segment of a machine that is down; in records, if it runs; also in a
+                           derived file: index, time index, aborted transactions, seal, epochs, producers
     a block is misplaced   512 bytes of another place instead of its own, while the machine is down
+    a tail is bad          a bit flips past the recovery point, and the process is killed (with boot ids)
 
 A process checks each byte of a sealed segment once, when it first reads it, as a real one has it in the page
 cache from then on. So what changes later, outside of any checksum, is found by a scrub and not by a read;
-the simulation leaves that out. Only a segment below the recovery point on the disk is changed, whose records
-another sound member of the ISR has synced, and of a partition only one replica at a time: a sound copy lives.
-The checkers look at a log as it was written (`as_written`): what rots is no truncation.
+the simulation leaves that out. Only batches are changed which another sound member of the ISR has synced, and
+of a partition only one replica at a time: a sound copy lives. They lie below the recovery point on the disk,
+or the process is killed and its machine goes on: after a power cut a bad tail is taken for a torn one, and
+with `synced` the replica then counts as whole. After a change of an epoch file a scrub comes at once: a
+start would believe the file if it parses. The checkers look at a log as it was written (`as_written`): what
+rots is no truncation.
 
 Everything is drawn from a stream of its own: seeds without rot run as if this module did not exist.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import NamedTuple
 
-from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, parse_offset_checkpoint
+from logstore.checkpoint.entry_files import (
+    LEADER_EPOCH_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    parse_offset_checkpoint,
+)
+from logstore.config import MAX_LONG
+from logstore.disk.running import has_run_on
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.scrub import scrub
+from logstore.replication.durability import Durability
 from logstore.replication.effects import DamageFound
-from logstore.testing.checkers import PartitionChecker
+from logstore.testing.faults import others_hold_everything
 from logstore.testing.hosts import Host
 from logstore.testing.rotting_disk import Rot
 from logstore.testing.stored import parse
@@ -30,6 +42,18 @@ from logstore.testing.world import LOG_DIR, World
 
 _RECORDS_AT = 61
 _BLOCK = 512
+_UNCHECKED = 16
+"""A batch's offset, length and most of its epoch lie before this byte."""
+_DERIVED = (".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
+
+
+class _Batches(NamedTuple):
+    """The batches of a segment that may change: from offset `start` on, up to `end`."""
+
+    topic_partition: TopicPartition
+    path: str
+    start: int
+    end: int
 
 
 class Rotting:
@@ -69,38 +93,98 @@ class Rotting:
         if world.is_healed:
             return
         host = self._random.choice(list(world.hosts.values()))
-        which, where, how = (self._random.random() for _ in range(3))
-        sealed = [] if host.disk_is_dead or host.disk_is_full else self._sealed(host)
-        if sealed:
-            self._spoil_one(host, *sealed[int(which * len(sealed))], where, how)
+        kind, which, where, how = (self._random.random() for _ in range(4))
+        if not (host.disk_is_dead or host.disk_is_full):
+            if kind < 0.3:
+                self._spoil_derived(host, which, where, how)
+            elif kind < 0.45 and self._may_spoil_tail(host):
+                self._spoil_tail(host, which, where, how)
+            elif found := self._durable(host):
+                self._spoil_batch(host, found[int(which * len(found))], where, how)
         self._soon(world.swarm.rot_interval_ms, self._spoil)
 
-    def _sealed(self, host: Host) -> list[tuple[TopicPartition, str]]:
-        """Return the sealed segments of a machine that may change."""
-        files = host.disk.files()
-        checkpoint = files.get(f"/{LOG_DIR}/{RECOVERY_POINT_CHECKPOINT}", b"")
-        synced = parse_offset_checkpoint(bytes(checkpoint)) if checkpoint else {}
-        found = []
-        for topic_partition, checker in self._world.checkers.items():
+    def _segments(self, host: Host) -> list[_Batches]:
+        """Return the segments of partitions that rot nowhere else."""
+        found, files = [], host.disk.files()
+        for topic_partition in self._world.checkers:
             others = [other for other in self._world.hosts.values() if other is not host]
             if any(rot.topic_partition == topic_partition for other in others for rot in other.rots):
                 continue
             directory = f"/{LOG_DIR}/{topic_partition}/"
             logs = sorted(path for path in files if path.startswith(directory) and path.endswith(".log"))
             logs = [path for path in logs if path.count("/") == directory.count("/")]
-            for path, following in pairwise(logs):
-                end_offset = int(following.rpartition("/")[2].removesuffix(".log"))
-                # An unclean start takes what no durable point covers for a torn tail.
-                is_durable = synced.get(topic_partition, 0) >= end_offset
-                if is_durable and files[path] and self._is_held(checker, topic_partition, end_offset, host):
-                    found.append((topic_partition, path))
+            bases = [int(path.rpartition("/")[2].removesuffix(".log")) for path in logs]
+            found += [
+                _Batches(topic_partition, path, start, end)
+                for path, start, end in zip(logs, bases, [*bases[1:], MAX_LONG], strict=False)
+                if files[path]
+            ]
         return found
 
-    def _is_held(
-        self, checker: PartitionChecker, topic_partition: TopicPartition, end_offset: int, host: Host
-    ) -> bool:
+    def _durable(self, host: Host) -> list[_Batches]:
+        """Return the batches of a machine below the recovery points on its disk, which others hold."""
+        checkpoint = host.disk.files().get(f"/{LOG_DIR}/{RECOVERY_POINT_CHECKPOINT}", b"")
+        synced = parse_offset_checkpoint(bytes(checkpoint)) if checkpoint else {}
+        found = []
+        for each in self._segments(host):
+            # An unclean start takes what no durable point covers for a torn tail.
+            end = min(each.end, synced.get(each.topic_partition, 0))
+            if end > each.start and self._is_held(each.topic_partition, end, host):
+                found.append(each._replace(end=end))
+        return found
+
+    def _may_spoil_tail(self, host: Host) -> bool:
+        swarm = self._world.swarm
+        return (
+            # Until its loss of power is on record, the next one counts every end of it as another.
+            has_run_on(host.disk, LOG_DIR, self._world.boot_id(host))
+            and swarm.durability is Durability.REPLICATED
+            and host.node is not None
+            and host.node.departure is None
+            and not host.is_paused
+            and others_hold_everything(self._world, host)
+        )
+
+    def _spoil_tail(self, host: Host, which: float, where: float, how: float) -> None:
+        """Change a batch past the recovery point, and kill the process: its next one finds it."""
+        assert host.node is not None
+        found, world, logs = [], self._world, host.node.logs.logs()
+        for each in self._segments(host):
+            log = logs.get(each.topic_partition)
+            if log is None or each.end != MAX_LONG:
+                continue
+            point = log.partition.recovery_point
+            if self._is_held(each.topic_partition, log.log_end_offset, host) and point < log.log_end_offset:
+                found.append(each._replace(start=max(point, each.start), end=log.log_end_offset))
+        if not found:
+            return
+        self._spoil_batch(host, found[int(which * len(found))], where, how, first=_UNCHECKED)
+        world.kill(host)
+        again = 1 + int(how * world.swarm.session_timeout_ms)
+        world.until_healed(again, lambda: world.start(host) if host.node is None else None)
+
+    def _spoil_derived(self, host: Host, which: float, where: float, how: float) -> None:
+        """Change a bit of a file that follows from the log. An open segment's indexes are still written."""
+        files, paths = host.disk.files(), []
+        for each in self._segments(host):
+            stem = each.path.removesuffix(".log")
+            names = [f"{stem}{suffix}" for suffix in _DERIVED if f"{stem}.seal" in files]
+            paths += [(each, path) for path in names if files.get(path)]
+            epochs = f"{stem.rpartition('/')[0]}/{LEADER_EPOCH_CHECKPOINT}"
+            if host.node is not None and not host.is_paused and files.get(epochs):
+                paths.append((each, epochs))
+        if paths:
+            each, path = paths[int(which * len(paths))]
+            sound = files[path][int(where * len(files[path])) :][:1]
+            rotten = bytes((sound[0] ^ 1 << int(how * 8),))
+            position = int(where * len(files[path]))
+            self._put(host, Rot(each.topic_partition, path, position, bytes(sound), rotten, each.end))
+            if path.endswith(LEADER_EPOCH_CHECKPOINT):
+                self._scrub_one(host)
+
+    def _is_held(self, topic_partition: TopicPartition, end_offset: int, host: Host) -> bool:
         """Whether another member of the ISR has synced everything below `end_offset`."""
-        state = checker.state
+        state = self._world.checkers[topic_partition].state
         for member in state.isr if state is not None else ():
             other = self._world.hosts[member]
             if other is host or other.node is None or other.disk_is_dead:
@@ -111,36 +195,44 @@ class Rotting:
                 return True
         return False
 
-    def _spoil_one(
-        self, host: Host, topic_partition: TopicPartition, path: str, where: float, how: float
+    def _spoil_batch(
+        self, host: Host, batches: _Batches, where: float, how: float, first: int = _RECORDS_AT
     ) -> None:
-        world, data = self._world, bytes(host.disk.files()[path])
-        if any(rot.path == path for rot in host.rots):
+        """Change a bit of a batch, from its byte `first` on, or a block."""
+        data = bytes(host.disk.files()[batches.path])
+        parsed = parse(data)
+        mutable = [each for each in parsed if batches.start <= each.base and each.end <= batches.end]
+        if not mutable:
             return
-        batches = parse(data)
-        batch = batches[int(where * len(batches))]
-        start = sum(len(each.data) for each in batches if each.base < batch.base)
+        batch = mutable[int(where * len(mutable))]
+        start = sum(len(each.data) for each in parsed if each.base < batch.base)
+        size = sum(len(each.data) for each in parsed if each.end <= batches.end)
         # Of a machine that is down half of the bits are in headers, where no checksum covers all of them.
-        first, end = (0, _RECORDS_AT) if host.node is None and how < 0.5 else (_RECORDS_AT, len(batch.data))
+        first, end = (0, first) if host.node is None and how < 0.5 else (first, len(batch.data))
         position = start + first + int(how * 997 % 1 * (end - first))
         rotten = bytes((data[position] ^ 1 << int(how * 8),))
-        if host.node is None and how > 0.8 and len(data) >= 2 * _BLOCK:
-            position = int(where * (len(data) // _BLOCK)) * _BLOCK
-            source = (position + _BLOCK) % (len(data) - len(data) % _BLOCK)
+        if host.node is None and how > 0.8 and size >= 2 * _BLOCK:
+            position = int(where * (size // _BLOCK)) * _BLOCK
+            source = (position + _BLOCK) % (size - size % _BLOCK)
             rotten = data[source : source + _BLOCK]
         end_offset, at = 0, 0
-        for each in batches:
+        for each in parsed:
             if at < position + len(rotten):
                 end_offset = each.end
             at += len(each.data)
         sound = data[position : position + len(rotten)]
-        rot = Rot(topic_partition, path, position, sound, rotten, end_offset)
-        if rot.rotten == rot.sound:
+        self._put(host, Rot(batches.topic_partition, batches.path, position, sound, rotten, end_offset))
+
+    def _put(self, host: Host, rot: Rot) -> None:
+        world = self._world
+        if rot.rotten == rot.sound or any(each.path == rot.path for each in host.rots):
             return
-        world.time.note(host.node_id, "has", len(rotten), "bytes changed in", path, "at", position)
-        world.time.stamp(f"rot{path}{position}")
+        world.time.note(
+            host.node_id, "has", len(rot.rotten), "bytes changed in", rot.path, "at", rot.position
+        )
+        world.time.stamp(f"rot{rot.path}{rot.position}")
         world.tally.rotten_bits += 1
-        rot.write(host, rotten)
+        rot.write(host, rot.rotten)
         host.rots.append(rot)
 
     # --- scrub ------------------------------------------------------------------------------------
@@ -151,10 +243,12 @@ class Rotting:
 
     def scrub_now(self) -> None:
         """Scrub every log of the machines that run."""
+        for host in self._world.running:
+            self._scrub_one(host)
+
+    def _scrub_one(self, host: Host) -> None:
         world = self._world
-        for host in world.running:
-            if host.is_paused or host.disk_is_dead or host.node is None:
-                continue
+        if not (host.is_paused or host.disk_is_dead or host.node is None):
             for topic_partition, log in list(host.node.logs.logs().items()):
                 try:
                     steps = list(scrub(log.partition))

@@ -187,7 +187,9 @@ class Swarm:
     hand_rates: dict[str, float] = field(default_factory=dict)
     """Relative rate of each change by hand; empty in most seeds."""
     rot_interval_ms: int = 0
-    """How often bytes of a sealed segment change on a disk; 0: never."""
+    """How often bytes change on a disk; 0: never."""
+    boot_ids: bool = False
+    """Nodes know in which boot of their machine they run: who is killed loses nothing (decision 040)."""
     delete_topic_enable: bool = True
     racks: int = 0
     """Number of racks of nodes and consumers, who read from their own rack; 0: no racks."""
@@ -202,6 +204,7 @@ class Swarm:
         found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
         found += [name for name, rate in (self.rates | self.command_rates | self.hand_rates).items() if rate]
         found += ["bit rot"] if self.rot_interval_ms else []
+        found += ["boot ids"] if self.boot_ids else []
         found += ["retention"] if self.retention_bytes >= 0 else []
         return [*found, "racks"] if self.racks else found
 
@@ -286,7 +289,10 @@ def draw(seed: int) -> Swarm:
     )
     swarm = replace(swarm, **given)
     rot = stream(seed, "bit rot")
-    return rotting(swarm, rot.choice((0.2, 1.0))) if rot.random() < 0.12 else swarm
+    swarm = rotting(swarm, rot.choice((0.2, 1.0))) if rot.random() < 0.2 else swarm
+    return replace(
+        swarm, boot_ids=stream(seed, "boot ids").random() < (0.6 if swarm.rot_interval_ms else 0.15)
+    )
 
 
 def rotting(swarm: Swarm, sessions: float = 1.0) -> Swarm:

@@ -239,6 +239,7 @@ class World:
                 clock=lambda: self.time.now_ms,
                 random=Random(self._lives.getrandbits(64)),
                 settings=self.log_settings,
+                boot_id=self.boot_id(host),
             )
         except _Died:
             self._die_in_start(host, loses_power=loses_power)
@@ -271,9 +272,17 @@ class World:
         host.stopped_in_order = None
         if loses_power:
             self.observation.ended(host, cache_survives=False)
-            host.disk = host.disk.power_cut(self.disk_random)
+            self._lose_cache(host)
         else:
             host.disk = host.disk.survivor()
+
+    def boot_id(self, host: Host) -> str:
+        """Return what the node sees as the boot of its machine; empty if it sees none."""
+        return f"boot {host.boot} of {host.node_id}" if self.swarm.boot_ids else ""
+
+    def _lose_cache(self, host: Host) -> None:
+        host.disk = host.disk.power_cut(self.disk_random)
+        host.boot += 1
 
     def _end_life(self, host: Host, *, is_noticed: bool = True) -> None:
         host.node = None
@@ -319,7 +328,7 @@ class World:
         self.observation.ended(host, cache_survives=False)
         if host.node is not None:
             host.node.logs.abandon()
-        host.disk = host.disk.power_cut(self.disk_random)
+        self._lose_cache(host)
         host.disk_is_dead = False
         if host.node is not None:
             self._end_life(host, is_noticed=is_noticed)

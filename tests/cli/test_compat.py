@@ -92,8 +92,8 @@ PLANTS: dict[str, Plant] = {
         {f"orders-0/{name}": b"" for name in ("x.txt", ".hidden", "a.log.bak", "1-note.txt", "lost/y")},
         *NOTHING,
     ),
-    "a seal named like a part of a compaction": Plant(
-        {f"orders-0/{SEGMENT_0}.seal.swap": b""}, *both(("removes", f"orders-0/{SEGMENT_0}.seal.swap"))
+    "a compaction that a kill interrupted, which is undone or completed": Plant(
+        {f"orders-0/{SEGMENT_0}.seal.{state}": b"" for state in ("cleaned", "swap")}, *NOTHING
     ),
     "an index without its log": Plant(
         {f"orders-0/{9:020d}.index": b""}, *both(("removes", f"orders-0/{9:020d}.index"))

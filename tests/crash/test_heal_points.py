@@ -30,10 +30,11 @@ BAD = 3
 
 
 class Promise(NamedTuple):
-    """Whether the damaged batch may be sound, and whether it ever was damaged."""
+    """Whether the damaged batch may be sound, whether it ever was damaged, and the log start."""
 
     mended: tuple[bool, ...]
     was_damaged: bool = True
+    start: int = 0
 
 
 class State(NamedTuple):
@@ -94,10 +95,13 @@ def recover(disk: Disk) -> State:
         numbers = tuple(
             number
             for number in ALL
-            if number not in bad and (log.get(number) or _NO_RECORD).value == b"%d" % number * 60
+            if number >= log.log_start_offset
+            and number not in bad
+            and (log.get(number) or _NO_RECORD).value == b"%d" % number * 60
         )
         # An entry of a mending that did not happen may go again.
-        kept = sum(loss.size for loss in log.losses() if loss.who == "heal" and BAD in numbers)
+        is_mended = BAD in numbers or log.log_start_offset > BAD
+        kept = sum(loss.size for loss in log.losses() if loss.who == "heal" and is_mended)
         assert log.scrub().rebuilt == (), "it is rebuilt once"
         return State(numbers, kept)
 
@@ -107,8 +111,8 @@ class _NO_RECORD:
 
 
 def judge(found: State, promise: Promise) -> None:
-    is_mended = BAD in found.numbers
-    sound = ALL if is_mended else tuple(number for number in ALL if number != BAD)
+    is_mended = BAD in found.numbers or promise.start > BAD
+    sound = tuple(number for number in ALL if number >= promise.start and (is_mended or number != BAD))
     assert found.numbers == sound, f"records {found.numbers} are left of {sound}"
     assert is_mended in promise.mended, "it is not mended" if not is_mended else "it was not damaged"
     assert found.kept or not is_mended or not promise.was_damaged, "the bad bytes left without a trace"
@@ -142,9 +146,26 @@ def rebuilding_of_derived_files(run: CrashRun[Promise]) -> None:
     run.disk.make_dir("/a-moment")
 
 
+def opening_past_deleted_damage(run: CrashRun[Promise]) -> None:
+    """A bad segment below the log start goes, and bad bytes below it leave the one that holds it."""
+    run.is_watched = False
+    log = fill(run.disk)
+    log.delete_records(BAD + 2)
+    for base_offset in (holder_of(log), BAD + 1):
+        spoil(run.disk, f"{base_offset:020d}.log", 90)
+        run.disk.remove(f"{DIRECTORY}/{base_offset:020d}.index")
+    run.disk.sync_dir(DIRECTORY)
+    log.partition.abandon()
+    run.is_watched = True
+    run.promise(Promise((True,), start=BAD + 2))
+    opened(run.disk).partition.abandon()
+    run.disk.make_dir("/a-moment")
+
+
 SCRIPTS: tuple[Callable[[CrashRun[Promise]], None], ...] = (
     mending_of_a_sealed_segment,
     rebuilding_of_derived_files,
+    opening_past_deleted_damage,
 )
 
 

@@ -71,3 +71,10 @@ def checkpoint(disk: MemoryDisk, name: str, directory: str = "/a") -> dict[Topic
 
 def is_marked_clean(disk: MemoryDisk, directory: str = "/a") -> bool:
     return f"{directory}/{CLEAN_SHUTDOWN_FILE}" in disk.files()
+
+
+def rot(disk: MemoryDisk, path: str, position: int) -> None:
+    """Change a bit of a file."""
+    file = disk.open(path, write=True)
+    file.pwrite(bytes((file.pread(1, position)[0] ^ 1,)), position)
+    file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from logstore.log.manager import LogManager
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
+from tests.descriptors import open_below
 from tests.logstore.managers import (
     CONFIG,
     ORDERS,
@@ -36,6 +38,7 @@ from tests.logstore.managers import (
     is_marked_clean,
     manager_on,
     offsets,
+    rot,
 )
 
 
@@ -156,6 +159,60 @@ class TestStops:
         assert fourth.was_clean, "who finds it vouched for goes on vouching"
         fourth.abandon()
         assert not manager_on(disk, boot_id="two").was_clean
+
+    @pytest.mark.parametrize(
+        "where", ["records", "a length", "the last records", "the last length", "an epoch"]
+    )
+    def test_bytes_that_changed_under_a_process_that_was_killed_are_no_torn_tail(self, where: str) -> None:
+        """A kill cuts a batch short; it changes no byte. Cut and called clean, the log could be elected with
+        less than it had acknowledged."""
+        disk = MemoryDisk()
+        first = manager_on(disk, boot_id="one", config=LogConfig())
+        first.vouch()
+        log = first.get_or_create(ORDERS)
+        append(log, 9)
+        first.abandon()
+        size = len(disk.files()["/a/orders-0/00000000000000000000.log"]) // 9
+        slot = 8 if "last" in where else 4
+        position = size * slot + {"records": 70, "length": 9, "epoch": 14}[where.rsplit(maxsplit=1)[-1]]
+        rot(disk, "/a/orders-0/00000000000000000000.log", position)
+        second = manager_on(disk, boot_id="one", config=LogConfig())
+        (damage,) = second.damaged[ORDERS].damages
+        assert (damage.offset, damage.position) == (slot, slot * size)
+        assert "its process was killed" in str(second.damaged[ORDERS])
+        second.abandon()
+        third = manager_on(disk, boot_id="two", config=LogConfig())
+        end = slot + (where == "an epoch")
+        assert offsets(third.get(ORDERS)) == list(range(end)), "a power cut may leave anything"
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="it lists its descriptors")
+    def test_a_log_that_was_refused_keeps_no_file_open(self, tmp_path: Path) -> None:
+        """Kept with the error, they would stay open, and mapped while the next opening cuts them."""
+        parts = {"disk": OsDisk(), "clock": Clock(), "random": random.Random(7)}
+        manager = LogManager([str(tmp_path)], **parts)  # type: ignore[arg-type]
+        append(manager.get_or_create(ORDERS), 9)
+        manager.logs()[ORDERS].flush()
+        manager.tick(1 << 50)
+        manager.abandon()
+        path = tmp_path / "orders-0" / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:300] + bytes(300) + path.read_bytes()[600:])
+        again = LogManager([str(tmp_path)], **parts)  # type: ignore[arg-type]
+        assert ORDERS in again.damaged
+        assert open_below(path.parent) == 0
+        again.abandon()
+
+    def test_a_write_that_a_kill_cut_short_is_a_torn_tail(self) -> None:
+        disk = MemoryDisk()
+        first = manager_on(disk, boot_id="one", config=LogConfig())
+        first.vouch()
+        append(first.get_or_create(ORDERS), 9)
+        first.abandon()
+        file = disk.open("/a/orders-0/00000000000000000000.log", write=True)
+        file.truncate(file.size() - 7)
+        file.close()
+        second = manager_on(disk, boot_id="one", config=LogConfig())
+        assert second.was_clean
+        assert offsets(second.get(ORDERS)) == list(range(8))
 
     def test_who_may_have_lost_something_takes_back_what_others_vouched_for(self) -> None:
         disk = MemoryDisk()

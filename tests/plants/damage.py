@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from logstore.log import heal
+from logstore.disk.running import RUNNING_FILE
+from logstore.log import heal, log_dir, scrub
+from logstore.log.loading import Loading
 from logstore.replication import healing
 from logstore.segment.scan import scan_buffer
 from logstore.testing.stories.rules import swap
@@ -35,3 +37,26 @@ def gaps_left_out(stack: ExitStack) -> None:
         yield
 
     swap(stack, heal._Mending, "_fetch", fetch)
+
+
+@plant("a scrub reads the batches, and no file that follows from them (decision 068)")
+def derived_files_not_compared(stack: ExitStack) -> None:
+    def check(log: Any, segment: Any) -> Any:
+        return []
+        yield
+
+    swap(stack, scrub, "check_segment_files", check)
+    swap(stack, scrub, "check_log_files", lambda log: [])
+
+
+@plant("after a kill a bad batch past the recovery point is cut as a torn one (decision 040)")
+def tail_of_a_kill_cut(stack: ExitStack) -> None:
+    swap(stack, Loading, "tail_may_be_torn", property(lambda loading: loading.knows_durable_end))
+
+
+@plant("the running marker of another boot is believed (decision 040)")
+def any_boot_believed(stack: ExitStack) -> None:
+    def has_run_on(disk: Any, directory: str, boot_id: str) -> bool:
+        return bool(boot_id) and RUNNING_FILE in {entry.name for entry in disk.scan(directory)}
+
+    swap(stack, log_dir, "has_run_on", has_run_on)

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 import logstore.log.log_dir
 import logstore.log.read
 import logstore.replication.partition
@@ -27,6 +29,7 @@ from logstore.replication.isr import PendingExpand, PendingShrink
 from logstore.replication.messages import DeleteRecordsResult, ProduceResult
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
+from logstore.segment.scan import HEADER_DTYPE
 from logstore.testing.stories.rules import (
     answer_without_epoch,
     divergence_not_noticed,
@@ -257,7 +260,8 @@ def deleted_above_the_high_watermark(stack: ExitStack) -> None:
 @plant("recovery does not compare checksums")
 def recovery_without_checksums(stack: ExitStack) -> None:
     def checked(self: Any, fault: Any) -> Any:
-        self._checksums = [int.from_bytes(header[17:21], "big") for header in self._headers]
+        headers = np.frombuffer(b"".join(self._headers), HEADER_DTYPE)
+        self._checksums = [headers["crc"].astype(np.uint32)]
         return real(self, fault)
 
     real = swap(stack, logstore.segment.scan._Walk, "checked", checked)

@@ -1,0 +1,113 @@
+"""Damage in bytes whose records were deleted: it costs nothing, and no replica is needed to go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from logstore.config import LogConfig
+from logstore.disk.memory import MemoryDisk
+from logstore.errors import DamagedLog
+from logstore.log.log import Log
+from logstore.segment.segment import LOG_SUFFIX, file_name
+
+DIRECTORY = "/data/orders-0"
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=60, segment_index_bytes=240)
+
+
+def opened(disk: MemoryDisk) -> Log:
+    return Log.open(DIRECTORY, CONFIG, disk=disk, clock=lambda: 1000)
+
+
+def filled(log_start: int = 6) -> tuple[MemoryDisk, list[int], int]:
+    """A log that was killed: its disk, its segments' base offsets, the bytes of a batch; each holds four."""
+    disk = MemoryDisk(directories=["/data"])
+    log = opened(disk)
+    for number in range(15):
+        log.append(b"%02d" % number * 30)
+    log.flush()
+    log.delete_records(log_start)
+    bases = [segment.base_offset for segment in log.partition.segments.since(0)]
+    size = log.partition.segments[0].size // (bases[1] - bases[0])
+    log.partition.abandon()
+    # As if nothing had been checkpointed since the first segment: an opening reads everything.
+    disk.remove(f"{DIRECTORY}/{RECOVERY_POINT_CHECKPOINT}")
+    assert read_offset_checkpoint(disk, DIRECTORY, RECOVERY_POINT_CHECKPOINT) == {}
+    return disk, bases, size
+
+
+def flip(disk: MemoryDisk, base_offset: int, position: int) -> None:
+    file = disk.open(f"{DIRECTORY}/{file_name(base_offset, LOG_SUFFIX)}", write=True)
+    file.pwrite(bytes((file.pread(1, position)[0] ^ 1,)), position)
+    file.close()
+
+
+def offsets(log: Log) -> list[int]:
+    return [record.offset for record in log.read()]
+
+
+def unindexed(disk: MemoryDisk, base_offset: int) -> None:
+    """An opening reads a sealed segment without its index."""
+    disk.remove(f"{DIRECTORY}/{file_name(base_offset, '.index')}")
+
+
+def test_of_a_segment_that_holds_the_log_start_they_are_left_out() -> None:
+    disk, bases, size = filled()
+    flip(disk, bases[1], size + 70)
+    unindexed(disk, bases[1])
+    with opened(disk) as log:
+        assert (log.log_start_offset, offsets(log)) == (6, list(range(6, 15)))
+        (loss,) = log.losses()
+        assert (loss.who, loss.first_offset, loss.last_offset, loss.size) == ("heal", 5, 5, size)
+        assert "below the log start 6" in loss.why
+        assert log.scrub().damages == ()
+        log.append(b"more")
+    with opened(disk) as log:
+        assert offsets(log) == list(range(6, 16))
+        assert len(log.losses()) == 1
+
+
+def test_a_segment_below_the_log_start_goes() -> None:
+    disk, bases, _ = filled()
+    flip(disk, bases[0], 70)
+    unindexed(disk, bases[0])
+    with opened(disk) as log:
+        assert offsets(log) == list(range(6, 15))
+        assert log.partition.segments.first.base_offset == bases[1]
+        assert log.losses() == []
+
+
+@pytest.mark.parametrize("slot", [2, 3])
+def test_a_record_that_counts_is_still_damage(slot: int) -> None:
+    """Of the batch that holds the log start, and of those behind it, records are served."""
+    disk, bases, size = filled()
+    flip(disk, bases[1], slot * size + 70)
+    unindexed(disk, bases[1])
+    before = dict(disk.files())
+    with pytest.raises(DamagedLog):
+        opened(disk)
+    logs = {path: data for path, data in disk.files().items() if path.endswith(LOG_SUFFIX)}
+    assert logs == {path: data for path, data in before.items() if path.endswith(LOG_SUFFIX)}
+
+
+def test_an_open_log_leaves_them_out_when_it_is_scrubbed() -> None:
+    """No replica is needed for that; `maintain` removes segments below the log start."""
+    disk = MemoryDisk(directories=["/data"])
+    with opened(disk) as log:
+        for number in range(15):
+            log.append(b"%02d" % number * 30)
+        log.flush()
+        log.delete_records(6)
+        bases = [segment.base_offset for segment in log.partition.segments.since(0)]
+        size = log.partition.segments[0].size // bases[1]
+        flip(disk, bases[0], 70)
+        flip(disk, bases[1], size + 70)
+        done = log.scrub()
+        assert done.damages == ()
+        (left_out,) = done.rebuilt
+        assert (left_out.offset, left_out.file) == (5, file_name(bases[1], LOG_SUFFIX))
+        assert "were deleted" in left_out.text
+        assert log.scrub().rebuilt == ()
+        assert offsets(log) == list(range(6, 15))
+        flip(disk, bases[1], 2 * size + 70)
+        assert [each.offset for each in log.scrub().damages] == [bases[1] + 3], "that one counts"
