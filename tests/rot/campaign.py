@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from logstore.cli.local_cluster import end, launch
+from logstore.config import LogConfig
 from tests.kill9.campaign import (
     NODES,
     PARTITIONS,
@@ -28,6 +30,7 @@ from tests.kill9.campaign import (
 from tests.kill9.verdict import violations
 from tests.kill9.workload import TOPIC, Workload
 from tests.rot.rotting import KINDS, Rot, candidates, spoil
+from tests.rot.transactions import write_aborted
 from tests.rot.workload import Reader, Watch
 
 SCRUB_MS = 1_000
@@ -73,6 +76,19 @@ class RotCampaign(Campaign):
         super().__init__(directory, settings=settings)
         self.patience_s = patience_s
         self.violations: list[str] = []
+
+    def write_aborted(self) -> None:
+        """Give every log aborted transactions, while the brokers are down."""
+        nodes = [f"node-{number}" for number in range(1, NODES + 1)]
+        killed = end(self.directory, nodes, patience_s=PATIENCE_S)
+        assert not killed, killed
+        config = LogConfig(
+            segment_bytes=int(SETTINGS["log.segment.bytes"]),
+            index_interval_bytes=int(SETTINGS["log.index.interval.bytes"]),
+        )
+        write_aborted([self.directory / name for name in nodes], TOPIC, PARTITIONS, config)
+        launch(self.directory, nodes, patience_s=PATIENCE_S)
+        self.wait_until_whole()
 
     def _ask(self, node: int, path: str) -> bytes:
         port = self.cluster.nodes[node - 1].http_port
@@ -146,6 +162,7 @@ def run(
     try:
         create_topic(running.access)
         running.wait_until_whole()
+        running.write_aborted()
         workload = Workload(running.access, PARTITIONS)
         reader, watch = Reader(running.access, PARTITIONS), Watch(workload, PARTITIONS)
         began_s = time.monotonic()

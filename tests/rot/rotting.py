@@ -14,9 +14,8 @@ from pathlib import Path
 from random import Random
 
 BLOCK = 4096
-KINDS = ("sealed", "active", "index", "timeindex", "seal", "epochs", "snapshot")
-"""Our brokers have no transactions, so there is no `.txnindex` (tests/logstore/test_derived.py has them)."""
-_SUFFIXES = {"index": ".index", "timeindex": ".timeindex", "seal": ".seal", "snapshot": ".snapshot"}
+KINDS = ("sealed", "active", "index", "timeindex", "txnindex", "seal", "epochs", "snapshot")
+_SUFFIXES = {each: f".{each}" for each in ("index", "timeindex", "txnindex", "seal", "snapshot")}
 
 
 @dataclass(frozen=True, slots=True)
