@@ -20,7 +20,8 @@ from logstore.spark.columns import RowMaker, arrow_schema
 from logstore.spark.ledger import sync_file
 
 CODECS: Final = ("none", "snappy", "zstd", "lz4", "gzip")
-DAY_MS: Final = 86_400_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 NEVER: Final = -(1 << 62)
 """A time in milliseconds before all others."""
 GROUP_BYTES: Final = 32 << 20

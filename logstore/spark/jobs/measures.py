@@ -27,7 +27,7 @@ import numpy.typing as npt
 from logstore.columnar.kernels import Bytes, Ints, kernel
 from logstore.format.batch import CODEC_MASK
 from logstore.format.compression import Codec
-from logstore.spark.jobs.dated_files import DAY_MS, NEVER, date_of
+from logstore.spark.jobs.dated_files import HOUR_MS, NEVER, date_of
 
 # --- distinct keys ------------------------------------------------------------------------------------------
 
@@ -119,6 +119,11 @@ def _add(registers: Bytes, data: Bytes, bounds: Ints) -> None:
 
 COLUMNS: Final = ("offset", "timestamp", "key", "value")
 LATENESS_MS: Final = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+SIZES: Final = (1, *(4**power for power in range(2, 11)))
+SIZE_NAMES: Final = (
+    *("empty", "< 16 B", "< 64 B", "< 256 B", "< 1 KiB", "< 4 KiB", "< 16 KiB", "< 64 KiB", "< 256 KiB"),
+    *("< 1 MiB", "more"),
+)
 LATENESS_NAMES: Final = ("< 1 s", "< 10 s", "< 1 min", "< 10 min", "< 1 h", "< 1 day", "more")
 
 
@@ -149,7 +154,9 @@ class Measures:
     late: int = 0
     most_late_ms: int = 0
     lateness: list[int] = field(default_factory=lambda: [0] * len(LATENESS_NAMES))
-    days: Counter[int] = field(default_factory=Counter)
+    hours: Counter[int] = field(default_factory=Counter)
+    """records by hour since 1970"""
+    value_sizes: list[int] = field(default_factory=lambda: [0] * len(SIZE_NAMES))
     batches: int = 0
     batch_bytes: int = 0
     largest_batch_bytes: int = 0
@@ -165,6 +172,9 @@ class Measures:
         sizes = _sizes(values)
         self.value_bytes += int(sizes.sum())
         self.largest_value_bytes = max(self.largest_value_bytes, int(sizes.max()))
+        if (written := sizes if not values.null_count else sizes[_is_written(values)]).size:
+            found = np.bincount(np.searchsorted(SIZES, written, "right"), minlength=len(SIZE_NAMES))
+            self.value_sizes = [old + new for old, new in zip(self.value_sizes, found.tolist(), strict=True)]
         add_keys(self.registers, keys)
         self._add_offsets(rows.column("offset").to_numpy())
         self._add_times(rows.column("timestamp"))
@@ -203,8 +213,8 @@ class Measures:
             self.silence_ms, self.silence_until_ms = -int(behind[quiet]), int(times[quiet])
         self.earliest_ms = min(self.earliest_ms, int(times.min()))
         self.latest_ms = max(self.latest_ms, int(peaks[-1]))
-        days, counts = np.unique(times // DAY_MS, return_counts=True)
-        self.days.update(dict(zip(days.tolist(), counts.tolist(), strict=True)))
+        hours, counts = np.unique(times // HOUR_MS, return_counts=True)
+        self.hours.update(dict(zip(hours.tolist(), counts.tolist(), strict=True)))
 
     def add_batches(self, headers: npt.NDArray[np.void]) -> None:
         """Add batches, by their headers."""
@@ -233,7 +243,8 @@ class Measures:
             self.silence_ms, self.silence_until_ms = later.silence_ms, later.silence_until_ms
         self.lateness = [old + new for old, new in zip(self.lateness, later.lateness, strict=True)]
         self.registers = joined(self.registers, later.registers)
-        self.days.update(later.days)
+        self.value_sizes = [old + new for old, new in zip(self.value_sizes, later.value_sizes, strict=True)]
+        self.hours.update(later.hours)
         self.codecs.update(later.codecs)
 
     @property
@@ -244,12 +255,16 @@ class Measures:
     def facts(self) -> dict[str, Any]:
         """Return the counts as in the JSON report."""
         timed = self.latest_ms != NEVER
+        days: Counter[int] = Counter()
+        for hour, number in self.hours.items():
+            days[hour // 24] += number
         facts: dict[str, Any] = {
             "records": self.records,
             "bytes": self.bytes,
             "key_bytes": self.key_bytes,
             "value_bytes": self.value_bytes,
             "largest_value_bytes": self.largest_value_bytes,
+            "value_sizes": dict(zip(SIZE_NAMES, self.value_sizes, strict=True)),
             "distinct_keys": estimate(self.registers),
             "null_keys": self.null_keys,
             "null_values": self.null_values,
@@ -264,7 +279,7 @@ class Measures:
                 "most_late_ms": self.most_late_ms,
                 "lateness": dict(zip(LATENESS_NAMES, self.lateness, strict=True)),
             },
-            "days": {date_of(day): count for day, count in sorted(self.days.items())},
+            "days": {date_of(day): count for day, count in sorted(days.items())},
         }
         if self.batches:
             facts["batches"] = {
@@ -287,6 +302,14 @@ def _sizes(column: Any) -> npt.NDArray[np.int32]:
     """Return the bytes of each row; 0 for null."""
     bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     return np.diff(bounds)
+
+
+def _is_written(values: Any) -> npt.NDArray[np.bool_]:
+    """Return which values are not null."""
+    import pyarrow.compute as pc
+
+    written: npt.NDArray[np.bool_] = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    return written
 
 
 def _codec_name(codec: int) -> str:

@@ -14,16 +14,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from html import escape
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.broker.clock import stopwatch_s
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.dated_files import NEVER
+from logstore.spark.jobs.dated_files import HOUR_MS, NEVER
 from logstore.spark.jobs.job import Answer, add_source, check_positive, read_options
+from logstore.spark.jobs.profile_page import moment, page, span
 from logstore.spark.jobs.work import Workers, amount
 from logstore.spark.logs import Headers, Missing, OffsetRange, raise_on_loss
 from logstore.spark.read_options import ReadOptions
@@ -174,6 +173,7 @@ def profile_facts(
     for topic, of_topic in groupby(pieces, key=lambda piece: piece.topic):
         partitions: list[dict[str, Any]] = []
         keys = no_keys()
+        hours: Counter[int] = Counter()
         for partition, ranges in groupby(of_topic, key=lambda piece: piece.partition):
             each = list(ranges)
             total = Measures()
@@ -183,6 +183,7 @@ def profile_facts(
                 for lost in found[piece].missing:
                     missing[lost.cause.value] += lost.offsets
             keys = joined(keys, total.registers)
+            hours.update(total.hours)
             facts = {
                 "partition": partition,
                 "start_offset": each[0].start_offset,
@@ -197,6 +198,7 @@ def profile_facts(
                 "records": sum(each["records"] for each in partitions),
                 "bytes": sum(each["bytes"] for each in partitions),
                 "distinct_keys": estimate(keys),
+                "rate": rate(hours),
                 "skew": {name: skew([each[name] for each in partitions]) for name in ("records", "bytes")},
                 "partitions": partitions,
             }
@@ -233,120 +235,16 @@ def lines(facts: Mapping[str, Any]) -> Iterable[str]:
         yield "nothing to read"
 
 
-def moment(time_ms: int | None) -> str:
-    """Return `2026-11-20 12:00:00`, "" for None, or the number for a time outside the calendar."""
-    if time_ms is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
+MOST_STEPS: Final = 120
 
 
-def span(milliseconds: int) -> str:
-    """Return `15 ms`, `3.2 s`, `5.0 min`, `2.5 h`, `9.1 days`."""
-    for scale, sign in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
-        if milliseconds >= scale:
-            return f"{milliseconds / scale:.1f} {sign}"
-    return f"{milliseconds} ms"
-
-
-# --- the HTML page ------------------------------------------------------------------------------------------
-
-WIDTH: Final = 720
-HEIGHT: Final = 120
-MOST_BARS: Final = 120
-
-_PAGE: Final = Path(__file__).with_name("profile.html")
-"""A template for `str.format`: `title`, `topics`, `width`."""
-
-_COLUMNS: Final = (
-    "partition", "offsets", "records", "bytes", "keys", "null keys", "gaps", "late", "most late", "first",
-    "last", "longest silence",
-)  # fmt: skip
-
-
-def page(facts: Mapping[str, Any]) -> str:
-    """Return the HTML page of a report."""
-    topics = "\n".join(map(_topic, facts["topics"])) or "<p>No topic.</p>"
-    return _PAGE.read_text(encoding="utf-8").format(
-        title="Profile of " + escape(facts["source"]), topics=topics, width=WIDTH
-    )
-
-
-def _topic(topic: Mapping[str, Any]) -> str:
-    partitions = topic["partitions"]
-    days: Counter[str] = Counter()
-    lateness: Counter[str] = Counter()
-    for each in partitions:
-        days.update(each["days"])
-        lateness.update(each["times"]["lateness"])
-    names = [str(each["partition"]) for each in partitions]
-    skew = topic["skew"]
-    parts = [
-        f"<h2>{escape(topic['topic'])}</h2>",
-        f"<p>{amount(topic['records'])} records, {amount(topic['bytes'])}B of keys and values, about "
-        f"{amount(topic['distinct_keys'])} distinct keys. The largest partition has "
-        f"{skew['records']:.2f} times the records and {skew['bytes']:.2f} times the bytes of the mean.</p>",
-        bars("Records by partition", names, [each["records"] for each in partitions]),
-        bars("Bytes by partition", names, [each["bytes"] for each in partitions]),
-        bars("Records by day (UTC)", sorted(days), [days[day] for day in sorted(days)]),
-    ]
-    if lateness.total():
-        parts.append(bars("Late records by lateness", list(lateness), list(lateness.values())))
-    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-    rows = "\n".join(map(_row, partitions))
-    parts.append(f"<table><tr>{head}</tr>\n{rows}</table>")
-    return "\n".join(parts)
-
-
-def _row(each: Mapping[str, Any]) -> str:
-    times = each["times"]
-    cells = (
-        str(each["partition"]),
-        f"{each['start_offset']} … {each['end_offset']}",
-        amount(each["records"]),
-        f"{amount(each['bytes'])}B",
-        amount(each["distinct_keys"]),
-        amount(each["null_keys"]),
-        amount(each["gaps"]["offsets"]),
-        amount(times["late"]),
-        span(times["most_late_ms"]) if times["late"] else "",
-        moment(times["earliest_ms"]),
-        moment(times["latest_ms"]),
-        span(times["longest_silence_ms"]),
-    )
-    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-
-
-def bars(title: str, names: Sequence[str], values: Sequence[float]) -> str:
-    """Return a bar chart; neighbours are combined if there are more than `MOST_BARS`."""
-    if not names:
-        return ""
-    step = -(-len(names) // MOST_BARS)
-    groups = [range(first, min(first + step, len(names))) for first in range(0, len(names), step)]
-    labels = [
-        names[group[0]] if len(group) == 1 else f"{names[group[0]]} … {names[group[-1]]}" for group in groups
-    ]
-    sums = [sum(values[slot] for slot in group) for group in groups]
-    largest = max(sums) or 1
-    width = WIDTH / len(sums)
-    drawn = []
-    for slot, (label, value) in enumerate(zip(labels, sums, strict=True)):
-        height = HEIGHT * value / largest
-        drawn.append(
-            f'<rect x="{slot * width:.1f}" y="{HEIGHT - height:.1f}" width="{max(width - 1, 0.5):.1f}" '
-            f'height="{height:.1f}"><title>{escape(label)}: {amount(value)}</title></rect>'
-        )
-    few = len(labels) <= 12
-    for slot in range(len(labels)) if few else (0, len(labels) - 1):
-        anchor = "middle" if few else "end" if slot else "start"  # labels at the edges stay inside
-        drawn.append(
-            f'<text x="{(slot + 0.5) * width:.1f}" y="{HEIGHT + 14}" '
-            f'text-anchor="{anchor}">{escape(labels[slot])}</text>'
-        )
-    return (
-        f"<figure><figcaption>{escape(title)}, at most {amount(largest)}</figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 20}" role="img" aria-label="{escape(title)}">'
-        f"{''.join(drawn)}</svg></figure>"
-    )
+def rate(hours: Mapping[int, int]) -> dict[str, Any] | None:
+    """Return records over time: `from_ms`, the `step_hours`, and the number in each of at most 120 steps."""
+    if not hours:
+        return None
+    first, last = min(hours), max(hours)
+    step = -(-(last - first + 1) // MOST_STEPS)
+    counts = [0] * ((last - first) // step + 1)
+    for hour, number in hours.items():
+        counts[(hour - first) // step] += number
+    return {"from_ms": first * HOUR_MS, "step_hours": step, "records": counts}

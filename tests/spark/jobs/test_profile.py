@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logstore import Codec, Log, Record, encode_batch
-from logstore.spark.jobs.profile import bars, moment, page, skew, span
+from logstore.spark.jobs.profile import rate, skew
+from logstore.spark.jobs.profile_page import bars, moment, page, span
 from tests.spark.jobs.conftest import NOON_MS, Command, Row, append
 
 if TYPE_CHECKING:
@@ -74,7 +75,20 @@ def test_what_comes_out_is_what_was_put_in(
     assert busiest["days"] == {"2026-11-20": 105}
     assert busiest["batches"]["count"] == 21
     assert gaps["partitions"][0]["batches"]["codecs"] == {"gzip": 1, "none": 1}
-    Checked().check(html.read_text())
+    assert (busiest["value_sizes"]["empty"], busiest["value_sizes"]["< 16 B"]) == (0, 104)
+    assert orders["rate"] == {
+        "from_ms": NOON_MS - HOUR_MS, "step_hours": 1, "records": [1, 134, 5],
+    }  # fmt: skip
+    Checked().check(text := html.read_text())
+    assert [title.partition(",")[0] for title in re.findall(r"<figcaption>(.*?), at most", text)][5:] == [
+        "Records by hour (UTC)",
+        "Records by partition",
+        "Bytes by partition",
+        "Distinct keys by partition",
+        "Values by size",
+        "Seconds of the newest record behind the topic&#x27;s newest",
+        "Late records by lateness",
+    ]
     lines = command("profile", data, "--topics", "orders").out.splitlines()
     assert lines[0].startswith("orders-0: 105 records, ")
     assert lines[-1].startswith("orders: 140 records")
@@ -135,6 +149,45 @@ def test_bars_are_as_high_as_their_values_and_never_too_many() -> None:
     assert sum(int(count) for count in re.findall(r": (\d+)</title>", many)) == 1000
     assert bars("B", [], []) == ""
     assert 'height="0.0"' in bars("B", ["a"], [0])
+
+
+def test_a_rate_has_a_bounded_number_of_steps() -> None:
+    assert rate({}) is None
+    assert rate({5: 2}) == {"from_ms": 5 * HOUR_MS, "step_hours": 1, "records": [2]}
+    years = rate({0: 1, 24 * 365 * 20: 1, 100: 3})
+    assert years is not None
+    assert (len(years["records"]), sum(years["records"]), years["step_hours"]) == (120, 5, 1461)
+
+
+def test_a_page_has_every_picture() -> None:
+    """Rate, skew, keys, sizes, lag, gaps and late records, each with a title; colours of both themes."""
+    partition: dict[str, Any] = {
+        "partition": 0, "start_offset": 0, "end_offset": 9, "records": 7, "bytes": 70, "distinct_keys": 3,
+        "null_keys": 1, "value_sizes": {"empty": 1, "< 16 B": 6, "more": 0},
+        "gaps": {"count": 1, "offsets": 2, "largest": 2},
+        "times": {
+            "earliest_ms": NOON_MS, "latest_ms": NOON_MS + 9000, "longest_silence_ms": 1, "late": 1,
+            "most_late_ms": 10, "lateness": {"< 1 s": 1, "more": 0},
+        },
+    }  # fmt: skip
+    behind = {**partition, "partition": 1, "times": {**partition["times"], "latest_ms": NOON_MS}}
+    topic = {
+        "topic": "t<", "records": 14, "bytes": 140, "distinct_keys": 3, "skew": {"records": 1, "bytes": 1},
+        "rate": rate({NOON_MS // HOUR_MS: 14}), "partitions": [partition, behind],
+    }  # fmt: skip
+    Checked().check(text := page({"source": "data", "topics": [topic]}))
+    assert re.findall('role="img" aria-label="(.*?)"', text) == [
+        "Records by hour (UTC), at most 14: 2026-11-20 12:00",
+        "Records by partition, at most 7: 0",
+        "Bytes by partition, at most 70: 0",
+        "Distinct keys by partition, at most 3: 0",
+        "Values by size, at most 12: &lt; 16 B",
+        "Seconds of the newest record behind the topic&#x27;s newest, by partition, at most 9: 1",
+        "Offsets without a record by partition, at most 2: 0",
+        "Late records by lateness, at most 2: &lt; 1 s",
+    ]
+    assert "prefers-color-scheme: dark" in text
+    assert "<title>1: 9</title>" in text
 
 
 @pytest.mark.parametrize(
