@@ -151,6 +151,25 @@ def topics_under_replicated_is_empty(tools: Tools) -> None:
 
 
 @check
+def topics_of_a_condition(tools: Tools) -> None:
+    """Options that select partitions or topics, and those that take an absent or a present one for done."""
+    settings = ("--replication-factor", "2", "--config", "min.insync.replicas=2")
+    tools.topics("--create", "--topic", "at-min", "--partitions", "1", *settings)
+    assert "Topic: at-min" in tools.topics("--describe", "--at-min-isr-partitions")
+    assert "Partition:" not in tools.topics("--describe", "--under-min-isr-partitions")
+    overridden = tools.topics("--describe", "--topics-with-overrides")
+    assert "Topic: at-min" in overridden
+    assert f"Topic: {_TOPIC}\t" not in overridden
+    tools.topics("--create", "--if-not-exists", "--topic", "at-min", "--partitions", "1")
+    tools.topics("--delete", "--topic", "at-min")
+    tools.until(lambda: "at-min" not in tools.topics("--list").split(), "deletion")
+    tools.topics("--delete", "--if-exists", "--topic", "at-min")
+    tools.topics("--describe", "--if-exists", "--topic", "at-min")
+    said = tools.topics("--delete", "--topic", "at-min", code=1)
+    assert "does not exist" in said, said
+
+
+@check
 def topics_delete(tools: Tools) -> None:
     tools.topics("--create", "--topic", "goes", "--partitions", "1")
     tools.topics("--delete", "--topic", "goes")
@@ -194,6 +213,12 @@ def broker_api_versions(tools: Tools) -> None:
     said = tools.ask("kafka.admin.BrokerApiVersionsCommand")
     assert said.count("(id: ") == 3
     assert "Produce(0): " in said
+
+
+@check
+def features(tools: Tools) -> None:
+    """There are none: the answer to ApiVersions lists no feature, as from Kafka's brokers with ZooKeeper."""
+    assert "SupportedMinVersion" not in tools.ask(f"{_TOOLS}.FeatureCommand", "describe")
 
 
 @check
@@ -243,6 +268,18 @@ def console_producer_and_consumer(tools: Tools) -> None:
         *("--topic", "console", "--from-beginning", "--max-messages", "3", "--timeout-ms", "60000"),
     )
     assert [row for row in said.splitlines() if row in ("one", "two", "three")] == ["one", "two", "three"]
+
+
+@check
+def producer_and_consumer_performance(tools: Tools) -> None:
+    sizes = ("--num-records", str(_RECORDS), "--record-size", "100", "--throughput", "-1")
+    way = ("--producer-props", f"bootstrap.servers={tools.cluster.bootstrap}", "acks=all")
+    said = tools.run(f"{_TOOLS}.ProducerPerformance", "--topic", "console", *sizes, *way)
+    assert f"{_RECORDS} records sent" in said, said
+    ends = ("--topic", "console", "--messages", str(_RECORDS), "--timeout", "60000")
+    said = tools.ask(f"{_TOOLS}.ConsumerPerformance", *ends)
+    assert "MB.sec" in said, said
+    assert "Exiting before consuming" not in said, said
 
 
 @check
@@ -344,6 +381,16 @@ def reassign(tools: Tools, replicas: list[int], *options: str) -> str:
 
     tools.until(is_complete, "reassignment")
     return said
+
+
+@check
+def reassign_partitions_generate(tools: Tools) -> None:
+    topics = tools.file("topics.json", {"topics": [{"topic": _TOPIC}], "version": 1})
+    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    said = tools.ask(tool, "--topics-to-move-json-file", topics, "--broker-list", "0,1,2", "--generate")
+    current, proposed = rows_of(said)
+    assert [len(each["partitions"]) for each in (current, proposed)] == [1, 1]
+    assert set(proposed["partitions"][0]["replicas"]) <= {0, 1, 2}
 
 
 @check
