@@ -21,6 +21,7 @@ TOPIC: Final = 2
 BROKER: Final = 4
 """Kafka's numbers for kinds of resources."""
 SET, DELETE = 0, 1
+MIN_ISR: Final = "min.insync.replicas"
 SHORT_PATIENCE_S: Final = 5.0
 """The time for the controller when a cluster is looked at that may lack it."""
 _OF_THE_TOPIC: Final = 1
@@ -78,6 +79,9 @@ class BrokerOperator:
                 if topic.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             },
         )
+
+    def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
+        return min_isr_in(described_settings(self._brokers, TOPIC, topics, keys=[MIN_ISR]))
 
     def create(
         self,
@@ -274,6 +278,18 @@ def described_settings(
             check(each.error_code, f"settings of {each.resource_name}", each.error_message)
             found[each.resource_name] = each.configs
     return found
+
+
+def min_isr_in(
+    settings: Mapping[str, Sequence[t.DescribeConfigsResponseDescribeConfigsResourceResult]],
+) -> dict[str, int]:
+    """Return `min.insync.replicas` of the topics whose settings these are."""
+    return {
+        topic: int(each.value or 1)
+        for topic, found in settings.items()
+        for each in found
+        if each.name == MIN_ISR
+    }
 
 
 def alter_settings(

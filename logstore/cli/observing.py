@@ -10,14 +10,14 @@ from typing import Final
 from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.broker.wire import types as t
-from logstore.cli.broker_operator import TOPIC, BrokerOperator, described_settings
+from logstore.cli.broker_operator import MIN_ISR, TOPIC, BrokerOperator, described_settings, min_isr_in
 from logstore.cli.brokers import Brokers
 from logstore.cli.clocks import Clock, clock
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.group_explanations import STABLE, ObservedGroup, Progress
 from logstore.cli.groups import Member, committed_offsets, membership
 from logstore.cli.operating import pause
-from logstore.cli.store_operator import StoreOperator
+from logstore.cli.store_operator import StoreOperator, own_min_isr
 from logstore.cli.throttles import LISTS, topics_with_lists
 from logstore.cli.troubles import LogDir, Observed, Since
 from logstore.disk.errors import ErrorCode
@@ -31,7 +31,6 @@ _PASSING: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR,
 )
-_MIN_ISR: Final = "min.insync.replicas"
 
 
 def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
@@ -41,7 +40,7 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
     store_error = ""
     try:
         settings = described_settings(
-            brokers, TOPIC, list(cluster.topics), keys=[_MIN_ISR, *LISTS], timeout_s=PATIENCE_S
+            brokers, TOPIC, list(cluster.topics), keys=[MIN_ISR, *LISTS], timeout_s=PATIENCE_S
         )
     except AuthenticationFailed:
         raise
@@ -71,12 +70,7 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
             known = since.get(each.name)
             if known is None or each.since_ms > known.since_ms:
                 since[each.name] = Since(each.since_ms, each.reason)
-    min_isr = {
-        topic: int(each.value or 1)
-        for topic, found in settings.items()
-        for each in found
-        if each.name == _MIN_ISR
-    }
+    min_isr = min_isr_in(settings)
     listed = brokers.any(t.DescribeClusterRequest())
     stopping = frozenset(each.broker_id for each in listed.brokers if each.is_stopping)
     lists = {
@@ -134,11 +128,7 @@ def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) 
 def observe_store(store: StoreOperator) -> Observed:
     """Read the metadata store: what brokers alone know (log dirs, damage, silence) is missing."""
     cluster = store.read(settings=True)
-    min_isr = {
-        name: int(topic.config[_MIN_ISR])
-        for name, topic in cluster.topics.items()
-        if topic.config.get(_MIN_ISR, "").isdecimal()
-    }
+    min_isr = own_min_isr(cluster)
     listed = topics_with_lists(cluster, cluster.topics)
     rates = store.replication_rates(sorted(cluster.brokers)) if listed else {}
     return Observed(cluster, min_isr, rates=rates)

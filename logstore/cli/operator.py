@@ -49,6 +49,9 @@ class Operator(Protocol):
         The topics' settings are read only if asked for: they are most of the answer.
         """
 
+    def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return `min.insync.replicas` of topics, as far as it is known."""
+
     def create(
         self,
         name: str,

@@ -27,6 +27,7 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Children, Create, Get, Multi, Outcome, Set, StoreError
 
+_MIN_ISR = "min.insync.replicas"
 _LOOK = "logstore topics describe"
 _LIST = "logstore reassign list"
 
@@ -37,6 +38,15 @@ class NotWritten(EngineError):
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+def own_min_isr(cluster: Cluster) -> dict[str, int]:
+    """Return `min.insync.replicas` of the topics that have their own; the brokers' default is not here."""
+    return {
+        name: int(topic.config[_MIN_ISR])
+        for name, topic in cluster.topics.items()
+        if topic.config.get(_MIN_ISR, "").isdecimal()
+    }
+
+
 class StoreOperator:
     """The cluster by a session with its metadata store."""
 
@@ -45,6 +55,9 @@ class StoreOperator:
 
     def read(self, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
         return read_cluster(self._session, topics, settings=settings)
+
+    def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
+        return own_min_isr(self.read(topics, settings=True))
 
     def create(
         self,

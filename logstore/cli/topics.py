@@ -7,7 +7,8 @@ controller, on whichever node, carries a change out. A command returns once the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,8 +36,15 @@ class Placement(StrEnum):
     ROUND_ROBIN = "round-robin"
 
 
+Match = Annotated[
+    str | None, typer.Option("--match", metavar="REGEX", help="Only topics whose whole name matches.")
+]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="A topic that is not there is no error.")]
+
+
 @app.command("list")
 def list_topics(
+    match: Match = None,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -45,7 +53,7 @@ def list_topics(
     """List the topics, and what the deletion of those being deleted waits for."""
     with operator(metadata, bootstrap, command_config) as to:
         cluster = to.read()
-    for name in sorted(cluster.topics.keys() | cluster.doomed.keys()):
+    for name in _matching(cluster.topics.keys() | cluster.doomed.keys(), match):
         if name in cluster.doomed:
             _show_doomed(cluster, name, as_json=as_json)
         elif as_json:
@@ -68,29 +76,71 @@ def describe(
     unavailable: Annotated[
         bool, typer.Option("--unavailable", help="Only partitions without a live leader.")
     ] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr", help="Only partitions that refuse writes with acks=all.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr", help="Only partitions that would do so with one replica less.")
+    ] = False,
+    with_overrides: Annotated[
+        bool,
+        typer.Option("--topics-with-overrides", help="Only topics with settings of their own."),
+    ] = False,
+    match: Match = None,
+    if_exists: IfExists = False,
     as_json: Json = False,
 ) -> int:
-    """Show leader, replicas, ISR and settings of each partition."""
+    """Show leader, replicas, ISR and settings of each partition.
+
+    The minimum of the ISR is known over --bootstrap; with --metadata, only where a topic has its own.
+    """
     from logstore.cli.cluster_plans import check_topics, is_unavailable, is_under_replicated
 
-    with_topics = not (as_json or under_replicated or unavailable)
+    is_whole = not (under_replicated or unavailable or under_min_isr or at_min_isr)
     with operator(metadata, bootstrap, command_config) as to:
-        cluster = to.read(names or None, settings=with_topics)
-    check_topics(cluster, [name for name in names or () if name not in cluster.doomed])
-    for name in sorted(set(names or cluster.topics.keys() | cluster.doomed.keys())):
-        is_whole = not (under_replicated or unavailable)
+        cluster = to.read(names or None, settings=with_overrides or (is_whole and not as_json))
+        min_isr = to.min_isr(sorted(cluster.topics)) if under_min_isr or at_min_isr else {}
+    if not if_exists:
+        check_topics(cluster, [name for name in names or () if name not in cluster.doomed])
+
+    def is_wanted(each: TopicPartition) -> bool:
+        spare = len(state.isr) - min_isr.get(each.topic, 1) if (state := cluster.states.get(each)) else -1
+        return (
+            (not under_replicated or is_under_replicated(cluster, each))
+            and (not unavailable or is_unavailable(cluster, each))
+            and (not under_min_isr or spare < 0)
+            and (not at_min_isr or spare == 0)
+        )
+
+    for name in _matching(names or cluster.topics.keys() | cluster.doomed.keys(), match):
+        if with_overrides:
+            if (known := cluster.topics.get(name)) is not None and known.config:
+                _show_settings(name, known.config, as_json=as_json)
+            continue
         if is_whole and name in cluster.doomed:
             _show_doomed(cluster, name, as_json=as_json)
         if is_whole and not as_json and (topic := cluster.topics.get(name)) is not None:
             settings = ",".join(f"{key}={value}" for key, value in sorted(topic.config.items()))
             print(f"{name}  id {topic.assignment.topic_id or '-'}  {settings}".rstrip())
         for each, _ in cluster.partitions():
-            if each.topic != name or (under_replicated and not is_under_replicated(cluster, each)):
-                continue
-            if unavailable and not is_unavailable(cluster, each):
-                continue
-            _describe(cluster, each, as_json=as_json)
+            if each.topic == name and is_wanted(each):
+                _describe(cluster, each, as_json=as_json)
     return _report_unreadable(cluster)
+
+
+def _matching(names: Iterable[str], match: str | None) -> list[str]:
+    """Return the names that match, sorted. Raises `typer.BadParameter` for an invalid expression."""
+    try:
+        return sorted({name for name in names if match is None or re.fullmatch(match, name)})
+    except re.error as error:
+        raise typer.BadParameter(f"--match: {match!r} is not a regular expression: {error}") from error
+
+
+def _show_settings(name: str, settings: Mapping[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"topic": name, "settings": dict(sorted(settings.items()))})
+    else:
+        print(f"{name}  {','.join(f'{key}={value}' for key, value in sorted(settings.items()))}")
 
 
 def _show_doomed(cluster: Cluster, name: str, *, as_json: bool) -> None:
@@ -149,6 +199,9 @@ def create(
         ),
     ] = None,
     config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that is there is left as it is, and no error.")
+    ] = False,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
@@ -160,6 +213,8 @@ def create(
     settings = named_values("--config", config)
     lists = _lists(assignment) if assignment is not None else None
     with operator(metadata, bootstrap, command_config) as to:
+        if if_not_exists and name in to.read((name,)).topics:
+            return 0
         if placement is Placement.ROUND_ROBIN:
             check_new_partitions(partitions)
             lists = round_robin(list(to.read(()).brokers), partitions, replication_factor)
@@ -182,6 +237,7 @@ def delete(
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
+    if_exists: IfExists = False,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
@@ -189,6 +245,9 @@ def delete(
     from logstore.replication.controller.deletion import DELETION_DISABLED
 
     with operator(metadata, bootstrap, command_config) as to:
+        known = to.read((name,)) if if_exists else None
+        if known is not None and name not in known.topics and name not in known.doomed:
+            return 0
         to.delete(name)
 
         def is_gone() -> bool:
@@ -217,6 +276,7 @@ def alter(
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
     ] = None,
+    if_exists: IfExists = False,
     as_json: Json = False,
 ) -> int:
     """Add partitions to a topic, or change its settings, while it is in use."""
@@ -226,6 +286,8 @@ def alter(
     if partitions is None and not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --partitions, --config or --delete-config")
     with operator(metadata, bootstrap, command_config) as to:
+        if if_exists and name not in to.read((name,)).topics:
+            return 0
         to.alter(name, partitions, changed, dropped)
     if partitions is not None:
         print_error("new records with a key may go to other partitions than earlier ones")

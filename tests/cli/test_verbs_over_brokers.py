@@ -111,6 +111,36 @@ def test_a_topic_from_its_creation_to_its_deletion(over: Command) -> None:
     assert {"topic": "orders", "is_being_deleted": False} not in lines(over("topics", "list", "--json"))
 
 
+def test_topics_that_are_selected(over: Command) -> None:
+    """By a pattern, by settings of their own, by how many replicas may still go."""
+    settings = ("--replication-factor", 3, "--config", "min.insync.replicas=3")
+    assert over("topics", "create", "chosen.at", *settings, "--wait", 30).code == 0
+    assert over("topics", "create", "chosen.above", "--replication-factor", 3, "--wait", 30).code == 0
+    assert over("topics", "list", "--match", r"chosen\..*").out.split() == ["chosen.above", "chosen.at"]
+    chosen = ("topics", "describe", "--match", r"chosen\..*")
+    assert over(*chosen, "--topics-with-overrides").out == "chosen.at  min.insync.replicas=3\n"
+    assert wait_until(
+        30,
+        lambda: [each["topic"] for each in lines(over(*chosen, "--at-min-isr", "--json"))] == ["chosen.at"],
+    )
+    assert over(*chosen, "--under-min-isr").out == ""
+    assert over("topics", "alter", "chosen.above", "--config", "min.insync.replicas=4").code == 0
+    under = over(*chosen, "--under-min-isr", "--json")
+    assert [each["topic"] for each in lines(under)] == ["chosen.above"]
+    assert "is not a regular expression" in over("topics", "list", "--match", "(").err
+
+
+def test_what_is_done_already_is_no_error_if_so_said(over: Command) -> None:
+    assert over("topics", "create", "twice", "--wait", 30).code == 0
+    assert over("topics", "create", "twice").code == 1
+    assert over("topics", "create", "twice", "--partitions", 7, "--if-not-exists").code == 0
+    assert len(lines(over("topics", "describe", "twice", "--json"))) == 1
+    for verb in (("delete",), ("describe",), ("alter", "--partitions", 2)):
+        assert over("topics", *verb, "never").code == 1
+        ended = over("topics", *verb, "never", "--if-exists")
+        assert (ended.code, ended.out) == (0, ""), ended.err
+
+
 def test_replicas_are_compared_over_the_wire(over: Command, bootstrap: str) -> None:
     assert over("topics", "create", "copied", "--replication-factor", 3, "--wait", 30).code == 0
     append(bootstrap, "copied", [b"x"] * 10)
