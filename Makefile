@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -72,6 +72,9 @@ demo: setup ## Run the crash demo and the Spark example
 bench: setup ## Run the benchmarks
 	$(BIN)/python -m pytest bench -p no:xdist -m "not spark" --benchmark-only --benchmark-columns=min,median,ops
 	$(BIN)/python -m pytest bench/test_compaction.py bench/test_wire.py -p no:xdist -q -s
+
+bench-tls: setup ## Measure what TLS costs a broker: processor time, memory of connections; RECORDS=200000 ROUNDS=7
+	RECORDS=$(or $(RECORDS),200000) ROUNDS=$(or $(ROUNDS),7) $(BIN)/python -m pytest bench/test_tls.py -p no:xdist -p no:benchmark -q -s
 
 bench-peers: setup ## Measure beside SQLite, LMDB and what else programs embed; TABLE=FILE to write it
 	$(BIN)/python -m pytest bench -m peers -p no:xdist -q --benchmark-only --benchmark-columns=median,ops \

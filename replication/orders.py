@@ -437,15 +437,29 @@ def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrR
         partition.log.config = config
 
 
-def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> None:
-    """Take over new defaults for what topics do not set themselves; they apply from the next use on."""
+def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> list[str]:
+    """Take over new defaults for what topics do not set themselves; they apply from the next use on.
+
+    Return the topics for which one does not count, because a setting of their own contradicts it.
+    """
     if defaults == manager.default_config:
-        return
+        return []
     manager.default_config = defaults
     for topic, (settings, _) in manager.topic_configs.items():
         manager.topic_configs[topic] = settings, _with_defaults(settings, defaults)
     for topic_partition, partition in manager.partitions.items():
         partition.log.config = manager.topic_configs[topic_partition.topic][1]
+    return sorted(
+        topic for topic, (settings, _) in manager.topic_configs.items() if _contradicts(settings, defaults)
+    )
+
+
+def _contradicts(settings: Mapping[str, str], defaults: LogConfig) -> bool:
+    try:
+        LogConfig.from_kafka(settings, base=defaults)
+    except InvalidConfig:
+        return True
+    return False
 
 
 # --- replicas that stop ------------------------------------------------------------------------

@@ -148,7 +148,21 @@ def _entity(*given: tuple[str | None, bool]) -> Entity:
     if any(is_default and name is not None for name, is_default in given):
         raise typer.BadParameter("give a name or the default, not both")
     parts = zip((USER, CLIENT, IP), given, strict=True)
-    return tuple((kind, name) for kind, (name, is_default) in parts if is_default or name is not None)
+    return tuple(
+        (kind, _one_spelling(name) if kind == IP and name is not None else name)
+        for kind, (name, is_default) in parts
+        if is_default or name is not None
+    )
+
+
+def _one_spelling(address: str) -> str:
+    """Return an address as the brokers tell it; what is none is refused by them."""
+    from logstore.broker.security.connection_rates import plain_address
+
+    try:
+        return plain_address(address)
+    except ValueError:
+        return address
 
 
 def _required(entity: Entity) -> Entity:

@@ -56,6 +56,12 @@ def test_rates_of_addresses(quotas: Command) -> None:
     assert made.out == "ip 10.0.0.1: connection_creation_rate 5 connections/s\n"
     assert quotas("set", "--default-ip", "--connection-creation-rate", "50").code == 0
     assert quotas("list", "--default-ip").out == "every ip: connection_creation_rate 50 connections/s\n"
+    for spelling in ("2001:DB8:0::1", "2001:db8::1"):  # one address has one quota
+        assert quotas("set", "--ip", spelling, "--connection-creation-rate", "7").code == 0
+    found = quotas("list", "--ip", "2001:db8:0:0:0:0:0:1").out
+    assert found == "ip 2001:db8::1: connection_creation_rate 7 connections/s\n"
+    assert quotas("list").out.count("2001") == 1
+    assert quotas("delete", "--ip", "2001:0db8::1").code == 0
     refused = quotas("set", "--ip", "10.0.0.1", "--request-percentage", "5")
     assert (refused.code, "no quota of such an entity" in refused.err) == (1, True), refused
     assert quotas("delete", "--ip", "10.0.0.1").code == quotas("delete", "--default-ip").code == 0

@@ -77,6 +77,8 @@ def _wanted(
             problem = "an exact match needs a name, and no other has one"
         if problem:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, problem)
+        if each.entity_type == IP and each.match is not None:
+            each.match = _one_spelling(each.match)
     if IP in found and len(found) > 1:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "an address has no quotas by user or client id")
     if len(found) < len(components):
@@ -157,13 +159,17 @@ def _entity(parts: Sequence[Any]) -> Entity:
     if "" in found.values():
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "the name of an entity is empty")
     if (address := found.get(IP)) is not None:
-        try:
-            plain_address(address)
-        except ValueError as error:
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"{error}; names of hosts are not resolved"
-            ) from error
+        return ((IP, _one_spelling(address)),)
     return entity
+
+
+def _one_spelling(address: str) -> str:
+    """Return an address as sockets spell it: two spellings are one quota. Raises `RequestRefused`."""
+    try:
+        return plain_address(address)
+    except ValueError as error:
+        message = f"{error}; names of hosts are not resolved"
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, message) from error
 
 
 def _changes(

@@ -139,7 +139,12 @@ class Followed:
         try:
             live = await read_live(self._store.ask, self._node.node_id)
             leader, follower = (rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE))
-            change_defaults(replicas, live_defaults(self._logs, live))
+            for topic in change_defaults(replicas, live_defaults(self._logs, live)):
+                _log.warning(
+                    "a setting of topic %s contradicts a changed default of this broker, which does not "
+                    "count for it",
+                    topic,
+                )
         except (CorruptMetadata, InvalidConfig) as error:
             _log.error("changed settings of this broker are not in force, the former ones stay: %s", error)
             return

@@ -4,7 +4,9 @@
     socket ◀─ transport ◀─────── TlsStream ◀───write──── protocol, to which it is the transport
 
 asyncio's own TLS tells nobody of a failed handshake, and takes 256 KiB for each connection. Here the protocol
-gets `connection_made` once the handshake is over, and a `Watcher` follows handshakes. A peer
+gets `connection_made` once the handshake is over, and a `Watcher` follows handshakes. OpenSSL hands over one
+record a call, and librdkafka makes records of some kilobytes: the protocol's buffer is filled with as many as
+have arrived before the protocol hears of it. A peer
 whose first byte is not TLS's is disconnected without an alert: a Kafka client without TLS reads an alert as
 the size of a huge response, and runs out of memory.
 """
@@ -13,7 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
+import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from logstore.disk.files import Buffer
@@ -24,6 +29,12 @@ _HANDSHAKE: Final = 0x16
 """The type of the first record of a TLS connection."""
 _PIECE: Final = 1 << 18
 """So much is encrypted at once while the socket takes it."""
+_RECEIVED: Final = 1 << 18
+"""So much is received at once."""
+_FED: Final = 15_000
+"""OpenSSL gets so much at once: its buffers keep their largest size, for each connection."""
+_RECORD: Final = 1 << 14
+"""The bytes of the largest record."""
 
 
 class Watcher(Protocol):
@@ -36,7 +47,20 @@ class Watcher(Protocol):
         """Called once, when the handshake is over; `reason` says why it failed, empty if it did not."""
 
 
-class TlsStream(asyncio.Protocol, asyncio.Transport):
+_NOTHING: Final = memoryview(b"")
+
+
+class _OfThread(threading.local):
+    """What the streams of a thread share: a buffer that is filled and emptied in one go."""
+
+    def __init__(self) -> None:
+        self.received = memoryview(bytearray(_RECEIVED))
+
+
+_shared: Final = _OfThread()
+
+
+class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     """The protocol of a socket, and the transport of `inner`. Belongs to the event loop's thread."""
 
     def __init__(
@@ -63,6 +87,13 @@ class TlsStream(asyncio.Protocol, asyncio.Transport):
         self._is_clogged = self._is_told_to_pause = False
         self._pending: deque[memoryview] = deque()
         self._pending_bytes = 0
+        self._received = _shared.received
+        if sys.platform == "win32":  # pragma: no cover  # which reads ahead
+            self._received = memoryview(bytearray(_FED))
+        self._unfed = _NOTHING
+        """The part of it that OpenSSL has not got yet."""
+        self._fault: ssl.SSLError | None = None
+        """Met behind bytes that were handed over first."""
 
     # --- the socket's protocol ----------------------------------------------------------------
 
@@ -75,18 +106,34 @@ class TlsStream(asyncio.Protocol, asyncio.Transport):
         if not self._is_server:
             self._shake_hands()
 
-    def data_received(self, data: bytes) -> None:
-        if self._has_ended or self._is_closing:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._received
+
+    @property
+    def _is_over(self) -> bool:
+        return self._has_ended or self._is_closing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_over:
             return
-        if self._is_server and not self._has_news and data[0] != _HANDSHAKE:
+        if self._is_server and not self._has_news and self._received[0] != _HANDSHAKE:
             self._fail("its first bytes are not TLS; does it use security.protocol=SSL?")
             return
         self._has_news = True
-        self._incoming.write(data)
-        if not self._is_open:
+        self._unfed = self._received[:nbytes]
+        while self._unfed and not self._is_open and not self._is_over:
+            self._feed()
             self._shake_hands()
         if self._is_open:
             self._read()
+        if self._unfed:
+            self._incoming.write(self._unfed)  # nobody wants it now
+            self._unfed = _NOTHING
+
+    def _feed(self) -> None:
+        """Give OpenSSL some of what has been received."""
+        self._incoming.write(self._unfed[:_FED])
+        self._unfed = self._unfed[_FED:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -142,22 +189,43 @@ class TlsStream(asyncio.Protocol, asyncio.Transport):
 
     def _read(self) -> None:
         """Hand over what is decrypted, as far as the protocol wants it."""
-        while self._is_open and not self._is_reading_paused and not self._raw.is_closing():
+        is_more = True
+        while is_more and self._is_open and not self._is_reading_paused and not self._raw.is_closing():
             buffer = cast(memoryview, self._inner.get_buffer(-1))
-            try:
-                count = cast(int, self._tls.read(len(buffer), cast(Any, buffer)))
-            except ssl.SSLWantReadError:
-                break
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-                count = 0
-            except ssl.SSLError as error:
-                self._fail(_reason(error))
-                return
-            if not count:
-                self.close()  # the peer has said that it ends
-                return
-            self._inner.buffer_updated(count)
+            size = len(buffer)
+            count = self._decrypt(buffer)
+            is_more = count == size
+            if count:
+                self._inner.buffer_updated(count)
+        if self._fault is not None and self._is_open and not self._is_reading_paused:
+            self._end_by(self._fault)
+            return
         self._send()  # answers to key updates
+
+    def _decrypt(self, buffer: memoryview) -> int:
+        """Fill the buffer with what has arrived; return how many bytes. What ends the stream is kept."""
+        count, size = 0, len(buffer)
+        read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        while count < size and self._fault is None:
+            try:
+                while got := read(size - count, buffer[count:]):
+                    count += got
+                    if count == size:
+                        return count
+                self._fault = ssl.SSLZeroReturnError()
+            except ssl.SSLWantReadError:
+                if not self._unfed:
+                    break
+                self._feed()
+            except ssl.SSLError as error:
+                self._fault = error
+        return count
+
+    def _end_by(self, fault: ssl.SSLError) -> None:
+        if isinstance(fault, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            self.close()  # the peer has said that it ends
+        else:
+            self._fail(_reason(fault))
 
     def _send(self) -> None:
         if self._outgoing.pending and not self._raw.is_closing():
@@ -187,12 +255,15 @@ class TlsStream(asyncio.Protocol, asyncio.Transport):
                 self._pending.appendleft(piece[_PIECE:])
                 piece = piece[:_PIECE]
             self._pending_bytes -= len(piece)
+            sealed = []
             try:
-                self._tls.write(piece)
+                for at in range(0, len(piece), _RECORD):
+                    self._tls.write(piece[at : at + _RECORD])
+                    sealed.append(self._outgoing.read())
             except ssl.SSLError as error:
                 self._fail(_reason(error))
                 return
-            self._send()
+            self._raw.write(b"".join(sealed))
         self._tell_inner()
         if self._is_closing and not self._pending:
             self._end()

@@ -131,6 +131,7 @@ def test_a_topic_is_served_whose_settings_one_contradicts(caplog: pytest.LogCapt
             await nodes.until(lambda: PLAIN in nodes.running[0].node.replicas.partitions)
             config = nodes.running[0].node.replicas.partitions[PLAIN].log.config
             assert (config.retention_ms, config.min_compaction_lag_ms) == (6_000, 9_000)
+            assert "a setting of topic plain contradicts a changed default of this broker" in caplog.text
             await nodes.kill(0)
             await nodes.start(0)
         assert "not in force" not in caplog.text

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from logstore.broker.limits import Address, Limits
 from logstore.broker.loop import fastest_loop
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.door import Door
-from logstore.broker.security.tls import Renewed, client_context, now
+from logstore.broker.security.tls import Renewed, client_context, now, server_context
+from logstore.broker.security.tls_stream import TlsStream
 from logstore.broker.server import Server
 from tests.broker.security.authority import stores
 
@@ -268,5 +270,141 @@ def test_garbage_behind_the_handshake_ends_the_connection(run: Callable[..., Non
                 wire.send(b"no TLS record at all" * 10)
             await bench.until(lambda: not bench.server.connections)
             assert not bench.connections
+
+    run(test)
+
+
+class Wire(asyncio.Transport):
+    """The transport of a stream, without a socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Taker(asyncio.BufferedProtocol):
+    """A protocol that keeps what it gets; it may stop reading after each piece."""
+
+    def __init__(self, size: int, *, pauses: bool) -> None:
+        self.room, self.pauses = memoryview(bytearray(size)), pauses
+        self.pieces: list[bytes] = []
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.pieces.append(bytes(self.room[:nbytes]))
+        if self.pauses:
+            self.transport.pause_reading()
+
+
+class Ended:
+    """Watches a stream."""
+
+    def began(self, stream: TlsStream) -> None: ...
+
+    def ended(self, stream: TlsStream, reason: str) -> None: ...
+
+
+class Pair:
+    """A client that writes into memory, and a stream that gets its bytes when it is told."""
+
+    def __init__(self, directory: Path, taker: Taker) -> None:
+        settings = tls_config(stores(directory))
+        self.wire, self.taker = Wire(), taker
+        self.stream = TlsStream(taker, server_context(settings, now()), watcher=Ended())
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.client = client_context(settings, now()).wrap_bio(
+            self._incoming, self._outgoing, server_hostname="localhost"
+        )
+        self.stream.connection_made(self.wire)
+        for _ in range(3):
+            with suppress(ssl.SSLWantReadError):
+                self.client.do_handshake()
+            self.deliver(self._outgoing.read())
+            self._incoming.write(self.wire.sent)
+            self.wire.sent = b""
+
+    def records(self, *contents: bytes) -> bytes:
+        """The bytes of a record for each."""
+        for each in contents:
+            self.client.write(each)
+        return self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        with suppress(ssl.SSLError):
+            self.client.unwrap()
+        return self._outgoing.read()
+
+    def deliver(self, data: bytes) -> None:
+        while data:
+            room = self.stream.get_buffer(-1)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            data = data[size:]
+            self.stream.buffer_updated(size)
+
+
+def test_records_that_arrive_together_are_handed_over_together(
+    run: Callable[..., None], tmp_path: Path
+) -> None:
+    """A protocol is not called for each record; a small buffer is filled again and again."""
+
+    async def test() -> None:
+        for size, pieces in ((1 << 16, 1), (7, 72)):
+            pair = Pair(tmp_path, Taker(size, pauses=False))
+            contents = [bytes([number]) * 10 for number in range(50)]
+            pair.deliver(pair.records(*contents))
+            assert b"".join(pair.taker.pieces) == b"".join(contents)
+            assert len(pair.taker.pieces) == pieces
+            large = bytes(range(256)) * 4096
+            pair.deliver(pair.records(*(large[at : at + 5_000] for at in range(0, len(large), 5_000))))
+            assert b"".join(pair.taker.pieces[pieces:]) == large
+
+    run(test)
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+@pytest.mark.parametrize("end", ["farewell", "garbage"])
+def test_what_arrived_before_the_end_is_handed_over(
+    run: Callable[..., None], tmp_path: Path, end: str, pauses: bool
+) -> None:
+    """Also to a protocol that wants to read later; then the connection ends."""
+
+    async def test() -> None:
+        pair = Pair(tmp_path, Taker(100, pauses=pauses))
+        data = pair.records(b"one", b"two")
+        data += pair.farewell() if end == "farewell" else b"\x17\x03\x03\0\x20" + bytes(32)
+        pair.deliver(data)
+        assert pair.taker.pieces == [b"onetwo"]
+        assert pair.wire.is_closed is not pauses
+        pair.stream.resume_reading()
+        await asyncio.sleep(0)
+        assert pair.wire.is_closed
+        assert pair.taker.pieces == [b"onetwo"]
 
     run(test)
