@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # What check, test, bench and demo need.
-EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,zookeeper-sasl,broker,interop,spark,avro,connect
+EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,zookeeper-sasl,broker,interop,spark,avro,tier,connect
 # Tests start hundreds of Python processes: compiled modules halve the time of each.
 unexport PYTHONDONTWRITEBYTECODE
 # More workers than cores: many tests wait for processes, sessions and disks.

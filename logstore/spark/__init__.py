@@ -1,7 +1,7 @@
 """PySpark for logstore: a data source (batch and streaming, read and write) and jobs.
 
     spark.read.format("logstore")          options and columns: docs/spark.md
-    logstore pipeline JOB                  export, ingest, compact, profile, verify, merge-state-changes
+    logstore pipeline JOB                  export, stream, replay, tier, compact, profile, verify, repair, …
 
 Spark finds the format by itself, through the module `pyspark_logstore`. Programs import from here:
 

@@ -45,7 +45,7 @@ SOURCE_OPTIONS: Final = (
     "endingOffsets", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "path", _PATHS, "columns",
-    "pushdown", "isolation", "commitGroup", "metadataIntervalMs",
+    "pushdown", "isolation", "commitGroup", "metadataIntervalMs", "tier",
 )  # fmt: skip
 SINK_OPTIONS: Final = (
     "topic", "partitions", "delivery", "includeTimestamp", "txnAppId", "txnVersion", "txnSameRows",
@@ -208,6 +208,7 @@ class ReadOptions:
     group_id_prefix: str = _option("groupIdPrefix", Given.text, "spark-kafka-source")
     group_id: str | None = _option("kafka.group.id", Given.text, None)
     commit_group: str | None = _option("commitGroup", Given.text, None)
+    tier: str | None = _option("tier", Given.text, None)
     columns: tuple[str, ...]
     pushdown: bool = False
     isolation: Isolation = Isolation.READ_UNCOMMITTED

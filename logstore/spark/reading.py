@@ -31,7 +31,7 @@ from logstore.spark.logs import (
     report,
 )
 from logstore.spark.offsets import check_order, ending, starting, times_of
-from logstore.spark.read_options import ReadOptions
+from logstore.spark.read_options import Isolation, ReadOptions
 
 CutPoints = Callable[[OffsetRange, int], Sequence[int]]
 """`Logs.cut_points`."""
@@ -42,13 +42,21 @@ def open_logs(options: ReadOptions, on_batches: Callable[[Headers], None] | None
 
     `on_batches` receives the headers of every batch that is read; a batch may extend past the range.
     """
+    live: Logs
     if options.paths:
         from logstore.spark.directory_logs import DirectoryLogs
 
-        return DirectoryLogs(options.paths, isolation=options.isolation, on_batches=on_batches)
-    from logstore.spark.broker_logs import BrokerLogs
+        live = DirectoryLogs(options.paths, isolation=options.isolation, on_batches=on_batches)
+    else:
+        from logstore.spark.broker_logs import BrokerLogs
 
-    return BrokerLogs(options, on_batches)
+        live = BrokerLogs(options, on_batches)
+    if options.tier is None:
+        return live
+    from logstore.spark.tier import Tier, TieredLogs
+
+    committed_only = options.isolation is Isolation.READ_COMMITTED
+    return TieredLogs(live, Tier(options.tier), committed_only=committed_only, on_batches=on_batches)
 
 
 def selected_bounds(options: ReadOptions, logs: Logs) -> Mapping[TopicPartition, Bounds]:

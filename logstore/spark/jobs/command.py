@@ -31,6 +31,7 @@ from logstore.spark.jobs import (
     repair,
     replay,
     stream,
+    tier,
     verify,
 )
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
@@ -44,6 +45,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "ingest": ingest,
     "stream": stream,
     "replay": replay,
+    "tier": tier,
     "compact": compact,
     "profile": profile,
     "merge-state-changes": merge_state_changes,
@@ -54,6 +56,7 @@ JOBS: Final[Mapping[str, Job]] = {
 EXTRAS: Final = {
     **dict.fromkeys(("pyspark", "py4j", "pyarrow", "numba"), "spark"),
     "fastavro": "avro",
+    "fsspec": "tier",
 }
 """The extra that installs a module."""
 

@@ -1,0 +1,319 @@
+"""Sealed segments in an object store, read together with the live log.
+
+    URL/orders-0/manifest.json                                    what is there, replaced as a whole
+    URL/orders-0/00000000000000000000-00000000000000369768.log    the batches of [0, 369768), as in the log
+
+An object has the batches of one segment, in Kafka's format. Objects are written before the manifest that
+names them, and never change, so a reader sees whole ones. The manifest has offsets, leader epochs, sizes,
+SHA-256 digests, a sparse index, and the aborted transactions, which is all that readers need.
+
+    tier   [0 ──────── 369768)[369768 ──── 512004)
+    live                  [300000 ────────────────────────── 700000)
+    read   ──────────────── tier ────────────────▶│──── live ──────▶
+
+Below the end of the tier, the tier is read, also where the live log still has the records. So no record comes
+twice, and none is missed if retention removes it from the live log meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from logstore.broker.clock import stopwatch_s
+from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.segment.scan import scan_chunks
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.spark.columns import SEGMENT
+from logstore.spark.counting import Count
+from logstore.spark.errors import InvalidOption
+from logstore.spark.logs import Bounds, Cause, Headers, Logs, Missing, OffsetRange
+
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+CHUNK_BYTES: Final = 4 << 20
+REFRESH_S: Final = 60.0
+"""How long a reader takes the manifests for current."""
+
+
+class CorruptTier(EngineError):
+    """A manifest that cannot be read, or does not fit. The message names it."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Tiered:
+    """An object: the batches of one segment with the offsets [start_offset, end_offset).
+
+    The first batch may begin below `start_offset`. `index` has offsets and byte positions of some batches.
+    """
+
+    name: str
+    start_offset: int
+    end_offset: int
+    bytes: int
+    sha256: str
+    first_epoch: int
+    last_epoch: int
+    max_timestamp_ms: int
+    index: tuple[tuple[int, int], ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The objects of a partition, in offset order. `topic_id` is "" where the log has none."""
+
+    topic_id: str = ""
+    objects: tuple[Tiered, ...] = ()
+
+    @property
+    def bounds(self) -> Bounds:
+        """The offsets that are there; holes are possible where retention was faster than the job."""
+        if not self.objects:
+            return Bounds(0, 0)
+        return Bounds(self.objects[0].start_offset, self.objects[-1].end_offset)
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Manifest:
+        """Return the manifest in `data`. Raises `CorruptTier`."""
+        try:
+            facts = json.loads(data)
+            if facts["version"] != VERSION:
+                raise ValueError(f"its version is {facts['version']}, not {VERSION}")
+            objects = tuple(
+                Tiered(
+                    **{
+                        **each,
+                        "index": tuple((int(offset), int(place)) for offset, place in each["index"]),
+                        "aborted": tuple(AbortedTransaction(*entry) for entry in each["aborted"]),
+                    }
+                )
+                for each in facts["objects"]
+            )
+            return cls(facts["topic_id"], objects)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptTier(f"{path} is no manifest of a tier: {error}") from error
+
+
+class Tier:
+    """The objects below a URL of `fsspec`: `file:///…`, `s3://bucket/…`, `memory://…`.
+
+    Methods raise `OSError`, and `InvalidOption` for a URL that no installed package serves.
+    """
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self.files, root = fsspec.core.url_to_fs(url)
+        except (ValueError, ImportError) as error:
+            raise InvalidOption(f"tier {url!r} cannot be opened: {error}") from error
+        self.root = root.rstrip("/")
+        self._is_local = "file" in self.files.protocol
+
+    def path(self, partition: TopicPartition, name: str) -> str:
+        """Return the path of an object."""
+        return posixpath.join(self.root, str(partition), name)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions that have a directory, sorted."""
+        try:
+            entries = self.files.ls(self.root, detail=False, refresh=True)
+        except FileNotFoundError:
+            return []
+        found = []
+        for entry in entries:
+            try:
+                found.append(parse_directory_name(str(entry).rstrip("/").rpartition("/")[2]))
+            except InvalidTopic:
+                continue
+        return sorted(found)
+
+    def manifest(self, partition: TopicPartition) -> Manifest:
+        """Return the manifest of a partition; an empty one if there is none. Raises `CorruptTier`."""
+        path = self.path(partition, MANIFEST)
+        try:
+            return Manifest.decode(self.files.cat_file(path), path)
+        except FileNotFoundError:
+            return Manifest()
+
+    def put_manifest(self, partition: TopicPartition, manifest: Manifest) -> None:
+        """Replace the manifest of a partition as a whole."""
+        path, content = self.path(partition, MANIFEST), manifest.encode()
+        if self._is_local:  # stores put an object as a whole
+            self.files.pipe_file(f"{path}.new", content)
+            self.files.mv(f"{path}.new", path)
+        else:
+            self.files.pipe_file(path, content)
+
+    def read(self, partition: TopicPartition, tiered: Tiered, start_offset: int) -> Iterator[Any]:
+        """Yield chunks of an object as bytes and `Scanned`, from near `start_offset` on.
+
+        The last one has the fault, if the object is damaged or cut.
+        """
+        first, position = max((each for each in tiered.index if each[0] <= start_offset), default=(0, 0))
+        with self.files.open(self.path(partition, tiered.name), "rb", block_size=CHUNK_BYTES) as file:
+            source: Any = _Source(file)
+            yield from scan_chunks(source, position, tiered.bytes, base_offset=first, chunk_bytes=CHUNK_BYTES)
+
+
+class _Source:
+    """An object of `fsspec` as `scan_chunks` reads a file."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._file.seek(position)
+        data = b""
+        while len(data) < size and (more := self._file.read(size - len(data))):
+            data += more
+        return data
+
+
+class TieredLogs:
+    """The `Logs` of a tier and of the live logs together."""
+
+    def __init__(
+        self,
+        live: Logs,
+        tier: Tier,
+        *,
+        committed_only: bool = False,
+        on_batches: Callable[[Headers], None] | None = None,
+    ) -> None:
+        self._live, self._tier, self._on_batches = live, tier, on_batches
+        self._committed_only = committed_only
+        self._manifests: dict[TopicPartition, Manifest] = {}
+        self._read_s = -REFRESH_S
+
+    def close(self) -> None:
+        self._live.close()
+
+    def partitions(self) -> Sequence[TopicPartition]:
+        return sorted({*self._live.partitions(), *self._current()})
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        there = set(self._live.partitions())
+        live = self._live.bounds(
+            [each for each in partitions if each in there or each not in self._current()]
+        )
+        found = {}
+        for each in partitions:
+            tiered = self._current().get(each, Manifest())
+            if each not in live:
+                found[each] = tiered.bounds
+            elif not tiered.objects:
+                found[each] = live[each]
+            else:
+                start = min(tiered.bounds.start_offset, live[each].start_offset)
+                found[each] = Bounds(start, max(tiered.bounds.end_offset, live[each].end_offset))
+        return found
+
+    def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for each, time_ms in times_ms.items():
+            offset = self._by_time(each, time_ms)
+            if offset is not None:
+                found[each] = offset
+        there = set(self._live.partitions())
+        left = {each: time for each, time in times_ms.items() if each not in found and each in there}
+        return {**dict.fromkeys(times_ms), **self._live.offsets_by_time(left), **found}
+
+    def _by_time(self, partition: TopicPartition, time_ms: int) -> int | None:
+        """Return the offset of the first record in the tier that is at or after a time."""
+        for tiered in self._current().get(partition, Manifest()).objects:
+            if tiered.max_timestamp_ms < time_ms:
+                continue
+            wanted = OffsetRange(*partition, tiered.start_offset, tiered.end_offset)
+            for rows in self._tier_rows(wanted, ("offset", "timestamp"), [], [tiered]):
+                times = rows.column("timestamp").cast("int64").fill_null(-1).to_numpy()
+                young = np.flatnonzero(times >= time_ms)
+                if len(young):
+                    return int(rows.column("offset")[int(young[0])].as_py())
+        return None
+
+    def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
+        objects = self._current().get(wanted.topic_partition, Manifest()).objects
+        if not objects or wanted.start_offset >= objects[-1].end_offset:
+            return self._live.cut_points(wanted, pieces)
+        return []  # by offsets: the index of an object finds them
+
+    def read(self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]) -> Iterator[Any]:
+        objects = self._current().get(wanted.topic_partition, Manifest()).objects
+        inside = [
+            each
+            for each in objects
+            if each.end_offset > wanted.start_offset and each.start_offset < wanted.end_offset
+        ]
+        if inside and SEGMENT in columns:
+            raise InvalidOption(
+                "column segment cannot be read with a tier: its objects are no files of a log"
+            )
+        # What lies between two objects, and behind the last one, is asked of the live log.
+        offset = wanted.start_offset
+        for tiered in inside:
+            if offset < tiered.start_offset:
+                hole = replace(wanted, start_offset=offset, end_offset=tiered.start_offset)
+                yield from self._live.read(hole, columns, missing)
+            end = min(tiered.end_offset, wanted.end_offset)
+            part = replace(wanted, start_offset=max(offset, tiered.start_offset), end_offset=end)
+            yield from self._tier_rows(part, columns, missing, [tiered])
+            offset = end
+        if offset < wanted.end_offset:
+            yield from self._live.read(replace(wanted, start_offset=offset), columns, missing)
+
+    def _tier_rows(
+        self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing], objects: Sequence[Tiered]
+    ) -> Iterator[Any]:
+        from logstore.columnar.columnar import decode
+
+        read = tuple(columns) or ("offset",)
+        for tiered in objects:
+            aborted = tiered.aborted if self._committed_only else ()
+            count, offset, detail = Count(wanted), wanted.start_offset, ""
+            try:
+                for chunk, found in self._tier.read(wanted.topic_partition, tiered, offset):
+                    rows = 0
+                    for batch in decode(
+                        memoryview(chunk)[: found.end],
+                        columns=read,
+                        start_offset=wanted.start_offset,
+                        end_offset=wanted.end_offset,
+                        aborted=aborted,
+                    ):
+                        rows += batch.num_rows
+                        yield batch
+                    if len(found.last_offsets):
+                        count.add(found.headers, rows, aborted)
+                        offset = max(offset, int(found.last_offsets[-1]) + 1)
+                        if self._on_batches is not None:
+                            self._on_batches(found.headers)
+                    if found.fault is not None:
+                        detail = f"{tiered.name} in the tier: {found.fault.value}"
+                    if offset >= wanted.end_offset:
+                        break
+            except FileNotFoundError:
+                detail = f"{tiered.name} is not in the tier"
+            missing.extend(count.missing())
+            if detail and offset < wanted.end_offset:
+                missing.append(wanted.lost(offset, wanted.end_offset, Cause.DAMAGED, detail))
+
+    def _current(self) -> Mapping[TopicPartition, Manifest]:
+        """Return the manifests, read again if they are old."""
+        if stopwatch_s() - self._read_s >= REFRESH_S:
+            self._manifests = {each: self._tier.manifest(each) for each in self._tier.partitions()}
+            self._read_s = stopwatch_s()
+        return self._manifests
