@@ -516,7 +516,7 @@ def _even_starts(data: bytes, count: int) -> Longs | None:
     length, at = decode_varint(data, 0)
     size, border = at + length, min(count, 64)
     middle = border * size
-    length, at = decode_varint(data, middle) if 0 < middle < len(data) else (0, middle)
+    length, at = decode_varint(data, middle) if border < count and 0 < middle < len(data) else (0, middle)
     larger = at - middle + length
     if size <= 0 or larger < 0 or middle + (count - border) * larger != len(data):
         return None

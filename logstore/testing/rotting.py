@@ -19,6 +19,7 @@ Everything is drawn from a stream of its own: seeds without rot run as if this m
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import NamedTuple
 
 from logstore.checkpoint.entry_files import (
@@ -36,12 +37,13 @@ from logstore.replication.effects import DamageFound
 from logstore.testing.faults import others_hold_everything
 from logstore.testing.hosts import Host
 from logstore.testing.rotting_disk import Rot
-from logstore.testing.stored import parse
+from logstore.testing.stored import Stored, parse
 from logstore.testing.swarm import stream
 from logstore.testing.world import LOG_DIR, World
 
 _RECORDS_AT = 61
 _BLOCK = 512
+_SIZE = Struct(">8xi")
 _UNCHECKED = 16
 """A batch's offset, length and most of its epoch lie before this byte."""
 _DERIVED = (".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
@@ -54,6 +56,21 @@ class _Batches(NamedTuple):
     path: str
     start: int
     end: int
+
+
+def _below(data: bytes, end_offset: int) -> list[Stored]:
+    """Return the batches below `end_offset`, which are whole; what follows may be torn."""
+    found: list[Stored] = []
+    while len(data) >= _RECORDS_AT:
+        size = _SIZE.unpack_from(data)[0] + _SIZE.size
+        if not _RECORDS_AT <= size <= len(data):
+            break
+        (batch,) = parse(data[:size])
+        if batch.end > end_offset:
+            break
+        found.append(batch)
+        data = data[size:]
+    return found
 
 
 class Rotting:
@@ -200,13 +217,13 @@ class Rotting:
     ) -> None:
         """Change a bit of a batch, from its byte `first` on, or a block."""
         data = bytes(host.disk.files()[batches.path])
-        parsed = parse(data)
-        mutable = [each for each in parsed if batches.start <= each.base and each.end <= batches.end]
+        parsed = _below(data, batches.end)
+        mutable = [each for each in parsed if batches.start <= each.base]
         if not mutable:
             return
         batch = mutable[int(where * len(mutable))]
         start = sum(len(each.data) for each in parsed if each.base < batch.base)
-        size = sum(len(each.data) for each in parsed if each.end <= batches.end)
+        size = sum(len(each.data) for each in parsed)
         # Of a machine that is down half of the bits are in headers, where no checksum covers all of them.
         first, end = (0, first) if host.node is None and how < 0.5 else (first, len(batch.data))
         position = start + first + int(how * 997 % 1 * (end - first))

@@ -73,6 +73,16 @@ def both(
     return found, plain
 
 
+def test_the_end_of_a_guess_inside_of_a_number_is_no_reason_to_give_up() -> None:
+    """Two records of different sizes; twice the size of the first ends in the second, before a large byte."""
+    rows = (
+        Record(0, -1, None, bytes(6), (Header("", None),)),
+        Record(1, -1, None, None, (Header("\x80", None), Header("", b"\0\0\x80"))),
+    )
+    found, plain = both(payload(*rows), 2)
+    assert found == plain is not None
+
+
 @settings(derandomize=True, deadline=None, max_examples=250)
 @given(
     rows=st.lists(st.tuples(times, blobs, blobs, headers), min_size=1, max_size=8),
