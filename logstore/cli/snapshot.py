@@ -129,7 +129,9 @@ def _holds_partitions(directory: Path) -> bool:
     from logstore.disk.files import OsDisk
     from logstore.log.log_dir_snapshot import partitions_in
 
-    return not any(directory.glob("*.log")) and bool(partitions_in(OsDisk(), str(directory)))
+    # Other places have directories with such names, too: /etc has dbus-1.
+    names = partitions_in(OsDisk(), str(directory)).values()
+    return not any(directory.glob("*.log")) and any(any((directory / each).glob("*.log")) for each in names)
 
 
 def _time_ms(text: str) -> int:

@@ -51,6 +51,7 @@ def test_a_log_in_use_and_back_to_an_offset_and_a_time(command: Command, tmp_pat
         (["snapshot", "data/orders-0", "there-0"], "exists"),
         (["snapshot", "data/orders-0", "monday"], "monday"),
         (["snapshot", "empty", "backup/orders-0"], "it holds no log"),
+        (["snapshot", "etc", "backup"], "it holds no log"),
         (["snapshot", "data", "data/backup"], "name a directory outside of it"),
         (
             ["restore", "data/orders-0", "--to", "x-0", "--to-time", "noon"],
@@ -65,8 +66,8 @@ def test_what_is_refused_is_bad_usage(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Log.open(tmp_path / "data" / "orders-0").close()
-    for name in ("there-0", "empty"):
-        (tmp_path / name).mkdir()
+    for name in ("there-0", "empty", "etc/dbus-1"):
+        (tmp_path / name).mkdir(parents=True)
     before = content_of(tmp_path)
     outcome = command(*arguments)
     assert outcome.code == 2
