@@ -52,8 +52,8 @@ def leave_out_deleted(
     """Remove what is bad from byte `end` on, if all of its records were deleted: whether, and what to read.
 
     A segment below the log start goes, with those before it; retention was about to remove them. In the one
-    that holds the log start, the bytes up to the next sound batch are left out, and kept in quarantine if it
-    has room.
+    that holds the log start, the bytes up to the last sound batch that begins below it are left out, and kept
+    in quarantine if that has room.
     """
     log_start, name = loading.opening.log_start_offset, file_name(segment.base_offset, LOG_SUFFIX)
     if later and later[0] <= log_start:
@@ -67,10 +67,10 @@ def leave_out_deleted(
             f"{name} is damaged at byte {end} and lies below the log start {log_start}: it was removed"
         )
         return True, None
-    sound = next((each for each in swept(segment.log_file, segment.size, end) if len(each.positions)), None)
-    if sound is None or not next_offset < int(sound.bases[0]) <= log_start:
+    position, behind = _last_below(segment, end, log_start)
+    if behind <= next_offset:
         return False, None
-    gap, behind = (end, int(sound.positions[0])), int(sound.bases[0])
+    gap = end, position
     loss = Loss(
         at_ms=loading.opening.now_ms,
         who="heal",
@@ -92,3 +92,15 @@ def leave_out_deleted(
         loading.disk, loading.directory, loading.config, segment, gap, now_ms=loading.opening.now_ms
     )
     return True, _replace(loading, segment, [written])[0]
+
+
+def _last_below(segment: Segment, end: int, log_start: int) -> tuple[int, int]:
+    """Position and base of the last sound batch past byte `end` that begins at or below the log start."""
+    found = end, -1
+    for piece in swept(segment.log_file, segment.size, end):
+        for position, base in zip(piece.positions.tolist(), piece.bases.tolist(), strict=True):
+            if base > log_start:
+                return found
+            if position > end:
+                found = position, base
+    return found

@@ -67,6 +67,17 @@ def test_of_a_segment_that_holds_the_log_start_they_are_left_out() -> None:
         assert len(log.losses()) == 1
 
 
+def test_of_several_bad_batches_one_of_another_epoch() -> None:
+    """Its checksum is right, and its place is wrong: it goes with the others."""
+    disk, bases, size = filled(log_start=7)
+    flip(disk, bases[1], 70)
+    flip(disk, bases[1], size + 15)
+    unindexed(disk, bases[1])
+    with opened(disk) as log:
+        assert offsets(log) == list(range(7, 15))
+        assert [(loss.first_offset, loss.last_offset) for loss in log.losses()] == [(4, 6)]
+
+
 def test_a_segment_below_the_log_start_goes() -> None:
     disk, bases, _ = filled()
     flip(disk, bases[0], 70)
