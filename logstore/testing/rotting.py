@@ -25,6 +25,7 @@ from typing import NamedTuple
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    format_leader_epoch_checkpoint,
     parse_offset_checkpoint,
 )
 from logstore.config import MAX_LONG
@@ -183,21 +184,27 @@ class Rotting:
     def _spoil_derived(self, host: Host, which: float, where: float, how: float) -> None:
         """Change a bit of a file that follows from the log. An open segment's indexes are still written."""
         files, paths = host.disk.files(), []
+        logs = host.node.logs.logs() if host.node is not None and not host.is_paused else {}
         for each in self._segments(host):
             stem = each.path.removesuffix(".log")
             names = [f"{stem}{suffix}" for suffix in _DERIVED if f"{stem}.seal" in files]
             paths += [(each, path) for path in names if files.get(path)]
             epochs = f"{stem.rpartition('/')[0]}/{LEADER_EPOCH_CHECKPOINT}"
-            if host.node is not None and not host.is_paused and files.get(epochs):
+            log = logs.get(each.topic_partition)
+            # Entries that were cut leave the file later: a change could bring it in step with the log.
+            if log is not None and files.get(epochs) == format_leader_epoch_checkpoint(log.partition.epochs):
                 paths.append((each, epochs))
         if paths:
             each, path = paths[int(which * len(paths))]
             sound = files[path][int(where * len(files[path])) :][:1]
             rotten = bytes((sound[0] ^ 1 << int(how * 8),))
             position = int(where * len(files[path]))
-            self._put(host, Rot(each.topic_partition, path, position, bytes(sound), rotten, each.end))
+            self._put(
+                host, Rot(each.topic_partition, path, position, bytes(sound), rotten, MAX_LONG, each.end)
+            )
             if path.endswith(LEADER_EPOCH_CHECKPOINT):
                 self._scrub_one(host)
+                self._forget_mended(host)
 
     def _is_held(self, topic_partition: TopicPartition, end_offset: int, host: Host) -> bool:
         """Whether another member of the ISR has synced everything below `end_offset`."""
@@ -232,13 +239,16 @@ class Rotting:
             position = int(where * (size // _BLOCK)) * _BLOCK
             source = (position + _BLOCK) % (size - size % _BLOCK)
             rotten = data[source : source + _BLOCK]
-        end_offset, at = 0, 0
+        start_offset, end_offset, at = 0, 0, 0
         for each in parsed:
+            if at <= position:
+                start_offset = each.base
             if at < position + len(rotten):
                 end_offset = each.end
             at += len(each.data)
         sound = data[position : position + len(rotten)]
-        self._put(host, Rot(batches.topic_partition, batches.path, position, sound, rotten, end_offset))
+        offsets = start_offset, end_offset
+        self._put(host, Rot(batches.topic_partition, batches.path, position, sound, rotten, *offsets))
 
     def _put(self, host: Host, rot: Rot) -> None:
         world = self._world
@@ -262,6 +272,24 @@ class Rotting:
         """Scrub every log of the machines that run."""
         for host in self._world.running:
             self._scrub_one(host)
+        for host in self._world.hosts.values():
+            for rot in host.rots:
+                if rot.is_in_place(host) and self._is_deleted_elsewhere(host, rot):
+                    rot.write(host, rot.sound)
+            self._forget_mended(host)
+
+    def _forget_mended(self, host: Host) -> None:
+        # A file that is written anew may have such a byte again.
+        host.rots = [rot for rot in host.rots if rot.is_in_place(host)]
+
+    def _is_deleted_elsewhere(self, host: Host, rot: Rot) -> bool:
+        """Whether another replica has deleted some of the records, so that it has no sound copy to send.
+
+        A deletion may reach some replicas only, if their leader changes.
+        """
+        others = [other.node for other in self._world.running if other is not host]
+        logs = (node.logs.logs().get(rot.topic_partition) for node in others if node is not None)
+        return any(log is not None and log.log_start_offset > rot.start_offset for log in logs)
 
     def _scrub_one(self, host: Host) -> None:
         world = self._world

@@ -19,8 +19,9 @@ class Rot:
     position: int
     sound: bytes
     rotten: bytes
+    start_offset: int
     end_offset: int
-    """The end of the last batch that changed."""
+    """The base of the first batch that changed, and the end of the last one."""
 
     def is_in_place(self, host: Host) -> bool:
         """Return whether the file still has the changed bytes."""
