@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ class Access(NamedTuple):
             user, password = self._login
             found |= {
                 "security_protocol": self.properties["security.protocol"],
-                "ssl_cafile": self.properties["ssl.truststore.location"],
+                "ssl_context": resilient_context(self.properties["ssl.truststore.location"]),
                 "sasl_mechanism": self.properties["sasl.mechanism"],
                 "sasl_plain_username": user,
                 "sasl_plain_password": password,
@@ -54,6 +55,26 @@ class Access(NamedTuple):
     def _login(self) -> tuple[str, str]:
         jaas = parse_jaas("jaas", self.properties["sasl.jaas.config"], self.properties["sasl.mechanism"])
         return jaas.username, jaas.password.reveal()
+
+
+def resilient_context(authority: str) -> ssl.SSLContext:
+    """Return TLS for kafka-python 3.0.12, whose clients survive a broker that is killed as they connect.
+
+    A reset between connect and `wrap_socket` is an OSError there, where its loop of metadata expects errors
+    of its own: the loop ends for good, and the client never hears of another leader.
+    """
+    from kafka.errors import KafkaConnectionError
+
+    class Context(ssl.SSLContext):
+        def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+            try:
+                return super().wrap_socket(*arguments, **options)
+            except OSError as error:
+                raise KafkaConnectionError(str(error)) from error
+
+    context = Context(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority)
+    return context
 
 
 def access_to(cluster: LocalCluster, directory: Path) -> Access:
