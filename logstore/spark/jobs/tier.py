@@ -16,21 +16,20 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.reader import find_checkpointed_offset, has_owner
-from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles
-from logstore.spark.directory_logs import DirectoryLogs
 from logstore.spark.errors import DataLoss
 from logstore.spark.jobs.job import Answer, BadUsage, absolute
 from logstore.spark.jobs.work import Workers, WorkFailed, amount
 from logstore.spark.logs import Bounds, Missing, OffsetRange, raise_on_loss
 from logstore.spark.read_options import Isolation, Selection
-from logstore.spark.tier import CHUNK_BYTES, CorruptTier, Manifest, Tier, Tiered
+
+if TYPE_CHECKING:
+    from logstore.spark.tier import Manifest, Tier, Tiered
 
 HELP: Final = "copy sealed segments to an object store, which the source reads together with the live log"
 
@@ -96,6 +95,8 @@ def settled_offset(disk: Disk, directory: str, readable: Bounds) -> int:
 
     `readable` are the bounds of committed reading. A checkpoint that an owned log lacks counts as 0.
     """
+    from logstore.log.reader import find_checkpointed_offset, has_owner
+
     below = readable.end_offset
     synced = find_checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
     if synced is not None or has_owner(disk, directory):
@@ -116,6 +117,8 @@ class Tiering:
     allows_holes: bool
 
     def plan(self) -> Answer:
+        from logstore.spark.tier import Tier
+
         work, manifests = self._planned(Tier(self.url))
         total = sum(each.bytes for each in work)
         facts = {
@@ -134,6 +137,9 @@ class Tiering:
 
     def _planned(self, tier: Tier) -> tuple[list[Segment], dict[TopicPartition, Manifest]]:
         """Return the segments to copy and all manifests. Raises `DataLoss` for a hole."""
+        from logstore.spark.directory_files import SegmentFiles
+        from logstore.spark.directory_logs import DirectoryLogs
+
         disk = OsDisk()
         work, manifests = [], {}
         with closing(DirectoryLogs(self.paths, isolation=Isolation.READ_COMMITTED)) as logs:
@@ -159,6 +165,8 @@ class Tiering:
 
     def run(self, workers: Workers) -> Answer:
         """Do the job. Raises `EngineError` and `OSError`."""
+        from logstore.spark.tier import Manifest, Tier
+
         tier = Tier(self.url)
         work, manifests = self._planned(tier)
         left: dict[TopicPartition, list[Segment]] = {}
@@ -199,6 +207,8 @@ def _topic_id(disk: Disk, directory: str) -> str:
 
 def _checked(disk: Disk, directory: str, partition: TopicPartition, tier: Tier) -> Manifest:
     """Return the manifest of a partition. Raises `CorruptTier` if it is of another topic of the same name."""
+    from logstore.spark.tier import CorruptTier
+
     manifest = tier.manifest(partition)
     topic_id = _topic_id(disk, directory)
     if manifest.topic_id and topic_id and manifest.topic_id != topic_id:
@@ -218,6 +228,10 @@ def copy(segment: Segment) -> Tiered:
     Raises `DataLoss` for a damaged segment, `WorkFailed` for an object that is not what was written, and
     `OSError`.
     """
+    from logstore.spark.directory_files import DirectoryTransactions
+    from logstore.spark.directory_logs import DirectoryLogs
+    from logstore.spark.tier import CHUNK_BYTES, Tier, Tiered
+
     wanted = segment.wanted
     tier = Tier(segment.url)
     name = f"{wanted.start_offset:020d}-{wanted.end_offset:020d}.log"
@@ -251,6 +265,8 @@ def copy(segment: Segment) -> Tiered:
 
 def _compare(tier: Tier, path: str, size: int, digest: str) -> None:
     """Read an object back. Raises `WorkFailed` if it differs."""
+    from logstore.spark.tier import CHUNK_BYTES
+
     found, read = hashlib.sha256(), 0
     with tier.files.open(path, "rb", block_size=CHUNK_BYTES) as file:
         while data := file.read(CHUNK_BYTES):
