@@ -24,6 +24,7 @@ NOT_REACHED = {
     "log dir: a damaged log is taken away",
     "metadata: a topic is another one than before",
     "recovery: a damaged segment below the log start goes",
+    "recovery: damage below the log start is left out",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",
 }
