@@ -1,6 +1,6 @@
 """Verbs over brokers, ours or Apache Kafka's: live brokers, settings, offsets, sizes.
 
-brokers list, log-dirs, drain      configs describe, alter      offsets      delete-records
+cluster describe     brokers list, log-dirs, drain     configs describe, alter     offsets     delete-records
 """
 
 from __future__ import annotations
@@ -30,6 +30,34 @@ AllBrokers = Annotated[
 ]
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "all brokers", 4: "file", 5: "default"}
 _SENSITIVE: Final = "***"
+
+
+def describe_cluster(
+    bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False
+) -> int:
+    """Show the id, the controller, the live brokers and the partitions of any running cluster."""
+    from logstore.cli.partition_counts import of_metadata
+
+    with asked_at(bootstrap, command_config) as asked:
+        metadata = asked.metadata()
+    found = sorted(metadata.brokers, key=lambda broker: int(broker.node_id))
+    topics = [topic.name for topic in metadata.topics]
+    counts = of_metadata(metadata)
+    if as_json:
+        facts = {"cluster_id": metadata.cluster_id, "controller": metadata.controller_id}
+        live = [
+            {"broker": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            for each in found
+        ]
+        print_json({**facts, "brokers": live, "topics": len(topics), "partitions": counts.facts()})
+        return 0
+    controller = f"broker {metadata.controller_id}" if metadata.controller_id >= 0 else "none"
+    print(f"cluster     {metadata.cluster_id}")
+    print(f"controller  {controller}")
+    print(f"brokers     {', '.join(f'{each.node_id} at {each.host}:{each.port}' for each in found)}")
+    print(f"topics      {len(topics)}")
+    print(f"partitions  {counts}")
+    return 0
 
 
 @brokers.command("list")

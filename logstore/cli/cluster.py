@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.administration import describe_cluster
 from logstore.cli.operating import Json, Wait, named_values
 from logstore.cli.serve import Console, ConsoleAdmin, LogFile, Settings
 from logstore.cli.terminal import print_error, print_json
@@ -19,7 +20,10 @@ from logstore.cli.terminal import print_error, print_json
 if TYPE_CHECKING:
     from logstore.cli.cluster_file import LocalCluster
 
-app = typer.Typer(help="A cluster on this host, for trying out.", no_args_is_help=True)
+app = typer.Typer(
+    help="A cluster on this host, for trying out; `describe` is of any cluster.", no_args_is_help=True
+)
+app.command("describe")(describe_cluster)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's directory.")]
 Patience = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")]

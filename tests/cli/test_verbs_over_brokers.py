@@ -392,6 +392,14 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str) -> No
     assert [each["broker"] for each in found] == [1, 2, 3]
     assert sum(each["is_controller"] for each in found) == 1
     assert "  controller" in over("brokers", "list").out
+    (facts,) = lines(over("cluster", "describe", "--json"))
+    assert [each["broker"] for each in facts["brokers"]] == [1, 2, 3]
+    assert facts["controller"] in (1, 2, 3)
+    assert facts["cluster_id"]
+    assert facts["partitions"]["partitions"] >= 1
+    # KRaft names any broker as the controller, another one each time.
+    shown = over("cluster", "describe").out
+    assert f"cluster     {facts['cluster_id']}\ncontroller  broker " in shown
     dirs = lines(over("brokers", "log-dirs", "--broker", 2, "--json"))
     assert [each["broker"] for each in dirs] == [2]
     assert dirs[0]["replicas"]["sized-0"] > 500
