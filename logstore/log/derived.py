@@ -88,7 +88,7 @@ def _check_indexes(log: PartitionLog, segment: Segment, cuts: int) -> Generator[
         bad = yield from _differing(log, segment, *data)
     else:
         bad = yield from _contradicting(log, segment)
-    if not bad and seal is None:
+    if bad is None or (not bad and seal is None):
         return []
     with log.lock, segment.lock:
         if not _holds(log, segment, cuts):
@@ -114,10 +114,15 @@ Bad: TypeAlias = list[tuple[str, str]]
 
 def _differing(
     log: PartitionLog, segment: Segment, offsets: bytes, times: bytes
-) -> Generator[None, None, Bad]:
-    """Compare the content of a sealed segment's indexes with what its batches give."""
+) -> Generator[None, None, Bad | None]:
+    """Compare the content of a sealed segment's indexes with what its batches give.
+
+    None if a batch has rotted meanwhile.
+    """
     found = IndexEntries(segment.base_offset, log.config.index_interval_bytes)
     for scanned in _scanned(segment):
+        if scanned.fault is not None:
+            return None  # they were sound a moment ago: the next scrub finds what has changed
         found.add(scanned)
         yield None
     found.finish()
@@ -128,8 +133,11 @@ def _differing(
     return [(suffix, _NOT_SEALED) for suffix, right in is_right.items() if not right]
 
 
-def _contradicting(log: PartitionLog, segment: Segment) -> Generator[None, None, Bad]:
-    """Judge each entry of an unsealed segment's indexes, which another program may have made."""
+def _contradicting(log: PartitionLog, segment: Segment) -> Generator[None, None, Bad | None]:
+    """Judge each entry of an unsealed segment's indexes, which another program may have made.
+
+    None if a batch has rotted meanwhile.
+    """
     with segment.lock:
         indexes = segment.indexes.offsets, segment.indexes.times
         offsets, times = (np.array(each.entries(), np.int64).reshape(-1, 2) for each in indexes)
@@ -137,6 +145,8 @@ def _contradicting(log: PartitionLog, segment: Segment) -> Generator[None, None,
     times[:, 1] += segment.base_offset
     by_offset, by_time = OffsetFaults(offsets), TimeFaults(times)
     for scanned in _scanned(segment):
+        if scanned.fault is not None:
+            return None
         bases, largest = (scanned.headers[name].astype(np.int64) for name in ("base_offset", "max_timestamp"))
         columns = Columns(scanned.positions, bases, scanned.last_offsets, largest)
         by_offset.add(columns)

@@ -38,6 +38,8 @@ class OffsetFaults:
 
     def add(self, batches: Columns) -> None:
         """Take the next batches."""
+        if not len(batches.bases):
+            return
         offsets, positions = self._table.T
         slots, is_there = _found(batches.positions, positions)
         self._is_at_batch |= is_there

@@ -7,11 +7,12 @@ import pytest
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.errors import CorruptIndex, DamageKind
+from logstore.log.derived import check_segment_files
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.scrub import Scrubbed
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.seal import SEAL_SUFFIX
-from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import content_of, names, put
@@ -86,6 +87,40 @@ def test_every_byte_of_the_active_segments_files() -> None:
             assert rebuilt.file == name
             assert content_of(disk, name) == right, f"{name} at byte {position}"
     assert log.scrub() == Scrubbed(log.size, None)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+@pytest.mark.parametrize("position", [30, 200, 300])
+def test_batches_that_rot_between_the_two_readings_say_nothing_of_an_index(
+    is_sealed: bool, position: int
+) -> None:
+    """Row 365: the `.log` was sound a moment before. The next scrub finds what has changed meanwhile."""
+    disk, log = opened()
+    segments = log.partition.segments
+    segment = segments[1] if is_sealed else segments.active
+    segment.indexes.offsets.flush()
+    segment.indexes.times.flush()
+    index, batches = (file_name(segment.base_offset, suffix) for suffix in (OffsetIndex.suffix, ".log"))
+    sound = content_of(disk, batches)
+    assert position < len(sound)
+    # A wrong index of a sealed segment would be rebuilt from what is left of the batches.
+    wrong = flipped(content_of(disk, index), 1, 0x40) if is_sealed else content_of(disk, index)
+    write(disk, index, wrong)
+    write(disk, batches, flipped(sound, position, 0x40))
+    assert rebuilt_files(log, segment) == []
+    assert content_of(disk, index) == wrong
+    write(disk, batches, sound)
+    assert rebuilt_files(log, segment) == ([index] if is_sealed else [])
+
+
+def rebuilt_files(log: Log, segment: Segment) -> list[str]:
+    """The files of a segment that the second reading rebuilds."""
+    steps = check_segment_files(log.partition, segment)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return [each.file for each in stop.value]
 
 
 def test_a_block_of_zeros_and_a_lost_file() -> None:
