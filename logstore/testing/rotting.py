@@ -196,12 +196,13 @@ class Rotting:
                 paths.append((each, epochs))
         if paths:
             each, path = paths[int(which * len(paths))]
-            sound = files[path][int(where * len(files[path])) :][:1]
+            content = bytes(files[path])
+            position = int(where * len(content))
+            sound, behind = content[position : position + 1], content[position + 1 :]
             rotten = bytes((sound[0] ^ 1 << int(how * 8),))
-            position = int(where * len(files[path]))
-            self._put(
-                host, Rot(each.topic_partition, path, position, bytes(sound), rotten, MAX_LONG, each.end)
-            )
+            changed = content[:position] + rotten + behind
+            rot = Rot(each.topic_partition, path, position, sound, rotten, MAX_LONG, each.end, changed)
+            self._put(host, rot)
             if path.endswith(LEADER_EPOCH_CHECKPOINT):
                 self._scrub_one(host)
                 self._forget_mended(host)
@@ -318,5 +319,7 @@ class Rotting:
                     continue  # there was no room to rebuild a file, or its disk failed
                 damages = tuple(damage for step in steps for damage in step.damages)
                 rebuilt = tuple(damage for step in steps for damage in step.rebuilt)
+                files = {f"/{LOG_DIR}/{topic_partition}/{each.file}" for each in rebuilt}
+                host.rots = [rot for rot in host.rots if rot.path not in files or not rot.was_rebuilt(host)]
                 if (damages or rebuilt) and host.node is not None:
                     world.receive(host, DamageFound(topic_partition, damages, rebuilt))

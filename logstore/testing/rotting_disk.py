@@ -22,6 +22,8 @@ class Rot:
     start_offset: int
     end_offset: int
     """The base of the first batch that changed, and the end of the last one."""
+    content: bytes = b""
+    """The whole file with the change, of one that can be rebuilt."""
 
     def is_in_place(self, host: Host) -> bool:
         """Return whether the file still has the changed bytes."""
@@ -31,6 +33,10 @@ class Rot:
         found = file.pread(len(self.rotten), self.position)
         file.close()
         return found == self.rotten
+
+    def was_rebuilt(self, host: Host) -> bool:
+        """Return whether the file has another content by now: it may have these bytes by coincidence."""
+        return bytes(host.disk.files().get(self.path, b"")) != self.content
 
     def write(self, host: Host, data: bytes) -> None:
         """Put `data` in the place of the changed bytes, durably."""
