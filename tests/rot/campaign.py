@@ -78,7 +78,9 @@ class RotCampaign(Campaign):
         self.violations: list[str] = []
 
     def write_aborted(self) -> None:
-        """Give every log aborted transactions, while the brokers are down."""
+        """Give every log aborted transactions, while the brokers are down. The same leaders lead again."""
+        before = self.view()
+        assert before is not None, "the cluster is whole"
         nodes = [f"node-{number}" for number in range(1, NODES + 1)]
         killed = end(self.directory, nodes, patience_s=PATIENCE_S)
         assert not killed, killed
@@ -88,6 +90,7 @@ class RotCampaign(Campaign):
         )
         write_aborted([self.directory / name for name in nodes], TOPIC, PARTITIONS, config)
         launch(self.directory, nodes, patience_s=PATIENCE_S)
+        self.wait_for("the leaders before the restart", lambda view: view.leaders == before.leaders)
         self.wait_until_whole()
 
     def _ask(self, node: int, path: str) -> bytes:
