@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, KafkaProducer
 
 from bench.kafka.jars import Missing, jars
 from bench.kafka.servers import Kafka
@@ -426,3 +426,41 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str) -> No
     assert over("delete-records", "sized-0", "latest").out == "sized-0  starts at 5\n"
     assert over("offsets", "none").err == "logstore: UNKNOWN_TOPIC_OR_PARTITION: no topic or partition none\n"
     assert over("offsets", "sized", "--at", "soon").code == 2
+
+
+def test_active_producers(over: Command, bootstrap: str) -> None:
+    """An idempotent producer of three batches, as the leader and every other replica know it."""
+    assert (
+        over("topics", "create", "produced", "--partitions", 2, "--replication-factor", 3, "--wait", 30).code
+        == 0
+    )
+    assert over("producers", "produced").out == "".join(
+        f"produced-{each}  no active producers\n" for each in range(2)
+    )
+    producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, acks="all")
+    try:
+        for number in range(3):
+            producer.send("produced", b"x", partition=0, timestamp_ms=1_700_000_000_000 + number).get(30)
+        (found,) = lines(over("producers", "produced", "--json"))
+        expected = {
+            "topic": "produced",
+            "partition": 0,
+            "producer_epoch": 0,
+            "last_sequence": 2,
+            "last_timestamp_ms": 1_700_000_000_002,
+            "transaction_start_offset": None,
+        }
+        assert expected.items() <= found.items()
+        said = over("producers", "produced-0").out
+        assert said == (
+            f"produced-0  producer {found['producer_id']}  epoch 0  last sequence 2  "
+            "last timestamp 2023-11-14 22:13:20,002 UTC\n"
+        )
+
+        def is_told_alike() -> bool:
+            return all(over("producers", "produced-0", "--broker", each).out == said for each in (1, 2, 3))
+
+        assert wait_until(30, is_told_alike)
+    finally:
+        producer.close()
+    assert "no topic or partition unknown" in over("producers", "unknown").err

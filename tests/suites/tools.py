@@ -431,5 +431,16 @@ def leader_election(tools: Tools) -> None:
 
 
 @check
+def transactions_describe_producers(tools: Tools) -> None:
+    """The performance tool's producer is idempotent: `acks=all`."""
+    of_partition = ("describe-producers", "--topic", "console", "--partition", "0")
+    said = tools.ask(f"{_TOOLS}.TransactionsCommand", *of_partition)
+    assert said.startswith("ProducerId\tProducerEpoch\tLatestCoordinatorEpoch\tLastSequence"), said
+    rows = [row.split() for row in said.splitlines() if row[:1].isdecimal()]
+    assert rows, said
+    assert all(int(row[3]) >= 0 and row[5] == "None" for row in rows), said
+
+
+@check
 def transactions_list(tools: Tools) -> None:
     tools.ask(f"{_TOOLS}.TransactionsCommand", "list")

@@ -20,6 +20,7 @@ from logstore.broker.handlers import (
     nodes,
     offsets,
     produce,
+    producers,
     quotas,
     sessions,
     tokens,
@@ -73,6 +74,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     50: users.describe,
     51: users.alter,
     60: metadata.describe_cluster,
+    61: producers.describe,
     68: groups.consumer_heartbeat,
 }
 """By API key."""

@@ -543,5 +543,6 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     50: _cluster(O.DESCRIBE),
     51: _alter_users,
     60: _describe_cluster,
+    61: _entries(O.READ),
 }
 """By API key: what a request needs. An API that is not here is not served to anyone but super users."""

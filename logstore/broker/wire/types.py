@@ -1556,6 +1556,45 @@ class DescribeClusterResponse(Struct, key=60, versions="0-1", flexible="0+"):
     cluster_authorized_operations: int = wire("int32", default=-2147483648)
 
 
+class DescribeProducersRequestTopicRequest(Struct):
+    name: str = wire("string")
+    partition_indexes: list[int] = wire(["int32"])
+
+
+class DescribeProducersRequest(Struct, key=61, versions="0", flexible="0+"):
+    topics: list[DescribeProducersRequestTopicRequest] = wire([DescribeProducersRequestTopicRequest])
+
+
+class DescribeProducersResponseProducerState(Struct):
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int32")
+    last_sequence: int = wire("int32", default=-1)
+    last_timestamp: int = wire("int64", default=-1)
+    coordinator_epoch: int = wire("int32")
+    current_txn_start_offset: int = wire("int64", default=-1)
+
+
+class DescribeProducersResponsePartitionResponse(Struct):
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    active_producers: list[DescribeProducersResponseProducerState] = wire(
+        [DescribeProducersResponseProducerState]
+    )
+
+
+class DescribeProducersResponseTopicResponse(Struct):
+    name: str = wire("string")
+    partitions: list[DescribeProducersResponsePartitionResponse] = wire(
+        [DescribeProducersResponsePartitionResponse]
+    )
+
+
+class DescribeProducersResponse(Struct, key=61, versions="0", flexible="0+"):
+    throttle_time_ms: int = wire("int32")
+    topics: list[DescribeProducersResponseTopicResponse] = wire([DescribeProducersResponseTopicResponse])
+
+
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
     topic_id: bytes = wire("uuid")
     partitions: list[int] = wire(["int32"])

@@ -5,7 +5,7 @@ looks for a version that it never sends: librdkafka before 2.11 needs Produce 0 
 FindCoordinator 0 for lz4 and groups. Its probes for Fetch 4 and ListOffsets 1 are in the ranges anyway. A
 request in a version that is advertised and not served closes the connection.
 
-Not supported: transactions (24-28, 61, 65, 66), and APIs that no classic client needs (69 and up).
+Not supported: transactions (24-28, 65, 66), and APIs that no classic client needs (69 and up).
 ConsumerGroupHeartbeat (68) is advertised to be refused: librdkafka looks for another coordinator for ever
 where it is missing. Messages between brokers are not advertised, but for ControlledShutdown: an operator's
 tool sends it, too (`logstore brokers drain`).
@@ -74,5 +74,6 @@ TABLE = (
     Versions(51, "AlterUserScramCredentials", "0", "0"),
     Versions(56, "AlterPartition", "", "3"),
     Versions(60, "DescribeCluster", "0-1", "0-1"),
+    Versions(61, "DescribeProducers", "0", "0"),
     Versions(68, "ConsumerGroupHeartbeat", "0-1", "0-1"),
 )

@@ -62,8 +62,12 @@ async def create(nodes: Nodes, client: Asker, name: str, *replicas: tuple[int, .
 
 
 async def produce(nodes: Nodes, name: str, count: int) -> None:
+    await send(nodes, name, encode_batch([Record(number, 5, None, b"x") for number in range(count)]))
+
+
+async def send(nodes: Nodes, name: str, batch: bytes) -> None:
+    """Produce one batch to partition 0."""
     leader = nodes.leader(TopicPartition(name, 0))
-    batch = encode_batch([Record(number, 5, None, b"x") for number in range(count)])
     data = t.ProduceRequestPartitionProduceData(index=0, records=batch)
     topic = t.ProduceRequestTopicProduceData(name=name, partition_data=[data])
     async with Asker(nodes.addresses[leader]) as client:

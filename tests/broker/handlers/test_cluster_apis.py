@@ -7,10 +7,12 @@ from typing import Any
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Set
 from tests.broker.asking import Asker
-from tests.broker.handlers.administering import BROKER, TOPIC, create, produce, run
+from tests.broker.handlers.administering import BROKER, TOPIC, create, produce, run, send
 from tests.broker.nodes import Nodes
 
 
@@ -60,6 +62,58 @@ def test_the_end_of_an_epoch_is_told_and_other_epochs_are_fenced() -> None:
             ]
 
     run(test)
+
+
+def test_the_producers_of_a_partition_are_described_by_every_replica() -> None:
+    """Two producers, one of them in its second epoch; what is no replica here, unknown, or listed twice."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await nodes.create_topic("t", (0, 1))
+        first, second = TopicPartition("t", 0), TopicPartition("u", 0)
+        await nodes.create_topic("u", (1,))
+        for producer_id, epoch, first_sequence, time_ms in (
+            (7, 0, 0, 1000),
+            (9, 0, 0, 5),
+            (7, 1, 0, 2000),
+            (7, 1, 2, 3000),
+        ):
+            records = [Record(number, time_ms, None, b"x") for number in range(2)]
+            batch = encode_batch(
+                records, producer_id=producer_id, producer_epoch=epoch, base_sequence=first_sequence
+            )
+            await send(nodes, "t", batch)
+        log = nodes.running[1 - nodes.leader(first)].node.replicas.partitions[first].log
+        await nodes.until(lambda: log.log_end_offset == 8)
+        for address in nodes.addresses.values():
+            async with Asker(address) as each:
+                (found,) = await described_producers(each, "t", 0)
+            assert (found.error_code, found.error_message) == (ErrorCode.NONE, None)
+            facts = [
+                (one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp)
+                for one in found.active_producers
+            ]
+            assert facts == [(7, 1, 3, 3000), (9, 0, 1, 5)]
+            assert {
+                (one.coordinator_epoch, one.current_txn_start_offset) for one in found.active_producers
+            } == {(-1, -1)}
+        async with Asker(nodes.addresses[1 - nodes.leader(second)]) as other:
+            (found,) = await described_producers(other, "u", 0)
+            assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        (unknown,) = await described_producers(client, "t", 7)
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (bad,) = await described_producers(client, "a b", 0)
+        assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        twice = await described_producers(client, "t", 0, 0)
+        assert [(each.error_code, each.active_producers) for each in twice] == [
+            (ErrorCode.INVALID_REQUEST, [])
+        ] * 2
+
+    run(test)
+
+
+async def described_producers(client: Asker, topic: str, *partitions: int) -> Any:
+    wanted = t.DescribeProducersRequestTopicRequest(name=topic, partition_indexes=list(partitions))
+    return (await client.ask(t.DescribeProducersRequest(topics=[wanted]), 0)).topics[0].partitions
 
 
 def test_the_cluster_is_described() -> None:

@@ -223,6 +223,7 @@ MATRIX: tuple[Asked, ...] = (
         {"topics": both("topic", ONE)},
         (Need(TOPIC, ((O.CLUSTER_ACTION, R.CLUSTER, CLUSTER_NAME), (O.DESCRIBE, R.TOPIC, THEIRS))),),
     ),
+    Asked("DescribeProducers", {"topics": both("name", {"partition_indexes": [0]})}, (on_theirs(O.READ),)),
     Asked("DescribeAcls", RULES, (cluster(O.DESCRIBE),)),
     Asked("CreateAcls", {"creations": [RULE, RULE]}, (cluster(O.ALTER),)),
     Asked("DeleteAcls", {"filters": [RULES]}, (cluster(O.ALTER),)),

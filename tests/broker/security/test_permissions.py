@@ -145,6 +145,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], int]] = {
     "DeleteRecords": ({"topics": [{"name": "orders", "partitions": [{"offset": 1}]}]}, TOPIC),
     "InitProducerId": ({"transactional_id": None}, CLUSTER),
     "OffsetForLeaderEpoch": ({"topics": [{"topic": "orders", "partitions": [{"partition": 0}]}]}, TOPIC),
+    "DescribeProducers": ({"topics": [{"name": "orders", "partition_indexes": [0]}]}, TOPIC),
     "DescribeAcls": ({"pattern_type_filter": 1, **EVERY_RULE}, CLUSTER),
     "CreateAcls": ({"creations": [NEW_RULE]}, CLUSTER),
     "DeleteAcls": ({"filters": [{"pattern_type_filter": 1, **EVERY_RULE}]}, CLUSTER),
