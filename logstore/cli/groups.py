@@ -7,10 +7,11 @@ no members: a member would go on from its own position.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from logstore.cli.group_resets import reset
 from logstore.cli.operating import CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The consumer groups of a cluster.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="GROUP")]
+States = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help="Only groups in this state, like Empty; repeatable."),
+]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="TYPE", help="Only groups of this type, like classic; repeatable."),
+]
+_CLASSIC: Final = "classic"
+_STATES: Final = (
+    "Assigning", "CompletingRebalance", "Dead", "Empty", "NotReady", "PreparingRebalance", "Reconciling",
+    "Stable",
+)  # fmt: skip
+_TYPES: Final = (_CLASSIC, "consumer", "share", "streams")
 _CONSUMER: Final = "consumer"
 """The protocol type of groups that share partitions of topics."""
 
@@ -42,36 +56,58 @@ class Member(NamedTuple):
 
 @app.command("list")
 def list_groups(
-    bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False
+    bootstrap: RequiredBootstrap,
+    state: States = None,
+    kind: Types = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """List the groups with their state."""
-    from logstore.broker.wire import types as t
-    from logstore.cli.brokers import check
-
-    found: dict[str, Any] = {}
     with asked_at(bootstrap, command_config) as brokers:
-        for each in brokers.metadata(()).brokers:
-            answer = brokers.broker(each.node_id, t.ListGroupsRequest())
-            check(answer.error_code, f"groups of broker {each.node_id}")
-            found |= {group.group_id: group for group in answer.groups}
+        found = listed(brokers, state, kind)
     for name, group in sorted(found.items()):
         if as_json:
-            print_json({"group": name, "state": group.group_state, "protocol_type": group.protocol_type})
+            facts = {"group": name, "state": group.group_state, "protocol_type": group.protocol_type}
+            print_json({**facts, "type": _type_of(group)})
         else:
-            print(f"{name}  {group.group_state or '-'}")
+            told = "" if _type_of(group) == _CLASSIC else f"  {_type_of(group)}"
+            print(f"{name}  {group.group_state or '-'}{told}")
     return 0
 
 
 @app.command()
 def describe(
-    group: Name, bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False
+    bootstrap: RequiredBootstrap,
+    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...")] = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="All groups, instead of names.")] = False,
+    state: States = None,
+    kind: Types = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """Show the committed offset and the lag of each partition, and who reads it."""
+    from logstore.broker.errors import RequestRefused
+
+    if bool(groups) == all_groups:
+        raise typer.BadParameter("give names of groups, or --all-groups")
+    if (state or kind) and not all_groups:
+        raise typer.BadParameter("--state and --type select among --all-groups")
+    code = 0
     with asked_at(bootstrap, command_config) as brokers:
-        found, members = membership(brokers, group)
-        committed = committed_offsets(brokers, group)
-        assigned = {each: member for member in members for each in member.partitions}
-        ends = brokers.offsets(dict.fromkeys({*committed, *assigned}, _latest()))
+        for each in groups or sorted(listed(brokers, state, kind)):
+            try:
+                code |= _describe(brokers, each, as_json=as_json)
+            except RequestRefused as error:  # the others are described all the same
+                print_error(str(error))
+                code = 1
+    return code
+
+
+def _describe(brokers: Brokers, group: str, *, as_json: bool) -> int:
+    found, members = membership(brokers, group)
+    committed = committed_offsets(brokers, group)
+    assigned = {each: member for member in members for each in member.partitions}
+    ends = brokers.offsets(dict.fromkeys({*committed, *assigned}, _latest()))
     state = found.group_state
     if state == "Dead" and not committed:
         print_error(f"no group {group}")
@@ -99,69 +135,115 @@ def describe(
             )
         else:
             reader = f"  {member.client_id} {member.host}" if member else ""
-            print(f"  {each}  committed {_text(offset)}  end {_text(end)}  lag {_text(lag)}{reader}")
+            at, to, by = map(offset_text, (offset, end, lag))
+            print(f"  {each}  committed {at}  end {to}  lag {by}{reader}")
     return 0
 
 
 @app.command()
-def reset(
-    group: Name,
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    bootstrap: RequiredBootstrap,
+    command_config: CommandConfig = None,
+) -> int:
+    """Delete groups without members, and their offsets."""
+    from logstore.broker.wire import types as t
+    from logstore.cli.brokers import check
+
+    with asked_at(bootstrap, command_config) as brokers:
+        for group in groups:
+            answer = brokers.coordinator(group, t.DeleteGroupsRequest(groups_names=[group]))
+            check(answer.results[0].error_code, f"group {group}")
+    return 0
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
     topics: Annotated[
         list[str],
         typer.Argument(metavar="TOPIC[-PARTITION]...", help="Topics, or single partitions like orders-0."),
     ],
     bootstrap: RequiredBootstrap,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="earliest, latest, an offset, +N or -N from the committed one, or @ and epoch ms.",
-        ),
-    ],
-    plan: Annotated[bool, typer.Option("--plan", help="Print the new offsets; change nothing.")] = False,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Set the committed offsets of a group without members. Offsets stay within what the log has."""
-    from logstore.broker.client_offsets import commit_request
-    from logstore.cli.brokers import check
-
-    with asked_at(bootstrap, command_config) as brokers:
-        found, members = membership(brokers, group)
-        if members:
-            print_error(f"group {group} has {len(members)} members ({found.group_state}); stop them first")
-            return 1
-        partitions = brokers.partitions_named(topics)
-        before = committed_offsets(brokers, group)
-        offsets = _targets(brokers, to, partitions, before)
-        if not plan:
-            answer = brokers.coordinator(group, commit_request(group, offsets))
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    check(each.error_code, f"offset of {topic.name}-{each.partition_index}")
-    for where, offset in sorted(offsets.items()):
-        if as_json:
-            facts = {"group": group, "topic": where.topic, "partition": where.partition}
-            print_json({**facts, "from": before.get(where), "to": offset, "is_done": not plan})
-        else:
-            print(f"{where}  {_text(before.get(where))} -> {offset}")
-    return 0
-
-
-@app.command()
-def delete(group: Name, bootstrap: RequiredBootstrap, command_config: CommandConfig = None) -> int:
-    """Delete a group without members, and its offsets."""
+    """Delete the committed offsets of partitions that no member of the group reads."""
+    from logstore.broker.translation import by_topic
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
+    from logstore.disk.errors import ErrorCode
 
     with asked_at(bootstrap, command_config) as brokers:
-        answer = brokers.coordinator(group, t.DeleteGroupsRequest(groups_names=[group]))
-        check(answer.results[0].error_code, f"group {group}")
-    return 0
+        committed = committed_offsets(brokers, group)
+        chosen = sorted({each for name in topics for each in committed if name in (each.topic, str(each))})
+        for name in topics:
+            if not any(name in (each.topic, str(each)) for each in chosen):
+                print_error(f"group {group} has no committed offset of {name}; nothing is deleted")
+                return 1
+        wanted = [
+            t.OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[t.OffsetDeleteRequestPartition(partition_index=number) for number, _ in found],
+            )
+            for topic, found in by_topic((each, None) for each in chosen).items()
+        ]
+        answer = brokers.coordinator(group, t.OffsetDeleteRequest(group_id=group, topics=wanted))
+    check(answer.error_code, f"group {group}")
+    refused = {
+        f"{topic.name}-{each.partition_index}": each.error_code
+        for topic in answer.topics
+        for each in topic.partitions
+        if each.error_code
+    }
+    for where in chosen:
+        if str(where) in refused:
+            error = ErrorCode(refused[str(where)]).name
+            print_error(f"{where}: {error}: members of {group} subscribe to the topic, or it is unknown")
+        elif as_json:
+            facts = {"group": group, "topic": where.topic, "partition": where.partition}
+            print_json({**facts, "deleted": committed[where]})
+        else:
+            print(f"{where}  {committed[where]} deleted")
+    return 1 if refused else 0
+
+
+app.command()(reset)
 
 
 # --- asking -----------------------------------------------------------------------------------------
+
+
+def listed(
+    brokers: Brokers, states: list[str] | None = None, types: list[str] | None = None
+) -> dict[str, t.ListGroupsResponseListedGroup]:
+    """Return all groups by name, or those in these states and of these types."""
+    from logstore.broker.wire import types as t
+    from logstore.cli.brokers import check
+
+    for option, given, known in (("--state", states, _STATES), ("--type", types, _TYPES)):
+        for each in given or ():
+            if each.lower() not in map(str.lower, known):
+                raise typer.BadParameter(f"{option} {each!r}: write one of {', '.join(known)}")
+    found: dict[str, t.ListGroupsResponseListedGroup] = {}
+    for broker in brokers.metadata(()).brokers:
+        answer = brokers.broker(broker.node_id, t.ListGroupsRequest())
+        check(answer.error_code, f"groups of broker {broker.node_id}")
+        found |= {group.group_id: group for group in answer.groups}
+
+    def matches(given: list[str] | None, value: str) -> bool:
+        return not given or value.lower() in map(str.lower, given)
+
+    return {
+        name: group
+        for name, group in found.items()
+        if matches(states, group.group_state) and matches(types, _type_of(group))
+    }
+
+
+def _type_of(group: t.ListGroupsResponseListedGroup) -> str:
+    """Return the type of a group; brokers that do not tell know one type."""
+    return str(group.group_type) or _CLASSIC
 
 
 def _latest() -> int:
@@ -232,36 +314,6 @@ def committed_offsets(brokers: Brokers, group: str) -> dict[TopicPartition, int]
     return offsets_in(answer)
 
 
-def _targets(
-    brokers: Brokers, to: str, partitions: list[TopicPartition], committed: dict[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Return the new offset of each partition, between the start and the end of its log."""
-    from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-
-    starts = brokers.offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))
-    ends = brokers.offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
-    sign, number = (to[0], to[1:]) if to[:1] in "+-@" else ("", to)
-    wanted: dict[TopicPartition, int | None]
-    if to == "earliest":
-        wanted = dict(starts)
-    elif to == "latest":
-        wanted = dict(ends)
-    elif not (number.isascii() and number.isdecimal()):
-        raise typer.BadParameter(f"--to {to!r}: write earliest, latest, 1200, +10, -10 or @1700000000000")
-    elif sign == "@":
-        wanted = dict(brokers.offsets(dict.fromkeys(partitions, int(number))))
-    elif sign:
-        if unknown := [each for each in partitions if each not in committed]:
-            raise typer.BadParameter(f"--to {to}: no offset is committed for {', '.join(map(str, unknown))}")
-        wanted = {each: committed[each] + int(sign + number) for each in partitions}
-    else:
-        wanted = dict.fromkeys(partitions, int(number))
-    found = {}
-    for each, offset in wanted.items():
-        start, end = starts[each] or 0, ends[each] or 0
-        found[each] = end if offset is None else min(max(offset, start), end)
-    return found
-
-
-def _text(offset: int | None) -> str:
+def offset_text(offset: int | None) -> str:
+    """Return an offset for people; `-` for none."""
     return "-" if offset is None else str(offset)

@@ -358,6 +358,59 @@ def test_a_group_from_its_first_commit_to_its_deletion(over: Command, bootstrap:
     assert over("groups", "describe", "billing").err == "logstore: no group billing\n"
 
 
+def test_offsets_of_several_groups_are_exported_reset_and_read_back(
+    over: Command, bootstrap: str, tmp_path: Path
+) -> None:
+    """One group and several, by Kafka's files; the time of the first record, and a duration before now."""
+    assert over("topics", "create", "shared", "--partitions", 2, "--wait", 30).code == 0
+    append(bootstrap, "shared", [b"x"] * 10)
+    with closing(BlockingClient(bootstrap)) as client:
+        for group, offset in (("ga", 4), ("gb", 6)):
+            client.topic("shared").partition(0).cursor(group).commit(offset)
+    one = over("groups", "reset", "ga", "shared", "--to", "current", "--export")
+    assert one.out == "shared,0,4\nshared,1,0\n"
+    both = ("--group", "ga", "--group", "gb")
+    saved = over("groups", "reset", *both, "--all-topics", "--to", "current", "--export")
+    assert saved.out == "ga,shared,0,4\ngb,shared,0,6\n"
+    (tmp_path / "saved.csv").write_text(saved.out)
+    (tmp_path / "one.csv").write_text("shared,0,99\n")
+
+    def committed(group: str) -> Any:
+        return next(each["committed"] for each in lines(over("groups", "describe", group, "--json")))
+
+    moved = over("groups", "reset", *both, "shared-0", "--to", "PT1H")
+    assert moved.out.splitlines() == ["ga  shared-0  4 -> 0", "gb  shared-0  6 -> 0"], moved.err
+    assert (
+        over("groups", "reset", "ga", "shared-0", "--to", "2100-01-01T00:00:00").out == "shared-0  0 -> 10\n"
+    )
+    assert over("groups", "reset", "ga", "--from-file", tmp_path / "one.csv").out == "shared-0  10 -> 10\n"
+    assert over("groups", "reset", "--from-file", tmp_path / "saved.csv", "--plan").code == 0
+    assert (committed("ga"), committed("gb")) == (10, 0)
+    assert over("groups", "reset", "--from-file", tmp_path / "saved.csv").code == 0
+    assert (committed("ga"), committed("gb")) == (4, 6)
+    for words, complaint in (
+        (("ga", "shared"), "give --to or --from-file"),
+        (("ga", "--to", "latest"), "name topics or partitions"),
+        (("--to", "latest"), "name a group"),
+        (("ga", "shared", "--from-file", tmp_path / "one.csv"), "--from-file names the topics"),
+        (("--group", "ga", "--all-groups", "shared", "--to", "latest"), "not both"),
+    ):
+        refused = over("groups", "reset", *words)
+        assert (refused.code, complaint in refused.err) == (2, True), refused.err
+    described = over("groups", "describe", "--all-groups", "--state", "empty", "--type", "classic").out
+    assert "ga  Empty, 0 members" in described
+    assert "gb  Empty, 0 members" in described
+    listed = lines(over("groups", "list", "--state", "Empty", "--type", "classic", "--json"))
+    assert {"ga", "gb"} <= {each["group"] for each in listed if each["type"] == "classic"}
+    assert over("groups", "list", "--type", "consumer").out == ""
+    assert "write one of Assigning" in over("groups", "list", "--state", "Idle").err
+    assert over("groups", "describe").code == 2
+    assert "no committed offset of shared-1" in over("groups", "delete-offsets", "ga", "shared-1").err
+    assert over("groups", "delete-offsets", "ga", "shared").out == "shared-0  4 deleted\n"
+    assert "shared" not in over("groups", "describe", "ga").out
+    assert over("groups", "delete", "gb").code == 0
+
+
 def test_who_reads_and_whose_offsets_stay(over: Command, bootstrap: str) -> None:
     assert over("topics", "create", "watched", "--partitions", 2, "--wait", 30).code == 0
     consumer = KafkaConsumer("watched", bootstrap_servers=bootstrap, group_id="watchers", client_id="ann")
@@ -368,6 +421,8 @@ def test_who_reads_and_whose_offsets_stay(over: Command, bootstrap: str) -> None
         refused = over("groups", "reset", "watchers", "watched", "--to", "earliest")
         assert (refused.code, "has 1 members" in refused.err) == (1, True)
         assert "NON_EMPTY_GROUP" in over("groups", "delete", "watchers").err
+        exported = over("groups", "reset", "watchers", "watched", "--to", "earliest", "--export")
+        assert (exported.code, exported.out) == (0, "watched,0,0\nwatched,1,0\n"), "it changes nothing"
     finally:
         consumer.close()
 

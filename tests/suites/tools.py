@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.kafka.jars import jars
+from logstore.cli.group_resets import csv_of
+from logstore.disk.topic_partition import TopicPartition
 from tests.interop.cluster import Cluster
 from tests.suites.verdict import Result
 
@@ -353,6 +355,37 @@ def consumer_groups_reset_offsets(tools: Tools) -> None:
     said = tools.ask(groups, "--describe", "--group", "verifiable")
     rows = [row.split() for row in said.splitlines()]
     assert [row[3] for row in rows if row[:2] == ["verifiable", _TOPIC]] == ["7"], said
+
+
+@check
+def consumer_groups_by_state_and_type(tools: Tools) -> None:
+    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    said = tools.ask(groups, "--list", "--state", "Empty")
+    assert any(row.split() == ["verifiable", "Empty"] for row in said.splitlines()), said
+    said = tools.ask(groups, "--list", "--type", "classic")
+    assert any(row.split() == ["verifiable", "Classic"] for row in said.splitlines()), said
+    assert "verifiable" not in tools.ask(groups, "--list", "--type", "consumer")
+
+
+@check
+def consumer_groups_export_and_reset_from_a_file(tools: Tools) -> None:
+    """The files of Kafka's tool and of ours are the same."""
+    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    of_group = ("--reset-offsets", "--group", "verifiable")
+    said = tools.ask(groups, *of_group, "--topic", _TOPIC, "--by-duration", "PT1H", "--export", "--dry-run")
+    assert f"{_TOPIC},0,5" in said.splitlines(), said
+    path = tools.directory / "offsets.csv"
+    path.write_text(csv_of({"verifiable": {TopicPartition(_TOPIC, 0): 9}}, with_groups=False))
+    tools.ask(groups, *of_group, "--from-file", str(path), "--execute")
+    said = tools.ask(groups, *of_group, "--topic", _TOPIC, "--to-current", "--export", "--dry-run")
+    assert f"{_TOPIC},0,9" in said.splitlines(), said
+
+
+@check
+def consumer_groups_delete_offsets(tools: Tools) -> None:
+    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    said = tools.ask(groups, "--delete-offsets", "--group", "verifiable", "--topic", _TOPIC)
+    assert "Request succeed for deleting offsets" in said, said
 
 
 @check

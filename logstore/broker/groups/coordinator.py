@@ -380,9 +380,14 @@ class Coordinator:
         return entry.group.describe()
 
     def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        wanted = {each.lower() for each in request.states_filter}
+        states = {each.lower() for each in request.states_filter}
+        types = {each.lower() for each in request.types_filter}
         listed = (entry.group.listed() for entry in self._served.entries.values())
-        groups = tuple(each for each in listed if not wanted or each.group_state.lower() in wanted)
+        groups = tuple(
+            each
+            for each in listed
+            if (not states or each.group_state.lower() in states) and (not types or each.group_type in types)
+        )
         is_loading = any(each.loader is not None for each in self._served.partitions.values())
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
         return ListGroupsResponse(error_code=error, groups=groups)

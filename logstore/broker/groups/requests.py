@@ -257,9 +257,10 @@ class DescribeGroupsResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """A listing; `states_filter` are names of states in any case, none for all."""
+    """A listing; the filters are names of states and types in any case, none for all."""
 
     states_filter: tuple[str, ...] = ()
+    types_filter: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +268,7 @@ class ListedGroup:
     group_id: str
     protocol_type: str
     group_state: str
+    group_type: str = "classic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

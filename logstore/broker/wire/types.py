@@ -558,17 +558,19 @@ class DescribeGroupsResponse(Struct, key=15, versions="0-5", flexible="5+"):
     groups: list[DescribeGroupsResponseDescribedGroup] = wire([DescribeGroupsResponseDescribedGroup])
 
 
-class ListGroupsRequest(Struct, key=16, versions="0-4", flexible="3+"):
+class ListGroupsRequest(Struct, key=16, versions="0-5", flexible="3+"):
     states_filter: list[str] = wire(["string"], versions="4+")
+    types_filter: list[str] = wire(["string"], versions="5+")
 
 
 class ListGroupsResponseListedGroup(Struct):
     group_id: str = wire("string")
     protocol_type: str = wire("string")
     group_state: str = wire("string", versions="4+", ignorable=True)
+    group_type: str = wire("string", versions="5+", ignorable=True)
 
 
-class ListGroupsResponse(Struct, key=16, versions="0-4", flexible="3+"):
+class ListGroupsResponse(Struct, key=16, versions="0-5", flexible="3+"):
     throttle_time_ms: int = wire("int32", versions="1+", ignorable=True)
     error_code: int = wire("int16")
     groups: list[ListGroupsResponseListedGroup] = wire([ListGroupsResponseListedGroup])

@@ -42,7 +42,7 @@ TABLE = (
     Versions(13, "LeaveGroup", "0-5", "0-5"),
     Versions(14, "SyncGroup", "0-5", "0-5"),
     Versions(15, "DescribeGroups", "0-5", "0-5"),
-    Versions(16, "ListGroups", "0-4", "0-4"),
+    Versions(16, "ListGroups", "0-5", "0-5"),
     Versions(17, "SaslHandshake", "0-1", "0-1"),
     Versions(18, "ApiVersions", "0-4", "0-4"),
     Versions(19, "CreateTopics", "2-7", "2-7"),

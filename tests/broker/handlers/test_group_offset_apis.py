@@ -187,8 +187,8 @@ class TestLookingAndDeleting:
 
         run(test)
 
-    @pytest.mark.parametrize("version", range(5))
-    def test_groups_are_listed_by_state_from_version_4_on(self, version: int) -> None:
+    @pytest.mark.parametrize("version", range(6))
+    def test_groups_are_listed_by_state_from_version_4_on_and_by_type_from_5_on(self, version: int) -> None:
         async def test(_: Nodes, client: Asker) -> None:
             await stable(client)
             await commit(client, group_id="offsets only")
@@ -204,6 +204,11 @@ class TestLookingAndDeleting:
             if version >= 4:
                 assert found[GROUP][1] == "Stable"
                 assert (await listed("stable")).keys() == {GROUP}
+            for kind in ("Classic", "consumer") if version >= 5 else ():
+                answer = await client.ask(t.ListGroupsRequest(types_filter=[kind]), version)
+                told = {(each.group_id, each.group_type) for each in answer.groups}
+                expected = {(GROUP, "classic"), ("offsets only", "classic")}
+                assert told == (expected if kind == "Classic" else set())
 
         run(test)
 

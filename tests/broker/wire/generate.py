@@ -76,7 +76,7 @@ _IGNORABLE: Final = {
     "DescribeGroupsResponse": "throttle_time_ms",
     "DescribeGroupsResponseDescribedGroupMember": "group_instance_id",
     "ListGroupsResponse": "throttle_time_ms",
-    "ListGroupsResponseListedGroup": "group_state",
+    "ListGroupsResponseListedGroup": "group_state group_type",
     "ApiVersionsRequest": "client_software_name client_software_version",
     "ApiVersionsResponse": (
         "throttle_time_ms supported_features finalized_features_epoch finalized_features zk_migration_ready"
