@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -99,6 +99,9 @@ zookeeper: setup parts ## Stop, expire, kill and pause three nodes on a ZooKeepe
 kill9: setup parts ## Kill and pause broker processes under load; ROUNDS=100; SECURED=1 with TLS and logins
 	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100) $(if $(SECURED),--secured)
 
+partitions: setup ## Cut brokers off from each other, the store and clients under load; ROUNDS=30 SECURED=1 ONLY=store,mute
+	$(BIN)/python -m tests.partitions --rounds $(or $(ROUNDS),30) $(if $(SECURED),--secured) $(if $(ONLY),--kinds $(ONLY))
+
 rot: setup ## Let files of three brokers rot under load; ROUNDS=200 SEED=1
 	$(BIN)/python -m tests.rot --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
 
@@ -122,7 +125,7 @@ faults: setup ## Fail every disk call in every way
 
 # Warnings about sockets that a client leaves open say nothing about this package.
 interop: setup ## Run three Kafka clients against our brokers, hand directories to Kafka and back; ONLY=groups for a part
-	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py tests/spark/test_secured_kafka.py -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
+	$(BIN)/python -m pytest tests/interop tests/cli/test_adopt_and_back.py tests/spark/test_secured_kafka.py tests/partitions -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
 
 # Without Java, Go or Node a client is skipped, with the reason.

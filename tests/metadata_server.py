@@ -70,8 +70,10 @@ def served(
 class StoreProcess:
     """The served store in a process; it may be stopped, killed, paused and started again on the same data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, log_file: Path | None = None) -> None:
+        """Its log goes to stderr, or to a file."""
         self.port = 0
+        self._log = ("--log-file", str(log_file)) if log_file is not None else ()
         self._directory = directory
         self._process: subprocess.Popen[str] | None = None
 
@@ -85,7 +87,7 @@ class StoreProcess:
         command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
             *(sys.executable, "-m", "logstore.cli.main", "metadata-store", str(self._directory)),
-            *("--listen", f"127.0.0.1:{self.port}"),
+            *("--listen", f"127.0.0.1:{self.port}", *self._log),
         ]
         root = Path(__file__).parents[1]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)

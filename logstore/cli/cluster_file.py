@@ -41,7 +41,8 @@ class Member:
     """A process: the store or a broker. `pid` 0: it is not running.
 
     `brokers_port` is the port on which the brokers of a secured cluster talk to each other, 0 without.
-    `stays_down`: it was stopped or killed by a command, so the supervisor does not start it.
+    `stays_down`: it was stopped or killed by a command, so the supervisor does not start it. `settings` are
+    of this broker alone, and take the place of the cluster's.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Member:
     pid: int = 0
     brokers_port: int = 0
     stays_down: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,7 +372,7 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         else:
             command += ["--listen", f"127.0.0.1:{member.port}"]
         # Not --set: everyone on the host may read a command line.
-        settings = {**_defaults(len(cluster.nodes)), **secured, **cluster.settings}
+        settings = {**_defaults(len(cluster.nodes)), **secured, **cluster.settings, **member.settings}
         file = Path(f"{home}.properties")
         write_secret(file, format_properties(settings, comment="written by logstore cluster start"))
         command += ["--config", str(file)]

@@ -147,6 +147,12 @@ class Campaign:
             and all(leader > 0 for leader in view.leaders.values())
         )
 
+    def is_led_elsewhere(self, view: View) -> bool:
+        """Whether every partition has a leader, and none that is down."""
+        return len(view.leaders) == PARTITIONS and all(
+            leader > 0 and leader not in self._down for leader in view.leaders.values()
+        )
+
     # --- faults -------------------------------------------------------------------------------
 
     def round(self, number: int, fault: str) -> Round:
@@ -203,13 +209,7 @@ class Campaign:
         name = f"node-{victim}"
         send_signal(self.directory, name, signal.SIGSTOP if fault == "pause" else signal.SIGKILL)
         self._down.add(victim)
-        taken_s = self.wait_for(
-            "another leader",
-            lambda view: (
-                len(view.leaders) == PARTITIONS
-                and all(leader > 0 and leader not in self._down for leader in view.leaders.values())
-            ),
-        )
+        taken_s = self.wait_for("another leader", self.is_led_elsewhere)
         if fault == "two":  # in turn: the first is back before the second goes
             self._mend(fault, [victim])
             self.wait_until_whole()
@@ -260,6 +260,15 @@ def create_topic(access: Access) -> None:
 
     admin = AdminClient(access.librdkafka)
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, NODES)])[TOPIC].result(60)
+
+
+def wait_for_clients(workload: Workload) -> None:
+    """Until records of each partition are consumed."""
+    began_s = time.monotonic()
+    while len(workload.consumed_up_to()) < PARTITIONS:
+        assert not workload.seen.failures, workload.seen.failures
+        assert time.monotonic() - began_s < PATIENCE_S, "nothing is consumed"
+        time.sleep(0.05)
 
 
 def consume_all(workload: Workload, log: dict[int, dict[int, bytes]]) -> None:
@@ -319,7 +328,6 @@ def campaign(directory: Path, *, metadata: str = "", is_secured: bool = False) -
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    rounds: list[Round]
     acknowledged: int
     consumed: int
     violations: list[str]
@@ -340,26 +348,24 @@ def run(
         create_topic(running.access)
         running.wait_until_whole()
         workload = Workload(running.access, PARTITIONS)
-        running_since_s = time.monotonic()
-        while len(workload.consumed_up_to()) < PARTITIONS:
-            assert not workload.seen.failures, workload.seen.failures
-            assert time.monotonic() - running_since_s < PATIENCE_S, "nothing is consumed"
-            time.sleep(0.05)
-        rounds = []
+        wait_for_clients(workload)
         for number, fault in enumerate(faults, 1):
-            rounds.append(running.round(number, fault))
-            tell_of(rounds[-1])
-        workload.stop_producing(PATIENCE_S)
-        log = read_all(running.access)
-        consume_all(workload, log)
-        seen = workload.seen
-        return Outcome(
-            rounds,
-            sum(map(len, seen.acknowledged.values())),
-            sum(map(len, seen.consumed.values())),
-            violations(seen, log),
-            len(seen.raised),
-        )
+            tell_of(running.round(number, fault))
+        return judged(workload, running.access)
+
+
+def judged(workload: Workload, access: Access) -> Outcome:
+    """Stop the clients, and hold what they saw against the logs."""
+    workload.stop_producing(PATIENCE_S)
+    log = read_all(access)
+    consume_all(workload, log)
+    seen = workload.seen
+    return Outcome(
+        sum(map(len, seen.acknowledged.values())),
+        sum(map(len, seen.consumed.values())),
+        violations(seen, log),
+        len(seen.raised),
+    )
 
 
 def conclude(violations: Sequence[object], home: str) -> None:

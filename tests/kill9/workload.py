@@ -54,8 +54,10 @@ def message(producer: str, number: int) -> bytes:
 class Workload:
     """Runs until `stop`; then everything that was sent is acknowledged, and everything read."""
 
-    def __init__(self, access: Access, partitions: int) -> None:
+    def __init__(self, access: Access, partitions: int, *, acks: str = "all") -> None:
+        """Without `acks` "all" producers are not idempotent, and acknowledged messages may be lost."""
         self.seen = Seen()
+        self._acks = acks
         self._access, self._partitions = access, partitions
         self._lock = threading.Lock()
         self._no_more = threading.Event()
@@ -131,8 +133,8 @@ class Workload:
         producer = Producer(
             {
                 **self._access.librdkafka,
-                "enable.idempotence": True,
-                "acks": "all",
+                "enable.idempotence": self._acks == "all",
+                "acks": self._acks,
                 "linger.ms": 5,
                 "message.timeout.ms": DELIVERY_MS,
                 "socket.timeout.ms": 10_000,
@@ -171,7 +173,8 @@ class Workload:
 
         producer = KafkaProducer(
             **self._access.kafka_python,
-            acks="all",
+            acks="all" if self._acks == "all" else int(self._acks),
+            enable_idempotence=self._acks == "all",
             linger_ms=5,
             delivery_timeout_ms=DELIVERY_MS,
             request_timeout_ms=10_000,

@@ -26,6 +26,7 @@ from tests.kill9.campaign import (
     consume_all,
     create_topic,
     read_all,
+    wait_for_clients,
 )
 from tests.kill9.verdict import violations
 from tests.kill9.workload import TOPIC, Workload
@@ -168,11 +169,7 @@ def run(
         running.write_aborted()
         workload = Workload(running.access, PARTITIONS)
         reader, watch = Reader(running.access, PARTITIONS), Watch(workload, PARTITIONS)
-        began_s = time.monotonic()
-        while len(workload.consumed_up_to()) < PARTITIONS:
-            assert not workload.seen.failures, workload.seen.failures
-            assert time.monotonic() - began_s < PATIENCE_S, "nothing is consumed"
-            time.sleep(0.05)
+        wait_for_clients(workload)
         reader.start()
         watch.start()
         done = []
