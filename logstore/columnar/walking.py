@@ -59,6 +59,28 @@ def _length(data: Bytes, at: int) -> int:
 
 
 @kernel
+def _base_offset(data: Bytes, at: int) -> int:
+    offset = np.uint64(0)
+    for number in range(at, at + 8):
+        offset = offset << np.uint64(8) | np.uint64(data[number])
+    return np.int64(offset)  # type: ignore[return-value]
+
+
+@kernel
+def _whole(data: Bytes, limit: int, end_offset: int) -> tuple[int, int]:
+    position = 0
+    last = -1
+    while position + HEADER_BYTES <= limit:
+        length = _length(data, position)
+        end = position + LOG_OVERHEAD + length
+        if end > limit or length <= 0 or _base_offset(data, position) >= end_offset:
+            break
+        last = position
+        position = end
+    return position, last
+
+
+@kernel
 def _walk(
     data: Bytes, total: int, headers: Bytes, checksums: npt.NDArray[np.uint32]
 ) -> tuple[int, int, bool]:
@@ -102,3 +124,11 @@ def walk_batches(data: Buffer, total: int) -> tuple[bytes, Checksums, int, bool]
     headers, checksums = np.empty(most * HEADER_BYTES, np.uint8), np.empty(most, np.uint32)
     count, end, is_bad = _walk(bytes_of(data), total, headers, checksums)
     return headers[: count * HEADER_BYTES].tobytes(), checksums[:count], end, is_bad
+
+
+def whole_batches(data: Buffer, limit: int, end_offset: int) -> tuple[int, int]:
+    """Return where the whole batches below `end_offset` in the first `limit` bytes end, and the last begins.
+
+    -1 if there is none. Reads only base offsets and lengths, and does not judge them.
+    """
+    return _whole(bytes_of(data), limit, end_offset)

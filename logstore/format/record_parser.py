@@ -6,10 +6,9 @@
 
 The rules stand once, in `_LOOP`. Each result is a function compiled from it at import, with its own lines
 for what it takes from a record: a shared walk that called back for each record, or for each integer, would
-cost more than all else it does. For a hundred records and more, `_read_columns` finds the same fields with
-numpy. It takes ordinary records only: on malformed ones, and on integers longer than sound batches have, it
-gives up, and the loop decides and explains. `kernels.py` holds the rules once more for numba; `use_compiled`
-installs its check here (decision 019).
+cost more than all else it does. For a hundred records and more, `record_columns.py` finds the same fields
+with numpy. `kernels.py` holds the rules once more for numba; `use_compiled` installs its check here (decision
+019).
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from logstore.errors import InvalidRecord
-from logstore.format.record import MAX_INT, MAX_LONG, Header, Record, wrap_long
+from logstore.format.record import MAX_INT, MAX_LONG, Record, wrap_long
+from logstore.format.record_columns import Longs, find_columns
+from logstore.format.record_headers import decode_headers, parse_headers
 from logstore.format.varint import decode_varint, decode_varlong
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
 
-Longs: TypeAlias = npt.NDArray[np.int64]
 RecordsSummary: TypeAlias = tuple[int, int, int]
 """The result of a check: the smallest and the largest timestamp delta, in ms from the batch's base
 timestamp, and the number of records without a key."""
@@ -41,7 +40,8 @@ NUMPY_UP_TO: Final = 1 << 16
 """Batches with more records are decoded one record at a time, to bound memory: a batch may hold millions."""
 COMPILED_FROM: Final = 3
 """Batches with fewer records are checked faster without a call of compiled code."""
-_FAR: Final = 1 << 62
+FAR: Final = 1 << 62
+"""Sums with larger base offsets and times may need more than 64 bits: they are left to the loop."""
 
 
 class RecordSpans(NamedTuple):
@@ -56,45 +56,6 @@ class RecordSpans(NamedTuple):
     offset_deltas: list[int]
     keys: list[bytes | None]
     are_tombstones: list[bool]
-
-
-# --- headers ------------------------------------------------------------------------------------------------
-
-
-def decode_headers(data: bytes, position: int, record_end: int) -> tuple[tuple[Header, ...], int]:
-    """Return the headers at `position` and the position after them. Raises `InvalidRecord`."""
-    headers: list[Header] = []
-    position = parse_headers(data, position, record_end, headers)
-    return tuple(headers), position
-
-
-def parse_headers(
-    data: bytes | bytearray, position: int, record_end: int, headers: list[Header] | None = None
-) -> int:
-    """Return the position after the headers at `position`, and add them to `headers` if it is given.
-
-    Raises `InvalidRecord` for headers that break a rule.
-    """
-    start = position
-    count, position = decode_varint(data, position)
-    if not 0 <= count <= record_end - position:
-        raise InvalidRecord(f"{count} headers at byte {start}, {record_end - position} bytes are left")
-    for _ in range(count):
-        name_size, name_at = decode_varint(data, position)
-        if not 0 <= name_size <= record_end - name_at:
-            raise InvalidRecord(
-                f"the header name at byte {name_at} has {name_size} bytes and passes the record's end"
-            )
-        size, value_at = decode_varint(data, name_at + name_size)
-        if size > record_end - value_at:
-            raise InvalidRecord(
-                f"the header value at byte {value_at} has {size} bytes and passes the record's end"
-            )
-        position = value_at + max(size, 0)
-        if headers is not None:
-            name = data[name_at : name_at + name_size].decode("utf-8", "surrogateescape")
-            headers.append(Header(name, bytes(data[value_at:position]) if size >= 0 else None))
-    return position
 
 
 # --- the loop -----------------------------------------------------------------------------------------------
@@ -296,7 +257,7 @@ def decode_records(
     With `log_append_time_ms` every record has that time and its own is ignored. Raises `InvalidRecord`
     at the first record that breaks a rule, after the records before it.
     """
-    if NUMPY_FROM <= count <= NUMPY_UP_TO and max(abs(base_offset), abs(base_timestamp_ms)) <= _FAR:
+    if NUMPY_FROM <= count <= NUMPY_UP_TO and max(abs(base_offset), abs(base_timestamp_ms)) <= FAR:
         found = decode_columns(data, count, base_offset, base_timestamp_ms, log_append_time_ms, base_sequence)
         if found is not None:
             return found
@@ -304,6 +265,47 @@ def decode_records(
         data, count, 0, len(data), base_offset, base_timestamp_ms, log_append_time_ms, base_sequence
     )
     return plain
+
+
+def decode_columns(
+    data: bytes,
+    count: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    log_append_time_ms: int | None,
+    base_sequence: int,
+) -> Iterator[Record] | None:
+    """`decode_records` with numpy; None: leave it to the loop."""
+    columns = find_columns(data, count)
+    if columns is None:
+        return None
+    time_deltas, deltas, keys, values, headers = columns
+    times: Iterable[int]
+    if log_append_time_ms is None:
+        times = (base_timestamp_ms + time_deltas).tolist()
+    else:
+        times = repeat(log_append_time_ms)
+    sequences: Iterable[int] = repeat(base_sequence)
+    if base_sequence >= 0:
+        sequences = (base_sequence + deltas & MAX_INT).tolist()
+    rows = zip((base_offset + deltas).tolist(), times, keys, values, headers, sequences, strict=False)
+    return map(tuple.__new__, repeat(Record), rows)
+
+
+def decode_pairs(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Return key and value of the `count` records that fill `data`. Raises as `decode_records`."""
+    columns = find_columns(data, count) if NUMPY_FROM <= count <= NUMPY_UP_TO else None
+    if columns is None:
+        return ((record.key, record.value) for record in decode_plainly(data, count, 0, 0, None, -1))
+    return zip(columns.keys, columns.values, strict=False)
+
+
+def decode_values(data: bytes, count: int) -> Iterator[bytes | None]:
+    """Return the value of the `count` records that fill `data`. Raises as `decode_records`."""
+    columns = find_columns(data, count) if NUMPY_FROM <= count <= NUMPY_UP_TO else None
+    if columns is None:
+        return (record.value for record in decode_plainly(data, count, 0, 0, None, -1))
+    return iter(columns.values)
 
 
 def decode_plainly(data: bytes, count: int, *fields: int | None) -> Iterator[Record]:
@@ -349,26 +351,6 @@ def span_of(data: bytes, offset_delta: int) -> tuple[int, int] | None:
     """
     found: tuple[int, int] | None = _span_of()(data, offset_delta)
     return found
-
-
-def find_places(data: bytes, count: int, apart: int) -> tuple[list[int], list[int]] | None:
-    """Return offset deltas and positions of the first of the `count` records that fill `data`, and of others.
-
-    There is one for each piece of `apart` bytes in which a record begins. None for unusual records.
-    """
-    try:
-        starts = np.array(_starts(data, count)[:-1], np.int64)
-        chosen = np.concatenate(([0], np.flatnonzero(np.diff(starts // apart)) + 1))
-        raw = np.frombuffer(data, np.uint8)
-        _, at = _integers(raw, starts[chosen], 3)
-        _, at = _integers(raw, at + 1, 7)
-        deltas, _ = _integers(raw, at, 4)
-    except (IndexError, _Unusual):
-        return None
-    if count < 1 or deltas[0] < 0 or (np.diff(deltas) <= 0).any():
-        return None
-    # Offsets below that of the first record are looked for at the first mark, too.
-    return [0, *deltas[1:].tolist()], starts[chosen].tolist()
 
 
 class CompiledCheck(Protocol):
@@ -424,175 +406,3 @@ def check_many(data: bytearray, starts: Longs, ends: Longs, counts: Longs) -> Lo
             return summaries
     rows = zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True)
     return np.array([check_plainly(data, count, start, end) for start, end, count in rows], np.int64)
-
-
-# --- with numpy ---------------------------------------------------------------------------------------------
-
-
-class _Unusual(Exception):
-    """Leave these records to the loop."""
-
-
-def decode_columns(
-    data: bytes,
-    count: int,
-    base_offset: int,
-    base_timestamp_ms: int,
-    log_append_time_ms: int | None,
-    base_sequence: int,
-) -> Iterator[Record] | None:
-    """`decode_records` with numpy; None: leave it to the loop."""
-    columns = _columns(data, count)
-    if columns is None:
-        return None
-    time_deltas, deltas, keys, values, headers = columns
-    times: Iterable[int]
-    if log_append_time_ms is None:
-        times = (base_timestamp_ms + time_deltas).tolist()
-    else:
-        times = repeat(log_append_time_ms)
-    sequences: Iterable[int] = repeat(base_sequence)
-    if base_sequence >= 0:
-        sequences = (base_sequence + deltas & MAX_INT).tolist()
-    rows = zip((base_offset + deltas).tolist(), times, keys, values, headers, sequences, strict=False)
-    return map(tuple.__new__, repeat(Record), rows)
-
-
-def decode_pairs(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Return key and value of the `count` records that fill `data`. Raises as `decode_records`."""
-    columns = _columns(data, count) if NUMPY_FROM <= count <= NUMPY_UP_TO else None
-    if columns is None:
-        return ((record.key, record.value) for record in decode_plainly(data, count, 0, 0, None, -1))
-    return zip(columns.keys, columns.values, strict=False)
-
-
-def decode_values(data: bytes, count: int) -> Iterator[bytes | None]:
-    """Return the value of the `count` records that fill `data`. Raises as `decode_records`."""
-    columns = _columns(data, count) if NUMPY_FROM <= count <= NUMPY_UP_TO else None
-    if columns is None:
-        return (record.value for record in decode_plainly(data, count, 0, 0, None, -1))
-    return iter(columns.values)
-
-
-class _Columns(NamedTuple):
-    time_deltas: Longs
-    deltas: Longs
-    keys: Iterable[bytes | None]
-    values: Iterable[bytes | None]
-    headers: Iterable[tuple[Header, ...]]
-
-
-def _columns(data: bytes, count: int) -> _Columns | None:
-    """The fields of these records; None: leave it to the loop."""
-    try:
-        raw = np.frombuffer(data, np.uint8)
-        found = _ends(raw, _even_starts(data, count)) or _ends(raw, np.array(_starts(data, count), np.int64))
-        if found is None:
-            return None
-        ends, at = found
-        time_deltas, at = _integers(raw, at + 1, 7)
-        deltas, at = _integers(raw, at, 4)
-        keys, at = _blobs(data, raw, at)
-        values, at = _blobs(data, raw, at)
-        return _Columns(time_deltas, deltas, keys, values, _headers(data, raw, at, ends))
-    except (IndexError, _Unusual, InvalidRecord):
-        return None
-
-
-def _ends(raw: npt.NDArray[np.uint8], starts: Longs | None) -> tuple[Longs, Longs] | None:
-    """The end of each record and the position after its length; None if these are not their starts."""
-    if starts is None:
-        return None
-    lengths, at = _integers(raw, starts[:-1], 3)
-    ends = at + lengths
-    return (ends, at) if (ends == starts[1:]).all() else None
-
-
-def _even_starts(data: bytes, count: int) -> Longs | None:
-    """Guess where the records lie, as if all had the size of the first but for the bytes of their deltas.
-
-    None if they are not that even. Offset deltas from 64 on have two bytes.
-    """
-    length, at = decode_varint(data, 0)
-    size, border = at + length, min(count, 64)
-    middle = border * size
-    length, at = decode_varint(data, middle) if border < count and 0 < middle < len(data) else (0, middle)
-    larger = at - middle + length
-    if size <= 0 or larger < 0 or middle + (count - border) * larger != len(data):
-        return None
-    numbers = np.arange(count + 1, dtype=np.int64)
-    return np.where(numbers <= border, numbers * size, middle + (numbers - border) * larger)
-
-
-def _starts(data: bytes, count: int) -> list[int]:
-    """The position of each record, and the end of the last one, which must be the end of `data`."""
-    starts: list[int] = []
-    add = starts.append
-    position = 0
-    for _ in range(count):
-        add(position)
-        # The lowest bit is the sign; a negative length shows when the lengths are read again.
-        length = data[position]
-        if length < 0x80:
-            position += 1 + (length >> 1)
-        elif (high := data[position + 1]) < 0x80:
-            position += 2 + ((length & 0x7F) >> 1) + (high << 6)
-        elif (top := data[position + 2]) < 0x80:
-            position += 3 + ((length & 0x7F) >> 1) + ((high & 0x7F) << 6) + (top << 13)
-        else:
-            raise _Unusual
-    if position != len(data):
-        raise _Unusual
-    add(position)
-    return starts
-
-
-def _integers(raw: npt.NDArray[np.uint8], at: Longs, max_bytes: int) -> tuple[Longs, Longs]:
-    """The integers at these positions and the positions after them."""
-    first = raw[at]
-    at = at + 1
-    zigzag = first.astype(np.int64)
-    found = np.flatnonzero(first >= 0x80)
-    if len(found):
-        # A slice for all of them takes a third of the time.
-        longer: slice | npt.NDArray[np.intp] = slice(None) if len(found) == len(at) else found
-        zigzag &= 0x7F
-        for shift in range(7, 7 * max_bytes, 7):
-            group = raw[at[longer]]
-            at[longer] += 1
-            zigzag[longer] |= (group & 0x7F).astype(np.int64) << shift
-            more = group >= 0x80
-            if not more.any():
-                break
-            longer = np.flatnonzero(more) if isinstance(longer, slice) else longer[more]
-        else:
-            raise _Unusual
-    return zigzag >> 1 ^ -(zigzag & 1), at
-
-
-def _blobs(data: bytes, raw: npt.NDArray[np.uint8], at: Longs) -> tuple[Iterable[bytes | None], Longs]:
-    """The nullable bytes at these positions and the positions after them."""
-    sizes, starts = _integers(raw, at, 4)
-    known = sizes >= 0
-    if not known.any():
-        return repeat(None, len(at)), starts
-    ends = starts + np.maximum(sizes, 0)
-    # Sliced one by one, at use: the memory of one is that of the next, if nobody keeps them.
-    if known.all():
-        return (data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)), ends
-    rows = zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    return (data[start:end] if is_known else None for is_known, start, end in rows), ends
-
-
-def _headers(data: bytes, raw: npt.NDArray[np.uint8], at: Longs, ends: Longs) -> Iterable[tuple[Header, ...]]:
-    """The headers at these positions, which must end their records."""
-    some = np.flatnonzero(raw[at])
-    after = at + 1
-    found: list[tuple[Header, ...]] = []
-    if len(some):
-        found = [()] * len(at)
-        for row in some.tolist():
-            found[row], after[row] = decode_headers(data, int(at[row]), int(ends[row]))
-    if (after != ends).any():
-        raise _Unusual
-    return found or repeat(())

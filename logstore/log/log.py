@@ -22,7 +22,6 @@ from logstore.arguments import Path, as_config, as_directory, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
 from logstore.errors import OffsetOutOfRange
-from logstore.format.batch import Batch
 from logstore.format.record import ControlType, Record
 from logstore.log.append import (
     STAND_ALONE_EPOCH,
@@ -50,8 +49,9 @@ from logstore.log.read import (
     FetchedBytes,
     FetchIsolation,
     Isolation,
+    Piece,
     TimestampOffset,
-    iter_batches,
+    iter_pieces,
     offset_for_timestamp,
     read_bytes,
 )
@@ -413,16 +413,8 @@ class Log(Reading):
             isolation = FetchIsolation(isolation)
         return self._lookup.get(as_offset(offset), isolation)
 
-    def read_batches(
-        self,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
-        *,
-        isolation: Isolation = FetchIsolation.LOG_END,
-    ) -> Iterator[Batch]:
-        """Yield the batches that end past `start_offset` and begin before `end_offset`."""
-        first, end = self._bounds(start_offset, end_offset, None, None, isolation)
-        return iter_batches(self.partition, first, FetchIsolation(isolation), until=end)
+    def _pieces(self, first: int, end: int, isolation: Isolation) -> Iterator[Piece]:
+        return iter_pieces(self.partition, first, FetchIsolation(isolation), until=end)
 
     def read_bytes(
         self,

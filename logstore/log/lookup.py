@@ -35,7 +35,8 @@ from logstore.format.batch import (
     walk,
 )
 from logstore.format.record import Record
-from logstore.format.record_parser import decode_plainly, find_places, span_of
+from logstore.format.record_columns import find_places
+from logstore.format.record_parser import decode_plainly, span_of
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import FetchIsolation, end_offset_for, read_bytes
 from logstore.log.read_committed import without_aborted

@@ -9,7 +9,7 @@ done, and a reader that sees the count change reads again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from operator import attrgetter
 from struct import Struct
@@ -27,11 +27,11 @@ from logstore.errors import (
     OffsetOutOfRange,
     refusal,
 )
-from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch, walk
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.format.crc import crc32c
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import LATE_MS, OpenTransaction
-from logstore.log.read_committed import aborted_between, without_aborted
+from logstore.log.read_committed import aborted_between
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.scan import (
     COMPILED_BELOW_BYTES,
@@ -40,6 +40,7 @@ from logstore.segment.scan import (
     check_history,
     order_faults,
     scan_buffer,
+    use_compiled,
 )
 from logstore.segment.seal import broken_blocks
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
@@ -55,6 +56,9 @@ FIRST_READ_BYTES = 1 << 14
 _START_OFFSET = attrgetter("start_offset")
 _HEADER = Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
+SMALL_BYTES = 1 << 10
+COMPILED_FROM_BYTES = 256 << 20
+"""With so much still to be read, batches of that size pay for loading numba."""
 _MANY_BYTES = 1 << 16
 """So many bytes of small batches are worth a table of their headers, which compiled code makes."""
 
@@ -367,17 +371,24 @@ def read_ahead(log: PartitionLog, start_offset: int, max_bytes: int) -> None:
         pass
 
 
-# --- batches ----------------------------------------------------------------------------------------
+# --- pieces -----------------------------------------------------------------------------------------
 
 
-def iter_batches(
+class Piece(NamedTuple):
+    """Fetched batches, and the epoch history of their log, which they must match; None if it is not known."""
+
+    fetched: FetchedBytes
+    history: Sequence[EpochEntry] | None = None
+    directory: str = ""
+
+
+def iter_pieces(
     log: PartitionLog, start_offset: int, isolation: FetchIsolation, *, until: int = MAX_LONG
-) -> Iterator[Batch]:
+) -> Iterator[Piece]:
     """Yield the batches from `start_offset` to the end as it is when it is reached, or up to `until`.
 
-    Reads little at first: whoever wants few records does not pay for a megabyte.
-
-    Raises as `read_bytes`, and `CorruptBatch` for an impossible offset or epoch: no checksum covers them.
+    Reads little at first: whoever wants few records does not pay for a megabyte. Raises as `read_bytes`, and
+    `CorruptBatch` if the log ends later than its batches.
     """
     offset, max_bytes = start_offset, FIRST_READ_BYTES
     while offset < until:
@@ -388,10 +399,10 @@ def iter_batches(
             if isolation is FetchIsolation.LOG_END and offset < end_offset:
                 _check_ended(log, offset)
             return
-        batches = walk(fetched.records)
-        if log.epochs is history:  # else a cut may have come between: the bytes are older than it
-            batches = _in_order(log, batches, history)
-        yield from without_aborted(batches, fetched.aborted) if fetched.aborted else batches
+        if _will_pay(fetched, min(until, log.log_end_offset)):
+            use_compiled()
+        # Other epochs: a cut may have come between, and the bytes are older than it.
+        yield Piece(fetched, history if log.epochs is history else None, log.directory)
         offset = fetched.next_offset
 
 
@@ -406,22 +417,12 @@ def _check_ended(log: PartitionLog, offset: int) -> None:
             )
 
 
-def _in_order(log: PartitionLog, batches: Iterable[Batch], history: Sequence[EpochEntry]) -> Iterator[Batch]:
-    """Yield batches whose offsets and epochs match their neighbours and the epoch history."""
-    next_offset, known_until, expected = 0, -1, -1
-    for batch in batches:
-        base_offset, epoch = batch.base_offset, batch.leader_epoch
-        if base_offset >= known_until:
-            slot = bisect_right(history, base_offset, key=_START_OFFSET)
-            expected = history[slot - 1].epoch if slot else -1
-            known_until = history[slot].start_offset if slot < len(history) else MAX_LONG
-        if base_offset < next_offset or (epoch != expected and epoch != -1 != expected):
-            raise CorruptBatch(
-                f"{log.directory}: the batch at offset {base_offset} of epoch {epoch} does not follow "
-                "the batch before it; verify the log, or fetch it from another replica"
-            )
-        next_offset = batch.next_offset
-        yield batch
+def _will_pay(fetched: FetchedBytes, end_offset: int) -> bool:
+    """Whether so many bytes of small batches follow that loading numba takes less time than it saves."""
+    size, first = len(fetched.records), fetched.start_offset
+    if size < READ_BYTES // 2 or Batch(fetched.records).size > SMALL_BYTES:
+        return False
+    return (end_offset - fetched.next_offset) * size >= COMPILED_FROM_BYTES * (fetched.next_offset - first)
 
 
 # --- times ------------------------------------------------------------------------------------------

@@ -10,16 +10,18 @@ In the manner of `collections.abc`: a class may override what it can do faster, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 from operator import attrgetter
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from logstore.arguments import as_count, as_offset
 from logstore.config import MAX_LONG
-from logstore.errors import OffsetOutOfRange
+from logstore.errors import CorruptBatch, OffsetOutOfRange
 from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
 from logstore.format.record_parser import NUMPY_FROM, decode_pairs, decode_values
@@ -29,16 +31,20 @@ from logstore.log.read import (
     FetchedBytes,
     FetchIsolation,
     Isolation,
+    Piece,
     TimestampOffset,
 )
 from logstore.log.read_committed import without_aborted
+from logstore.log.small_batches import SmallBatches, records_of, small_batches
+from logstore.segment.epochs import EpochEntry
 
 T = TypeVar("T")
 
+WORTH_A_TABLE_BYTES: Final = 1 << 13
+"""Fetches of so many bytes may be decoded as a whole."""
+_START_OFFSET: Final = attrgetter("start_offset")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_VALUE: Final = attrgetter("value")
-_PAIR: Final = attrgetter("key", "value")
 
 
 class Reading(ABC):
@@ -105,9 +111,7 @@ class Reading(ABC):
         fetched = self.read_bytes(offset, 1, end_offset=offset + 1, isolation=isolation)
         if not fetched.records and offset >= self.log_end_offset:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)
-        for record in _records(_batches(fetched), offset, offset + 1):
-            return record
-        return None
+        return next(items_of([Piece(fetched)], RECORDS, offset, offset + 1), None)
 
     def __getitem__(self, offset: int) -> Record:
         """Return the record with this offset. Raises as `get`, and `LookupError` if there is none."""
@@ -156,7 +160,7 @@ class Reading(ABC):
         `max_bytes`. Raises as `read_bytes`, and `CorruptBatch` or `InvalidRecord` where the log is damaged.
         """
         first, end = self._bounds(start_offset, end_offset, since, until, isolation)
-        records = _records(self.read_batches(first, end, isolation=isolation), first, end)
+        records = items_of(self._pieces(first, end, isolation), RECORDS, first, end)
         return _limited(records, max_records, max_bytes)
 
     def __iter__(self) -> Iterator[Record]:
@@ -175,8 +179,7 @@ class Reading(ABC):
     ) -> Iterator[bytes | None]:
         """Yield the values of `read`, without an object per record. Raises as `read`."""
         first, end = self._bounds(start_offset, end_offset, since, until, isolation)
-        batches = self.read_batches(first, end, isolation=isolation)
-        return first_of(_by_batch(batches, first, end, _values, _VALUE), max_records)
+        return first_of(items_of(self._pieces(first, end, isolation), VALUES, first, end), max_records)
 
     def read_keys_values(
         self,
@@ -190,8 +193,7 @@ class Reading(ABC):
     ) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Yield the (key, value) pairs of `read`, without an object per record. Raises as `read`."""
         first, end = self._bounds(start_offset, end_offset, since, until, isolation)
-        batches = self.read_batches(first, end, isolation=isolation)
-        return first_of(_by_batch(batches, first, end, _pairs, _PAIR), max_records)
+        return first_of(items_of(self._pieces(first, end, isolation), PAIRS, first, end), max_records)
 
     def read_reverse(
         self,
@@ -229,8 +231,7 @@ class Reading(ABC):
         `CorruptBatch` for an impossible offset or epoch: no checksum covers them.
         """
         first, end = self._bounds(start_offset, end_offset, None, None, isolation)
-        for fetched in self._fetches(first, end, isolation):
-            yield from _batches(fetched, end)
+        return chain.from_iterable(batches_of(piece, end) for piece in self._pieces(first, end, isolation))
 
     def read_arrow(
         self,
@@ -296,18 +297,21 @@ class Reading(ABC):
             offset = fetched.next_offset
             max_bytes = max(min(4 * max_bytes, READ_BYTES), first_bytes)
 
+    def _pieces(self, first: int, end: int, isolation: Isolation) -> Iterator[Piece]:
+        return map(Piece, self._fetches(first, end, isolation))
+
     def _reversed(self, first: int, end: int, isolation: Isolation) -> Iterator[Record]:
         high, offsets = min(end, self.log_end_offset), 1
         while high > first:
             low, size = max(high - offsets, first), 0
             batches: list[Batch] = []
-            for fetched in self._fetches(low, high, isolation):
-                size += len(fetched.records)
+            for piece in self._pieces(low, high, isolation):
+                size += len(piece.fetched.records)
                 if size > READ_BYTES and offsets > 1:
                     break
-                batches += _batches(fetched, high)
+                batches += batches_of(piece, high)
             else:
-                yield from reversed(list(_records(batches, first, high)))
+                yield from reversed(list(items_of_batches(batches, RECORDS, first, high)))
                 # Its first batch may begin below.
                 high = min(low, batches[0].base_offset) if batches else low
             # Some batches a read: not one by one, and not more than a megabyte at once.
@@ -338,51 +342,110 @@ def columnar_module() -> ModuleType:
     return columnar
 
 
-def _batches(fetched: FetchedBytes, end: int = MAX_LONG) -> Iterator[Batch]:
+# --- batches ----------------------------------------------------------------------------------------
+
+
+def batches_of(piece: Piece, end_offset: int = MAX_LONG) -> Iterator[Batch]:
+    """Yield the batches that end past the start of the fetch and begin before `end_offset`.
+
+    Leaves out those of aborted transactions. Checksums are not checked. Raises `CorruptBatch` for an
+    impossible offset or epoch, which no checksum covers.
+    """
+    fetched = piece.fetched
     batches: Iterator[Batch] = walk(fetched.records)
+    if piece.history is not None:
+        batches = _in_order(batches, piece.history, piece.directory)
     if fetched.aborted:
         batches = without_aborted(batches, fetched.aborted)
     for batch in batches:
-        if batch.base_offset >= end:
+        if batch.base_offset >= end_offset:
             return
         if batch.next_offset > fetched.start_offset:
             yield batch
 
 
-def _records(batches: Iterable[Batch], first: int, end: int) -> Iterator[Record]:
-    return _by_batch(batches, first, end, Batch.records, lambda record: record)
+def _in_order(batches: Iterable[Batch], history: Sequence[EpochEntry], directory: str) -> Iterator[Batch]:
+    """Yield batches whose offsets and epochs match their neighbours and the epoch history."""
+    next_offset, known_until, expected = 0, -1, -1
+    for batch in batches:
+        base_offset, epoch = batch.base_offset, batch.leader_epoch
+        if base_offset >= known_until:
+            slot = bisect_right(history, base_offset, key=_START_OFFSET)
+            expected = history[slot - 1].epoch if slot else -1
+            known_until = history[slot].start_offset if slot < len(history) else MAX_LONG
+        if base_offset < next_offset or (epoch != expected and epoch != -1 != expected):
+            raise CorruptBatch(
+                f"{directory}: the batch at offset {base_offset} of epoch {epoch} does not follow "
+                "the batch before it; verify the log, or fetch it from another replica"
+            )
+        next_offset = batch.next_offset
+        yield batch
 
 
-def _by_batch(
-    batches: Iterable[Batch],
-    first: int,
-    end: int,
-    of_batch: Callable[[Batch], Iterator[T]],
-    of_record: Callable[[Record], T],
+# --- records ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """What to make of records: of a whole batch, of one record, of many small batches."""
+
+    of_batch: Callable[[Batch], Iterator[T]]
+    of_record: Callable[[Record], T]
+    of_many: Callable[[SmallBatches], Iterator[T]]
+
+
+def items_of(pieces: Iterable[Piece], form: Form[T], start_offset: int, end_offset: int) -> Iterator[T]:
+    """Return `form` of the records in [start, end), without control records.
+
+    Raises `CorruptBatch` or `InvalidRecord` where the log is damaged, after the records before it.
+    """
+    return chain.from_iterable(_of_piece(piece, form, start_offset, end_offset) for piece in pieces)
+
+
+def items_of_batches(
+    batches: Iterable[Batch], form: Form[T], start_offset: int, end_offset: int
 ) -> Iterator[T]:
-    """Return `of_batch` of whole batches, and `of_record` of the records of those that are cut by a bound."""
+    """Do as `items_of`, batch by batch."""
 
     def part(batch: Batch) -> Iterator[T]:
         if batch.is_control:
             return iter(())
         batch.check_crc()
-        if batch.base_offset >= first and batch.next_offset <= end:
-            return of_batch(batch)
-        return (of_record(record) for record in batch.records() if first <= record.offset < end)
+        if batch.base_offset >= start_offset and batch.next_offset <= end_offset:
+            return form.of_batch(batch)
+        one = form.of_record
+        return (one(record) for record in batch.records() if start_offset <= record.offset < end_offset)
 
     return chain.from_iterable(map(part, batches))
 
 
+def _of_piece(piece: Piece, form: Form[T], start_offset: int, end_offset: int) -> Iterator[T]:
+    if len(piece.fetched.records) >= WORTH_A_TABLE_BYTES:
+        many = small_batches(piece, start_offset, end_offset)
+        if many is not None:
+            return form.of_many(many)
+    return items_of_batches(batches_of(piece, end_offset), form, start_offset, end_offset)
+
+
 def _values(batch: Batch) -> Iterator[bytes | None]:
     if batch.record_count < NUMPY_FROM:
-        return map(_VALUE, batch.records())
+        return map(attrgetter("value"), batch.records())
     return decode_values(batch.payload(), batch.record_count)
 
 
 def _pairs(batch: Batch) -> Iterator[tuple[bytes | None, bytes | None]]:
     if batch.record_count < NUMPY_FROM:
-        return map(_PAIR, batch.records())
+        return map(attrgetter("key", "value"), batch.records())
     return decode_pairs(batch.payload(), batch.record_count)
+
+
+RECORDS: Final = Form(Batch.records, lambda record: record, records_of)
+VALUES: Final = Form(_values, attrgetter("value"), lambda many: iter(many.columns.values))
+PAIRS: Final = Form(
+    _pairs,
+    attrgetter("key", "value"),
+    lambda many: zip(many.columns.keys, many.columns.values, strict=False),
+)
 
 
 def _limited(records: Iterator[Record], max_records: int | None, max_bytes: int | None) -> Iterator[Record]:

@@ -171,8 +171,14 @@ def scan_chunks(
         position += found.end
 
 
+def compiled_search(data: Buffer, size: int) -> Callable[[Buffer, int, int], tuple[int, int]] | None:
+    """Return `walking.whole_batches` if it is loaded and finds the batches that `data` begins with faster."""
+    return _Compiled.whole if _begins_small(data, size) else None
+
+
 class _Compiled:
     walk: Callable[[Buffer, int], tuple[bytes, npt.NDArray[np.uint32], int, bool]] | None = None
+    whole: Callable[[Buffer, int, int], tuple[int, int]] | None = None
     is_refused = False
 
 
@@ -183,7 +189,7 @@ def use_compiled(*, wanted: bool = True) -> bool:
     walk is in Python again.
     """
     if not wanted:
-        _Compiled.walk = None
+        _Compiled.walk = _Compiled.whole = None
     elif _Compiled.walk is None and not _Compiled.is_refused:
         try:
             from logstore.columnar import walking
@@ -193,7 +199,8 @@ def use_compiled(*, wanted: bool = True) -> bool:
             _Compiled.is_refused = not walking.is_available()
             if not _Compiled.is_refused:
                 walking.walk_batches(b"", 0)
-                _Compiled.walk = walking.walk_batches
+                walking.whole_batches(b"", 0, 0)
+                _Compiled.walk, _Compiled.whole = walking.walk_batches, walking.whole_batches
     return _Compiled.walk is not None
 
 

@@ -25,15 +25,17 @@ from logstore.disk.files import Buffer
 from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.segment.indexes import OffsetIndex, OffsetPosition
+from logstore.segment.scan import compiled_search
 from logstore.segment.segment import LOG_SUFFIX, Segment
 
 POSITION_HINTS = 32
+_MANY_BYTES = 1 << 16
 _WORTH_A_LOOKUP = 1 << 17
 """From so many bytes on, cutting off part of a batch would copy more than the lookup costs that avoids it."""
 _PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
 assert _PLACE.size == 27
-_OFFSET_AND_LENGTH = Struct(">qi")
 _MAX_TIMESTAMP = Struct(">35xq")
+_OFFSET_AND_LENGTH = Struct(">qi")
 
 
 class Segments:
@@ -379,10 +381,9 @@ def _place(data: Buffer, position: int, start: int = 0) -> Located | None:
     return Located(position, length + LOG_OVERHEAD, base_offset, base_offset + delta, leader_epoch)
 
 
-def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, int]:
-    """The bytes of `data` that are whole batches below `end_offset`, and the offset after them."""
+def _find_whole(data: Buffer, limit: int, end_offset: int) -> tuple[int, int]:
+    """`walking.whole_batches` in Python."""
     unpack = _OFFSET_AND_LENGTH.unpack_from
-    limit = min(len(data), max_bytes)
     position, last = 0, -1
     while position + HEADER_BYTES <= limit:
         base_offset, length = unpack(data, position)
@@ -390,6 +391,14 @@ def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, 
         if end > limit or base_offset >= end_offset or length <= 0:
             break
         last, position = position, end
+    return position, last
+
+
+def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, int]:
+    """The bytes of `data` that are whole batches below `end_offset`, and the offset after them."""
+    limit = min(len(data), max_bytes)
+    search = compiled_search(data, limit) if limit >= _MANY_BYTES else None
+    position, last = (search or _find_whole)(data, limit, end_offset)
     if last < 0:
         return 0, 0
     place = _place(data, last, last)

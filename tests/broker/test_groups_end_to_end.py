@@ -32,6 +32,7 @@ from tests.broker.nodes import Nodes
 
 HOME = TopicPartition(OFFSETS_TOPIC, partition_for(GROUP, 4))
 SESSION_MS = 6_000
+RETRIED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 def run(test: Callable[[Nodes], Awaitable[None]], count: int = 3, base: NodeConfig | None = None) -> None:
@@ -101,7 +102,10 @@ class TestFailover:
                 assert await commit(client, offset=7) is ErrorCode.NONE
                 for node_id in [each for each in nodes.running if each != first]:
                     await nodes.kill(node_id)
-                assert await commit(client, offset=8) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+                # On a busy machine its own session may end meanwhile: it leads again with the next one.
+                while (error := await commit(client, offset=8)) in RETRIED:
+                    await asyncio.sleep(0)
+                assert error is ErrorCode.COORDINATOR_NOT_AVAILABLE
                 assert (await committed(client)).committed_offset == 7
 
         run(test)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecord
-from logstore.format import record_parser
+from logstore.format import record_columns, record_parser
 from logstore.format.batch import Batch, encode_batch
 from logstore.format.record import MAX_INT, MAX_LONG, Header, Record
 from logstore.format.record_parser import (
@@ -162,7 +162,7 @@ def test_records_of_one_size_but_for_one(count: int, odd: int | None) -> None:
     assert plain is not None
     assert [len(record.value or b"") for record in plain] == sizes
     is_even = len(set(sizes[:64])) == 1 and len(set(sizes[64:])) < 2 and count <= 8192
-    assert (record_parser._even_starts(data, count) is not None) == is_even
+    assert (record_columns._even_starts(data, count) is not None) == is_even
 
 
 def test_needlessly_long_integers() -> None:

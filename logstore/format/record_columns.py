@@ -1,0 +1,208 @@
+"""Find the fields of many records at once with numpy: of one batch, or of many small batches.
+
+It takes ordinary records only. On malformed ones, and on integers longer than sound batches have, it gives
+up: then the loop of `record_parser.py` decides and explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.errors import InvalidRecord
+from logstore.format.record import Header
+from logstore.format.record_headers import decode_headers
+from logstore.format.varint import decode_varint
+
+Longs: TypeAlias = npt.NDArray[np.int64]
+
+COPIED_TOGETHER_BYTES: Final = 1 << 20
+"""Up to so many bytes of keys or values of one size become objects together; others one by one, at use."""
+
+
+class _Unusual(Exception):
+    """Leave these records to the loop."""
+
+
+class Columns(NamedTuple):
+    """The fields of n records. Keys and values are made as they are iterated, once."""
+
+    time_deltas: Longs
+    deltas: Longs
+    keys: Iterable[bytes | None]
+    values: Iterable[bytes | None]
+    headers: Iterable[tuple[Header, ...]]
+
+
+def find_columns(data: bytes, count: int) -> Columns | None:
+    """Return the fields of the `count` records that fill `data`; None: leave them to the loop."""
+    try:
+        raw = np.frombuffer(data, np.uint8)
+        found = _ends(raw, _even_starts(data, count)) or _ends(raw, np.array(_starts(data, count), np.int64))
+        return None if found is None else _fields(data, raw, *found)
+    except (IndexError, _Unusual, InvalidRecord):
+        return None
+
+
+def find_columns_of_many(data: bytes, starts: Longs, ends: Longs, counts: Longs) -> Columns | None:
+    """Return the fields of the records of many batches, each in `data[start:end]`.
+
+    None: leave them to the loop. Takes as many steps as the largest count: for batches of few records.
+    """
+    try:
+        raw = np.frombuffer(data, np.uint8)
+        rows = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        record_at, record_ends = np.empty(total, np.int64), np.empty(total, np.int64)
+        at = starts
+        for number in range(int(counts.max(initial=0))):
+            if number:
+                more = np.flatnonzero(counts > number)
+                rows, ends, counts, at = rows[more], ends[more], counts[more], at[more]
+            lengths, at = _integers(raw, at, 4)
+            record_at[rows + number] = at
+            at = at + lengths
+            is_last = counts == number + 1
+            if (lengths < 0).any() or (at > ends).any() or (at[is_last] != ends[is_last]).any():
+                return None
+            record_ends[rows + number] = at
+        return _fields(data, raw, record_ends, record_at)
+    except (IndexError, _Unusual, InvalidRecord):
+        return None
+
+
+def _fields(data: bytes, raw: npt.NDArray[np.uint8], ends: Longs, at: Longs) -> Columns:
+    """The fields of records whose lengths end at `at`."""
+    time_deltas, at = _integers(raw, at + 1, 7)
+    deltas, at = _integers(raw, at, 4)
+    keys, at = _blobs(data, raw, at)
+    values, at = _blobs(data, raw, at)
+    return Columns(time_deltas, deltas, keys, values, _headers(data, raw, at, ends))
+
+
+def find_places(data: bytes, count: int, apart: int) -> tuple[list[int], list[int]] | None:
+    """Return offset deltas and positions of the first of the `count` records that fill `data`, and of others.
+
+    There is one for each piece of `apart` bytes in which a record begins. None for unusual records.
+    """
+    try:
+        starts = np.array(_starts(data, count)[:-1], np.int64)
+        chosen = np.concatenate(([0], np.flatnonzero(np.diff(starts // apart)) + 1))
+        raw = np.frombuffer(data, np.uint8)
+        _, at = _integers(raw, starts[chosen], 3)
+        _, at = _integers(raw, at + 1, 7)
+        deltas, _ = _integers(raw, at, 4)
+    except (IndexError, _Unusual):
+        return None
+    if count < 1 or deltas[0] < 0 or (np.diff(deltas) <= 0).any():
+        return None
+    # Offsets below that of the first record are looked for at the first mark, too.
+    return [0, *deltas[1:].tolist()], starts[chosen].tolist()
+
+
+def _ends(raw: npt.NDArray[np.uint8], starts: Longs | None) -> tuple[Longs, Longs] | None:
+    """The end of each record and the position after its length; None if these are not their starts."""
+    if starts is None:
+        return None
+    lengths, at = _integers(raw, starts[:-1], 3)
+    ends = at + lengths
+    return (ends, at) if (ends == starts[1:]).all() else None
+
+
+def _even_starts(data: bytes, count: int) -> Longs | None:
+    """Guess where the records lie, as if all had the size of the first but for the bytes of their deltas.
+
+    None if they are not that even. Offset deltas from 64 on have two bytes.
+    """
+    length, at = decode_varint(data, 0)
+    size, border = at + length, min(count, 64)
+    middle = border * size
+    length, at = decode_varint(data, middle) if border < count and 0 < middle < len(data) else (0, middle)
+    larger = at - middle + length
+    if size <= 0 or larger < 0 or middle + (count - border) * larger != len(data):
+        return None
+    numbers = np.arange(count + 1, dtype=np.int64)
+    return np.where(numbers <= border, numbers * size, middle + (numbers - border) * larger)
+
+
+def _starts(data: bytes, count: int) -> list[int]:
+    """The position of each record, and the end of the last one, which must be the end of `data`."""
+    starts: list[int] = []
+    add = starts.append
+    position = 0
+    for _ in range(count):
+        add(position)
+        # The lowest bit is the sign; a negative length shows when the lengths are read again.
+        length = data[position]
+        if length < 0x80:
+            position += 1 + (length >> 1)
+        elif (high := data[position + 1]) < 0x80:
+            position += 2 + ((length & 0x7F) >> 1) + (high << 6)
+        elif (top := data[position + 2]) < 0x80:
+            position += 3 + ((length & 0x7F) >> 1) + ((high & 0x7F) << 6) + (top << 13)
+        else:
+            raise _Unusual
+    if position != len(data):
+        raise _Unusual
+    add(position)
+    return starts
+
+
+def _integers(raw: npt.NDArray[np.uint8], at: Longs, max_bytes: int) -> tuple[Longs, Longs]:
+    """The integers at these positions and the positions after them."""
+    first = raw[at]
+    at = at + 1
+    zigzag = first.astype(np.int64)
+    found = np.flatnonzero(first >= 0x80)
+    if len(found):
+        # A slice for all of them takes a third of the time.
+        longer: slice | npt.NDArray[np.intp] = slice(None) if len(found) == len(at) else found
+        zigzag &= 0x7F
+        for shift in range(7, 7 * max_bytes, 7):
+            group = raw[at[longer]]
+            at[longer] += 1
+            zigzag[longer] |= (group & 0x7F).astype(np.int64) << shift
+            more = group >= 0x80
+            if not more.any():
+                break
+            longer = np.flatnonzero(more) if isinstance(longer, slice) else longer[more]
+        else:
+            raise _Unusual
+    return zigzag >> 1 ^ -(zigzag & 1), at
+
+
+def _blobs(data: bytes, raw: npt.NDArray[np.uint8], at: Longs) -> tuple[Iterable[bytes | None], Longs]:
+    """The nullable bytes at these positions and the positions after them."""
+    sizes, starts = _integers(raw, at, 4)
+    known = sizes >= 0
+    if not known.any():
+        return repeat(None, len(at)), starts
+    ends = starts + np.maximum(sizes, 0)
+    # Sliced one by one, at use: the memory of one is that of the next, if nobody keeps them.
+    if known.all():
+        size = int(sizes[0])
+        if 0 < size * len(at) <= COPIED_TOGETHER_BYTES and size <= len(data) and (sizes == size).all():
+            # An array of the bytes at every position, without a copy; those at `starts` are copied at once.
+            everywhere = np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))
+            return everywhere[starts].tolist(), ends
+        return (data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)), ends
+    rows = zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    return (data[start:end] if is_known else None for is_known, start, end in rows), ends
+
+
+def _headers(data: bytes, raw: npt.NDArray[np.uint8], at: Longs, ends: Longs) -> Iterable[tuple[Header, ...]]:
+    """The headers at these positions, which must end their records."""
+    some = np.flatnonzero(raw[at])
+    after = at + 1
+    found: list[tuple[Header, ...]] = []
+    if len(some):
+        found = [()] * len(at)
+        for row in some.tolist():
+            found[row], after[row] = decode_headers(data, int(at[row]), int(ends[row]))
+    if (after != ends).any():
+        raise _Unusual
+    return found or repeat(())
