@@ -11,6 +11,8 @@ import random
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,6 +20,7 @@ import pytest
 from bench.bars import NO_BAR, ratio_bar
 from bench.material import fresh_log
 from logstore.log.log import Log
+from logstore.segment.scan import use_compiled
 
 lmdb = pytest.importorskip("lmdb")
 pytestmark = pytest.mark.peers
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.peers
 RECORDS = 200_000
 VALUES = [os.urandom(100) for _ in range(1000)]
 GETS = 5_000
+LONG_READ = 2_000_000
 SINGLE, LARGE = "in batches of one record", "in batches of 1,000"
 
 
@@ -58,6 +62,13 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         log.close()
     database.close()
     environment.close()
+
+
+@pytest.fixture
+def plain_again() -> Iterator[None]:
+    """The other comparisons read without compiled code."""
+    yield
+    use_compiled(wanted=False)
 
 
 def consume(items: Iterator[object]) -> None:
@@ -129,3 +140,28 @@ def test_read_all(beside: Callable[..., object], sides: Sides, batches: str, wha
         bar=bars.get((rival, what, batches), NO_BAR),
         rounds=5,
     )
+
+
+@pytest.mark.parametrize("what", ["values", "records"])
+def test_read_many_small_batches(
+    beside: Callable[..., object], tmp_path: Path, what: str, plain_again: None
+) -> None:
+    """So many that compiled code is loaded for them, in the first round."""
+    with fresh_log(tmp_path / "long") as log, closing(sqlite3.connect(tmp_path / "sqlite")) as database:
+        database.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB)")
+        with database:
+            rows = ((number, VALUES[number % len(VALUES)]) for number in range(LONG_READ))
+            database.executemany("INSERT INTO log VALUES (?, ?)", rows)
+        for number in range(LONG_READ):
+            log.append(VALUES[number % len(VALUES)])
+        column = "value" if what == "values" else "offset, value"
+        beside(
+            raw=lambda: consume(database.execute(f"SELECT {column} FROM log ORDER BY offset")),
+            ours=lambda: consume(log.read_values() if what == "values" else log.read()),
+            name=f"read all {what} of {LONG_READ:,} batches of one record",
+            rival="sqlite",
+            units=LONG_READ,
+            unit="records/s",
+            bar=ratio_bar(1.0) if what == "values" else NO_BAR,
+            rounds=5,
+        )

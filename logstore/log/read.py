@@ -53,6 +53,9 @@ from logstore.segment.transaction_index import (
 
 READ_BYTES = 1 << 20
 FIRST_READ_BYTES = 1 << 14
+PIECE_BYTES = 1 << 18
+"""The size of the pieces of a long read. glibc returns the memory of larger ones to the kernel each time, and
+faulting it in again costs as much as decoding small batches."""
 _START_OFFSET = attrgetter("start_offset")
 _HEADER = Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
@@ -394,7 +397,7 @@ def iter_pieces(
     while offset < until:
         history, end_offset = log.epochs, end_offset_for(log, FetchIsolation.LOG_END)
         fetched = read_bytes(log, offset, max_bytes, until=until, isolation=isolation)
-        max_bytes = min(4 * max_bytes, READ_BYTES)
+        max_bytes = min(4 * max_bytes, PIECE_BYTES)
         if not fetched.records:
             if isolation is FetchIsolation.LOG_END and offset < end_offset:
                 _check_ended(log, offset)
@@ -420,7 +423,7 @@ def _check_ended(log: PartitionLog, offset: int) -> None:
 def _will_pay(fetched: FetchedBytes, end_offset: int) -> bool:
     """Whether so many bytes of small batches follow that loading numba takes less time than it saves."""
     size, first = len(fetched.records), fetched.start_offset
-    if size < READ_BYTES // 2 or Batch(fetched.records).size > SMALL_BYTES:
+    if size < PIECE_BYTES // 2 or Batch(fetched.records).size > SMALL_BYTES:
         return False
     return (end_offset - fetched.next_offset) * size >= COMPILED_FROM_BYTES * (fetched.next_offset - first)
 

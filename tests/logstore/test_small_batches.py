@@ -169,7 +169,7 @@ def test_a_long_read_of_small_batches_loads_compiled_code(monkeypatch: pytest.Mo
     if not use_compiled():
         pytest.skip("no compiled walk on this processor")
     monkeypatch.setattr(read, "COMPILED_FROM_BYTES", 40_000)
-    monkeypatch.setattr(read, "READ_BYTES", 16_000)
+    monkeypatch.setattr(read, "PIECE_BYTES", 16_000)
     for value_bytes, end, is_loaded in ((50, None, True), (50, 200, False), (2_000, None, False)):
         use_compiled(wanted=False)
         with Log.open("/orders-0", LogConfig(), disk=MemoryDisk(directories=["/"])) as log:
