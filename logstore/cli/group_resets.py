@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from logstore.cli.group_facts import committed_offsets, listed, membership, offset_text
 from logstore.cli.operating import CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
@@ -80,8 +81,6 @@ def reset(
     as_json: Json = False,
 ) -> int:
     """Set the committed offsets of groups without members. Offsets stay within what the log has."""
-    from logstore.cli.groups import committed_offsets, membership
-
     groups, topics = _split(names or [], group, all_groups=all_groups)
     _check_usage(groups, topics, to, from_file, all_groups=all_groups, all_topics=all_topics)
     written = None if from_file is None else read_file(from_file, groups)
@@ -148,8 +147,6 @@ def _check_usage(
 def _wanted(
     brokers: Brokers, groups: list[str], written: Mapping[str, Offsets] | None, *, all_groups: bool
 ) -> list[str]:
-    from logstore.cli.groups import listed
-
     if all_groups:
         return sorted(listed(brokers))
     return groups or sorted(written or ())
@@ -168,8 +165,6 @@ def _commit(brokers: Brokers, group: str, offsets: Offsets) -> None:
 def _print(
     group: str, before: Offsets, after: Offsets, *, is_done: bool, names_group: bool, as_json: bool
 ) -> None:
-    from logstore.cli.groups import offset_text
-
     for where, offset in sorted(after.items()):
         if as_json:
             facts = {"group": group, "topic": where.topic, "partition": where.partition}

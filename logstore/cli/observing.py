@@ -15,7 +15,7 @@ from logstore.cli.brokers import Brokers
 from logstore.cli.clocks import Clock, clock
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.group_explanations import STABLE, ObservedGroup, Progress
-from logstore.cli.groups import Member, committed_offsets, membership
+from logstore.cli.group_facts import Member, committed_offsets, membership
 from logstore.cli.operating import pause
 from logstore.cli.store_operator import StoreOperator, own_min_isr
 from logstore.cli.throttles import LISTS, topics_with_lists

@@ -24,7 +24,7 @@ from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.cli.brokers import Brokers, NoController
-from logstore.cli.groups import partitions_in
+from logstore.cli.group_facts import partitions_in
 from logstore.cli.operating import wait_until
 from logstore.cli.throttles import LISTS
 from logstore.disk.topic_partition import TopicPartition

@@ -12,7 +12,7 @@ from logstore.cli.broker_operator import TOPIC, described_settings
 from logstore.cli.brokers import Brokers, check
 from logstore.cli.decoders import Decoders, decoder_named, internal_topic
 from logstore.cli.facts import Selection, Shown, record_facts
-from logstore.cli.groups import committed_offsets, membership
+from logstore.cli.group_facts import committed_offsets, membership
 from logstore.cli.terminal import Encoding
 from logstore.cli.verification import Problem
 from logstore.disk.errors import EngineError
