@@ -99,8 +99,8 @@ zookeeper: setup parts ## Stop, expire, kill and pause three nodes on a ZooKeepe
 kill9: setup parts ## Kill and pause broker processes under load; ROUNDS=100; SECURED=1 with TLS and logins
 	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100) $(if $(SECURED),--secured)
 
-partitions: setup ## Cut brokers off from each other, the store and clients under load; ROUNDS=30 SECURED=1 ONLY=store,mute
-	$(BIN)/python -m tests.partitions --rounds $(or $(ROUNDS),30) $(if $(SECURED),--secured) $(if $(ONLY),--kinds $(ONLY))
+partitions: setup ## Cut brokers off from each other, the store and clients under load; ROUNDS=30 SECURED=1 STORE=zookeeper ONLY=mute
+	$(BIN)/python -m tests.partitions --rounds $(or $(ROUNDS),30) $(if $(SECURED),--secured) $(if $(STORE),--store $(STORE)) $(if $(ONLY),--kinds $(ONLY))
 
 rot: setup ## Let files of three brokers rot under load; ROUNDS=200 SEED=1
 	$(BIN)/python -m tests.rot --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)

@@ -14,7 +14,7 @@ from tests.partitions.faults import KINDS
 
 _HEAD = (
     f"{'round':>5}  {'kind':11} {'broker':>6} {'healed':6} {'others lead':>11} {'clients go on':>13} "
-    f"{'in sync again':>13} {'acknowledged meanwhile':>22}"
+    f"{'in sync again':>13} {'acknowledged meanwhile':>22} {'connections':>11}"
 )
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         print(
             f"{each.number:5}  {each.kind:11} {each.victim:6} {each.healed_by:6} "
             f"{_seconds(each.led_after_s):>11} {_seconds(each.going_on_after_s):>13} "
-            f"{_seconds(each.whole_again_s):>13} {each.acknowledged:22}",
+            f"{_seconds(each.whole_again_s):>13} {each.acknowledged:22} {each.connections:11}",
             flush=True,
         )
 

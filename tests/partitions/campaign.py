@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -33,11 +34,13 @@ from tests.kill9.campaign import (
 from tests.kill9.workload import Workload
 from tests.metadata_server import StoreProcess
 from tests.partitions.faults import KINDS, STORE, Expected, flows_of
-from tests.partitions.network import Flow, Network, Party, bytes_until_the_cut
+from tests.partitions.network import Flow, NetworkProcess, Party
 from tests.zookeeper import ZooKeeperServer, free_port
 
 HOLD_S = 3.0 * SESSION_MS / 1000
 """How long a cut lasts that has no visible end."""
+MORE = range(1, 64)
+"""Bytes that each connection carries after a cut in the middle of a frame."""
 SLOW = 32 << 10
 """Bytes a second of each connection of a slow broker."""
 
@@ -59,12 +62,14 @@ class Round:
     whole_again_s: float
     acknowledged: int
     """While the network was cut."""
+    connections: int
+    """That were opened from the cut on: a party that connects again and again without a pause shows here."""
 
 
 class Partitioned(Campaign):
     """The cluster of the kill -9 campaign on a network that can be cut."""
 
-    def __init__(self, directory: Path, *, store: str, is_secured: bool) -> None:
+    def __init__(self, directory: Path, *, store: str, is_secured: bool, seed: int) -> None:
         self.directory = directory
         self._down: set[int] = set()
         with ExitStack() as stack:
@@ -72,7 +77,7 @@ class Partitioned(Campaign):
             keeper = server or StoreProcess(directory / "metadata", log_file=directory / "metadata.log")
             keeper.start()
             stack.callback(keeper.stop)
-            self.network = stack.enter_context(Network(self._pids))
+            self.network = stack.enter_context(NetworkProcess(partial(pids_in, directory), seed))
             url = f"zookeeper://127.0.0.1:{self.network.gate(STORE, keeper.port)}"
             nodes = [self._planned(number, is_secured) for number in range(1, NODES + 1)]
             write(directory, LocalCluster(url, None, tuple(member for member, _ in nodes)))
@@ -98,10 +103,6 @@ class Partitioned(Campaign):
         settings = {"advertised.listeners": told}
         return Member(f"node-{number}", port, free_port(), brokers_port=brokers_port, settings=settings), gate
 
-    def _pids(self) -> Mapping[Party, int]:
-        cluster = read_cluster_file(self.directory)
-        return {each.name.rpartition("-")[2]: each.pid for each in cluster.nodes} if cluster else {}
-
     def wait_until_whole(self) -> None:
         """Until all brokers tell the same, and all are in sync: one that was cut off knows old things."""
 
@@ -120,7 +121,7 @@ class Partitioned(Campaign):
         victim = view.controller if kind == "controller" else view.leaders[0]
         others = [str(each) for each in range(1, NODES + 1) if each != victim]
         flows = flows_of(kind, str(victim), (*others,))
-        before = count(workload)
+        before, opened = count(workload), self.network.connections()
         led_after_s, going_on_after_s = self._cut(kind, victim, flows, workload, random)
         acknowledged = sum(count(workload)) - sum(before)
         is_reset = random.random() < 0.5
@@ -139,6 +140,7 @@ class Partitioned(Campaign):
             going_on_after_s,
             whole_again_s,
             acknowledged,
+            self.network.connections() - opened,
         )
 
     def _cut(
@@ -156,7 +158,7 @@ class Partitioned(Campaign):
         if kind == "slow":
             self.network.slow(flows, SLOW)
         elif kind == "stall":
-            self.network.cut(flows, after=bytes_until_the_cut(random))
+            self.network.cut(flows, after=MORE)
         else:
             self.network.cut(flows)
         led_after_s = going_on_after_s = None
@@ -173,6 +175,12 @@ class Partitioned(Campaign):
             wait_for_acknowledgements(workload, f"during {kind}")
             going_on_after_s = time.monotonic() - began_s
         return led_after_s, going_on_after_s
+
+
+def pids_in(directory: Path) -> Mapping[Party, int]:
+    """Return the processes of the brokers of a local cluster."""
+    cluster = read_cluster_file(directory)
+    return {each.name.rpartition("-")[2]: each.pid for each in cluster.nodes} if cluster else {}
 
 
 def count(workload: Workload) -> list[int]:
@@ -201,7 +209,7 @@ def run(
     """Cut the network in these ways, one a round, and judge."""
     random = Random(seed)
     directory.mkdir(parents=True)
-    running = Partitioned(directory, store=store, is_secured=is_secured)
+    running = Partitioned(directory, store=store, is_secured=is_secured, seed=seed)
     try:
         create_topic(running.access)
         running.wait_until_whole()

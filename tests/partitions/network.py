@@ -5,6 +5,9 @@ process that has opened it, by /proc (Linux), and to the one that it reaches. It
 each way. Of a flow that is cut, no byte and no end of a connection arrives, and its sender does not notice. A
 connection that is opened while a flow of it is cut seems to be open, and reaches nobody. When the network is
 healed, what was held arrives late, as TCP would send it again, or the connections are reset.
+
+`Network` works on a thread, `NetworkProcess` in a process of its own: among clients that keep Python busy a
+thread would be slow.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 Party: TypeAlias = str
 CLIENTS: Final[Party] = "clients"
@@ -55,10 +61,12 @@ class _Connection:
 class Network:
     """Gates and the connections through them. `pids` says which processes are parties now."""
 
-    def __init__(self, pids: Callable[[], Mapping[Party, int]]) -> None:
+    def __init__(self, pids: Callable[[], Mapping[Party, int]], seed: int = 0) -> None:
         self.carried: Counter[Flow] = Counter()
         """Bytes that passed."""
-        self._pids = pids
+        self.opened: Counter[Flow] = Counter()
+        """Connections, by who opened them to whom."""
+        self._pids, self._random = pids, Random(seed)
         self._cut: set[Flow] = set()
         self._rates: dict[Flow, int] = {}
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
@@ -82,13 +90,13 @@ class Network:
         self._do(begin())
         return found
 
-    def cut(self, flows: Iterable[Flow], *, after: Callable[[], int] = lambda: 0) -> None:
-        """Cut these flows; `after` is how many bytes more each connection carries that there is now."""
+    def cut(self, flows: Iterable[Flow], after: Sequence[int] = (0,)) -> None:
+        """Cut these flows. Each connection that there is now carries one of these numbers of bytes more."""
 
         async def apply() -> None:
             self._cut |= {*flows}
             for connection in self._connections:
-                connection.left = {flow: after() for flow in connection.left}
+                connection.left = {flow: self._random.choice(after) for flow in connection.left}
 
         self._do(apply())
 
@@ -99,6 +107,10 @@ class Network:
             self._rates |= dict.fromkeys(flows, bytes_per_s)
 
         self._do(apply())
+
+    def connections(self) -> int:
+        """Return how many connections have been opened so far."""
+        return self.opened.total()
 
     def heal(self, *, is_reset: bool = False) -> None:
         """End all cuts. With `is_reset`, connections that were cut are reset, and what they held is lost."""
@@ -151,8 +163,12 @@ class Network:
                 asking, (_, asking_port) = await self._loop.sock_accept(listener)
                 asking.setblocking(False)
                 source = self._owner_of(asking_port, listener.getsockname()[1])
+                self.opened[Flow(source, party)] += 1
                 connection = _Connection(asking, source, party)
-                self._connections[connection] = asyncio.create_task(self._serve(connection, port))
+                task = asyncio.create_task(self._serve(connection, port))
+                self._connections[connection] = task
+                task.add_done_callback(partial(self._ended, connection))
+                await asyncio.sleep(0)  # else nothing else runs while connections are waiting
 
     def _owner_of(self, port: int, peer: int) -> Party:
         inode = _inode_of(port, peer)
@@ -175,9 +191,10 @@ class Network:
                 group.create_task(self._carry(connection, connection.back, reached, asking))
         except* OSError:
             pass  # one end has reset the connection, or refused it: so does the other
-        finally:
-            del self._connections[connection]
-            connection.reset()
+
+    def _ended(self, connection: _Connection, _: asyncio.Task[None]) -> None:
+        del self._connections[connection]
+        connection.reset()
 
     async def _carry(
         self, connection: _Connection, flow: Flow, source: socket.socket, sink: socket.socket
@@ -238,6 +255,52 @@ def _link_of(entry: os.DirEntry[str]) -> str:
         return ""  # it was closed meanwhile
 
 
-def bytes_until_the_cut(random: Random) -> Callable[[], int]:
-    """Return how many bytes more a connection carries, so that most frames are cut somewhere inside."""
-    return lambda: random.randrange(1, 64)
+class NetworkProcess:
+    """A `Network` in a process of its own, which ends with this one."""
+
+    def __init__(self, pids: Callable[[], Mapping[Party, int]], seed: int = 0) -> None:
+        """`pids` is a function of a module, or a `partial` of one."""
+        context = get_context("spawn")
+        self._way, far = context.Pipe()
+        self._process = context.Process(target=_serve, args=(far, pids, seed), daemon=True)
+        self._process.start()
+        far.close()
+
+    def gate(self, party: Party, port: int) -> int:
+        return cast(int, self._ask("gate", party, port))
+
+    def cut(self, flows: Iterable[Flow], after: Sequence[int] = (0,)) -> None:
+        self._ask("cut", [*flows], after)
+
+    def slow(self, flows: Iterable[Flow], bytes_per_s: int) -> None:
+        self._ask("slow", [*flows], bytes_per_s)
+
+    def heal(self, *, is_reset: bool = False) -> None:
+        self._ask("heal", is_reset=is_reset)
+
+    def connections(self) -> int:
+        return cast(int, self._ask("connections"))
+
+    def close(self) -> None:
+        self._way.close()
+        self._process.join(_DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, name: str, *arguments: object, **options: object) -> object:
+        self._way.send((name, arguments, options))
+        return self._way.recv()
+
+
+def _serve(way: Connection, pids: Callable[[], Mapping[Party, int]], seed: int) -> None:
+    with Network(pids, seed) as network:
+        while True:
+            try:
+                name, arguments, options = way.recv()
+            except (EOFError, KeyboardInterrupt):
+                return
+            way.send(getattr(network, name)(*arguments, **options))

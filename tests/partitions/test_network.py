@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.partitions.network import CLIENTS, Flow, Network
+from tests.partitions.network import CLIENTS, Flow, Network, NetworkProcess, Party
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
@@ -132,7 +132,7 @@ def test_the_end_of_a_connection_does_not_pass_a_cut(ground: Ground) -> None:
 def test_a_cut_in_the_middle_of_a_frame(ground: Ground) -> None:
     connection = ground.connect("a")
     exchange(connection, b"1")
-    ground.network.cut([REQUESTS], after=lambda: 3)
+    ground.network.cut([REQUESTS], after=[3])
     connection.sendall(b"abcdef")
     assert receive(connection, 3) == b"abc"
     ground.pass_time()
@@ -200,3 +200,23 @@ def test_a_connection_belongs_to_the_process_that_opened_it(ground: Ground) -> N
         ground.network.heal()
         assert process.stdout.readline() == "b'x'\n"
         process.stdin.close()
+
+
+def nobody() -> Mapping[Party, int]:
+    return {}
+
+
+def test_a_network_in_a_process_of_its_own() -> None:
+    server = Echo()
+    with NetworkProcess(nobody) as network:
+        address = ("127.0.0.1", network.gate("a", server.port))
+        with socket.create_connection(address, 30) as connection:
+            assert exchange(connection, b"1") == b"1"
+            network.cut([REQUESTS])
+            connection.sendall(b"22")
+            network.heal()
+            assert receive(connection, 2) == b"22"
+            network.slow([ANSWERS], 1 << 20)
+            assert exchange(connection, b"333") == b"333"
+            assert network.connections() == 1
+    server.close()
