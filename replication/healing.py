@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from logstore.disk.errors import EngineError, ErrorCode
@@ -163,6 +164,15 @@ def after_read(manager: ReplicaManager, partition: Partition) -> None:
         met.clear()
 
 
+def after_progress(manager: ReplicaManager, topic_partition: TopicPartition) -> None:
+    """Look at requests that wait for a followed log, and note the damage that cuts of it have met."""
+    partition = manager.partitions.get(topic_partition)
+    if partition is not None and (met := partition.log.met):
+        take_note(manager, topic_partition, met)
+        met.clear()
+    manager.waiting.wake(topic_partition)
+
+
 def after_compaction(manager: ReplicaManager) -> None:
     """Note the damage that the cleaner has found since the last call."""
     met = manager.logs.cleaner.damages
@@ -212,7 +222,8 @@ def _advance(
     try:
         if known.steps is None:
             known.base_offset = min(known.damages)
-            known.steps = mend(partition.log, known.base_offset, now_ms=now_ms)
+            judged = partial(_judged, manager, topic_partition, known)
+            known.steps = mend(partition.log, known.base_offset, now_ms=now_ms, on_judged=judged)
             known.wanted, found = None, None
         if known.wanted is None or found is not None:
             wanted = known.steps.send(found) if found is not None else next(known.steps)
@@ -248,6 +259,16 @@ def _advance(
         _pause(manager, known, now_ms)
     else:
         _ask_next(manager, partition, known, now_ms)
+
+
+def _judged(
+    manager: ReplicaManager, topic_partition: TopicPartition, known: DamagedReplica, damage: Damage
+) -> None:
+    """Take over where the damage begins: a read knows only the offset that it asked for."""
+    found = known.damages.get(known.base_offset)
+    if found is not None and (found.position, found.offset) != (damage.position, damage.offset):
+        known.damages[known.base_offset] = damage
+        manager.note(topic_partition, "locates damage", manager.now_ms, reason=str(damage))
 
 
 def _sources(partition: Partition) -> list[int]:

@@ -126,7 +126,7 @@ class ReplicaManager:
             on_storage_failure=self.take_offline,
             on_disk_full=self.found_full,
             on_stuck=lambda *what: self._newly_stuck.append(what),
-            on_progress=self.waiting.wake,
+            on_progress=partial(healing.after_progress, self),
         )
         self.next_id = next_id
         self._state_changes = state_changes

@@ -60,7 +60,7 @@ def check_segment_files(log: PartitionLog, segment: Segment) -> Generator[None, 
     cuts = log.cuts
     rebuilt = _check_seal(log, segment)
     rebuilt += yield from _check_indexes(log, segment, cuts)
-    rebuilt += _check_aborts(log, segment, cuts)
+    rebuilt += check_aborts(log, segment, cuts)
     return rebuilt
 
 
@@ -172,7 +172,8 @@ def _scanned(segment: Segment) -> Iterator[Scanned]:
 # --- aborted transactions -----------------------------------------------------------------------
 
 
-def _check_aborts(log: PartitionLog, segment: Segment, cuts: int) -> Rebuilt:
+def check_aborts(log: PartitionLog, segment: Segment, cuts: int) -> Rebuilt:
+    """Compare the index of aborted transactions with its digest, or with what was appended; rebuild it."""
     seal = segment.seal
     if seal is not None:
         if crc32c(_content(log, segment, TRANSACTION_INDEX_SUFFIX)) == seal.aborts_crc:

@@ -18,7 +18,7 @@ epochs stay: a replica may be mended while it leads, follows, or counts in the I
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
@@ -121,8 +121,12 @@ Steps = Generator[Wanted | Flush | None, Found | None, Mended]
 """Yields None after a piece of local work, or what it waits for."""
 
 
-def mend(log: PartitionLog, base_offset: int, *, now_ms: int) -> Steps:
+def mend(
+    log: PartitionLog, base_offset: int, *, now_ms: int, on_judged: Callable[[Damage], None] = lambda _: None
+) -> Steps:
     """Mend the segment at `base_offset`, in steps. The active segment is rolled first.
+
+    `on_judged` learns where the segment's damage begins, before anything is wanted.
 
     Yields `Wanted` until the sent batches cover it: send a `Found` for each. After batches that are not the
     right ones the same offsets are wanted again, from another source. Then yields `Flush`: flush the log.
@@ -132,7 +136,7 @@ def mend(log: PartitionLog, base_offset: int, *, now_ms: int) -> Steps:
     if not log.compaction_lock.acquire(blocking=False):
         raise CannotMend("a compaction is under way")
     try:
-        mending = _Mending(log, base_offset, now_ms)
+        mending = _Mending(log, base_offset, now_ms, on_judged)
         try:
             return (yield from mending.run())
         except OSError as error:
@@ -146,7 +150,9 @@ def mend(log: PartitionLog, base_offset: int, *, now_ms: int) -> Steps:
 
 
 class _Mending:
-    def __init__(self, log: PartitionLog, base_offset: int, now_ms: int) -> None:
+    def __init__(
+        self, log: PartitionLog, base_offset: int, now_ms: int, on_judged: Callable[[Damage], None]
+    ) -> None:
         with log.lock:
             segment = log.segments.get(base_offset)
             if segment is None or not segment.size:
@@ -159,7 +165,7 @@ class _Mending:
             seal = segment.seal
             self._end_offset = successor.base_offset if seal is None else seal.end_offset
             self._successor = successor.base_offset
-        self._log, self._segment, self._now_ms = log, segment, now_ms
+        self._log, self._segment, self._now_ms, self._on_judged = log, segment, now_ms, on_judged
         self._generation = log.generation
         self._is_dense = not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset
         self._fetched = 0
@@ -215,6 +221,8 @@ class _Mending:
         with segment.log_for_reading() as file:
             for step in judge_segment(file, expected):
                 gaps = _gaps(step.damages)
+                if step.damages:
+                    self._on_judged(step.damages[0])
                 yield None
         # Nothing of a segment below the log start is read. In the one that holds the log start, bad bytes
         # below it are left out: a read walks over them, and other replicas may have deleted their records.

@@ -150,6 +150,8 @@ class PartitionLog:
         """What `flush` does first, once: the sync of a segment that is going to replace another."""
         self.rebuilt: list[Damage] = []
         """The derived files that reads found wrong and rebuilt, until somebody reports and removes them."""
+        self.met: list[Damage] = []
+        """The damage that cuts have met, until somebody reports and removes it."""
         for segment in self.segments:
             segment.indexes.rebuilt = self.rebuilt
         self.log_start_offset = loaded.log_start_offset

@@ -15,23 +15,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from logstore.disk.marks import mark
-from logstore.errors import OutOfResources
-from logstore.log.derived import rebuild_producers
+from logstore.errors import CorruptBatch, OutOfResources
+from logstore.log.derived import check_aborts, rebuild_producers
 from logstore.log.losses import Loss, Survey, Tail, Who, survey
 from logstore.log.partition_log import PartitionLog
+from logstore.segment.cutting import CutPlace, place_of_cut, truncate_segment
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
-from logstore.segment.segments import Segments, end_before, last_before, locate, truncate_segment
+from logstore.segment.segments import Segments, last_before
 
 
 def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it") -> bool:
     """Remove everything at or past `offset`, which becomes the log end; False if nothing was there.
 
-    The batch that holds `offset` goes as a whole, so some records below it may go too. The removed records
-    are entered in the loss ledger with `why` and kept in quarantine. Durable when it returns. Even if no
-    record goes, epochs that start at the log end are forgotten: their leader has written nothing. Raises
-    `ValueError` for a negative offset, `DiskFull` with nothing changed if there is no room in quarantine, and
-    `LogDirOffline`.
+    The batch that holds `offset` goes as a whole, so some records below it may go too. Damaged bytes in front
+    of the cut stay, as damage of the offsets up to it (`log.met`). The removed records are entered in the
+    loss ledger with `why` and kept in quarantine. Durable when it returns. Even if no record goes, epochs
+    that start at the log end are forgotten: their leader has written nothing. Raises `ValueError` for a
+    negative offset, `DiskFull` with nothing changed if there is no room in quarantine, and `LogDirOffline`.
     """
     if offset < 0:
         raise ValueError(f"cannot truncate to offset {offset}")
@@ -53,21 +54,24 @@ def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it"
         floor = log.segments.floor(offset)
         assert floor is not None, f"{log!r}: no segment at or below {offset}"
         log.guarded(floor.make_own)
-        loss_id = log.guarded(lambda: _keep_from(log, offset, why))
+        log.rebuilt += log.guarded(lambda: check_aborts(log, floor, log.cuts))
+        place = log.guarded(lambda: _place_of(log, floor, offset))
+        loss_id = log.guarded(lambda: _keep_from(log, floor, place, offset, why))
         # Lowered durably before a byte goes: after a crash, new bytes at these offsets must not count as
         # synced or committed because the old ones did; and a log that ends below its recovery point has
         # lost records.
-        end_offset = log.or_offline(lambda: end_before(floor, offset))
+        end_offset = offset if place.is_across else place.end_offset
         log.lower_bounds(end_offset)
         # The batch that holds `offset` goes as a whole: readers must not meet it while it goes.
         log.log_end_offset = min(offset, max(end_offset, log.log_start_offset))
         # Readers of committed data wait: an abort marker may go while its records stay, undecided then.
         log.producer_state.end_offset = log.log_start_offset
-        log.or_offline(lambda: _cut(log, offset, loss_id))
+        log.or_offline(lambda: _cut(log, floor, place, offset, loss_id))
         log.log_end_offset = offset
         _move_readers(log, end_offset)
         rebuild_producers(log, offset)
-        if end_offset < offset:
+        log.met += place.damages
+        if end_offset < offset or place.is_across:
             _begin_past_a_gap(log, offset, end_offset)
         # Last, because a full disk may refuse it: the same call again then does the rest.
         _forget_epochs_from(log, offset)
@@ -96,17 +100,25 @@ def truncate_fully_and_start_at(
 # --- the cut ----------------------------------------------------------------------------------------
 
 
-def _cut(log: PartitionLog, offset: int, loss_id: int | None) -> None:
+def _place_of(log: PartitionLog, floor: Segment, offset: int) -> CutPlace:
+    return place_of_cut(
+        floor,
+        offset,
+        end_offset=_end_of(log, floor),
+        history=log.epochs,
+        is_dense=not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset,
+    )
+
+
+def _cut(log: PartitionLog, floor: Segment, place: CutPlace, offset: int, loss_id: int | None) -> None:
     log.cuts += 1
-    floor = log.segments.floor(offset)
-    assert floor is not None, f"{log!r}: no segment at or below {offset}"
     # Before its segment is cut, or becomes the last one again: a seal that survives the cut describes
     # bytes that are gone.
     floor.sealing.remove()
     later = [segment for segment in log.segments if segment.base_offset > offset]
     _drop(log, later, {segment.base_offset: loss_id for segment in later})
     log.segments = log.segments.replacing(later)
-    truncate_segment(floor, offset, log.clock())
+    truncate_segment(floor, place, offset, log.clock())
     floor.sync_log()
     log.disk.sync_dir(log.directory)
     log.cuts += 1
@@ -207,7 +219,11 @@ def _forget_epochs_from(log: PartitionLog, offset: int) -> None:
 def _epoch_before(log: PartitionLog, offset: int) -> int:
     """Return the epoch in the header of the last batch below `offset`; -1 if there is none."""
     for segment in reversed(list(log.segments)):
-        last = log.or_offline(partial(last_before, segment, offset)) if segment.size else None
+        try:
+            last = log.or_offline(partial(last_before, segment, offset)) if segment.size else None
+        except CorruptBatch:
+            mark("truncation: an epoch below the log start is that of the last sound batch")
+            return log.or_offline(partial(survey, segment.log_file, 0, segment.size)).epochs[1]
         if last is not None:
             return last.leader_epoch
     return -1
@@ -222,24 +238,23 @@ def _end_of(log: PartitionLog, segment: Segment) -> int:
 # --- the loss ---------------------------------------------------------------------------------------
 
 
-def _keep_from(log: PartitionLog, offset: int, why: str) -> int | None:
+def _keep_from(log: PartitionLog, holder: Segment, place: CutPlace, offset: int, why: str) -> int | None:
     """Enter the loss of a cut at `offset` and copy the removed part of a segment; returns its id."""
-    holder, *beyond = log.segments.since(offset)
-    later = [segment for segment in beyond if segment.size]
-    located = locate(holder, offset)
+    later = [segment for segment in log.segments.since(offset) if segment is not holder and segment.size]
     counted, tail = Survey(), None
-    if located is not None:
-        tail = Tail(file_name(holder.base_offset, LOG_SUFFIX), holder.log_file, located.position, holder.size)
+    if place.position < holder.size:
+        tail = Tail(file_name(holder.base_offset, LOG_SUFFIX), holder.log_file, place.position, holder.size)
         counted = survey(tail.file, tail.from_byte, tail.to_byte)
     elif not later:
         return None
+    first_offset = offset if tail is not None else later[0].base_offset
     moved_records = log.log_end_offset - later[0].base_offset if later else 0
     return _enter_loss(
         log,
         "truncation",
         why,
         end_offset=offset,
-        first_offset=located.base_offset if located is not None else later[0].base_offset,
+        first_offset=counted.first_offset if counted.batches else first_offset,
         records=counted.records + moved_records,
         batches=None if later else counted.batches,
         tail=tail,

@@ -35,6 +35,8 @@ class Sealing:
         self._lock = threading.Lock()
         self.is_proven = False
         """Whether this process made the seal, or has compared the whole segment with it."""
+        self.has_bad_bytes = False
+        """Whether a cut has left bad bytes at its end: then it gets no seal."""
 
     # --- in advance -------------------------------------------------------------------------------
 
@@ -82,11 +84,11 @@ class Sealing:
     # --- when the segment has its end -------------------------------------------------------------
 
     def is_sound_where_found(self) -> bool:
-        """Return whether the batches are sound that were there before this process appended any.
+        """Return whether the batches are sound that were there before this process appended any, or cut it.
 
         A seal of bad bytes would vouch for them.
         """
-        is_sound = self._check_old(self._segment.appended_from) is None
+        is_sound = not self.has_bad_bytes and self._check_old(self._segment.appended_from) is None
         if not is_sound:
             mark("segment: one with bad bytes gets no seal")
         return is_sound

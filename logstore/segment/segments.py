@@ -272,12 +272,6 @@ def last_before(segment: Segment, offset: int) -> Located | None:
     return last
 
 
-def end_before(segment: Segment, offset: int) -> int:
-    """Return the offset after the last batch wholly below `offset`; the base offset if there is none."""
-    last = last_before(segment, offset)
-    return segment.base_offset if last is None else last.last_offset + 1
-
-
 def end_offset_of(segment: Segment) -> int:
     """Return the offset after the last batch, read from the log; the base offset if it is empty."""
     end = segment.base_offset
@@ -310,16 +304,6 @@ def find_timestamp(segment: Segment, timestamp_ms: int, start_offset: int, end_o
             ):
                 return batch
     return None
-
-
-def truncate_segment(segment: Segment, offset: int, now_ms: int) -> int:
-    """Cut the batch that holds `offset`, and all after it; return the bytes cut.
-
-    The whole batch is cut, with its records below `offset`. Not yet durable: sync the log after it.
-    """
-    with segment.lock:
-        located = locate(segment, offset)
-        return 0 if located is None else segment.cut(located.position, offset, now_ms)
 
 
 def walk_from(segment: Segment, offset: int) -> Iterator[Located]:

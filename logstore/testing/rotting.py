@@ -220,21 +220,6 @@ class Rotting:
                 return True
         return False
 
-    def _has_epoch(self, batches: _Batches, host: Host, batch: Stored) -> bool:
-        """Whether another running member of the ISR has the batch in the same leader epoch.
-
-        Otherwise it belongs to a suffix that this replica has still to cut.
-        """
-        state = self._world.checkers[batches.topic_partition].state
-        others = [self._world.hosts[member] for member in (state.isr if state is not None else ())]
-        found = [
-            partition.log
-            for other in others
-            if other is not host and other.node is not None
-            if (partition := other.node.replicas.partitions.get(batches.topic_partition)) is not None
-        ]
-        return any(log.epoch_for_offset(batch.base) == batch.epoch for log in found)
-
     def _spoil_batch(
         self, host: Host, batches: _Batches, where: float, how: float, first: int = _RECORDS_AT
     ) -> None:
@@ -261,8 +246,6 @@ class Rotting:
                 start_offset = each.base
             if at < position + len(rotten):
                 end_offset = each.end
-                if at + len(each.data) > position and not self._has_epoch(batches, host, each):
-                    return
             at += len(each.data)
         sound = data[position : position + len(rotten)]
         offsets = start_offset, end_offset

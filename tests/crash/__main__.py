@@ -22,6 +22,7 @@ from logstore.testing.crash import CrashReport
 from tests.crash import (
     test_compaction_points,
     test_cursor_points,
+    test_damaged_cut_points,
     test_generated,
     test_heal_points,
     test_log_dir_points,
@@ -55,6 +56,7 @@ def scripts() -> dict[str, Explore]:
         for passes in range(3):
             name = f"compaction_{fill.__name__}_{passes}"
             found[name] = partial(test_compaction_points.explore, fill, passes)
+    found["damaged_cut"] = test_damaged_cut_points.explored
     found["snapshot_of_a_log_dir"] = test_snapshot_points.explored_log_dir
     found.update(test_queue_points.everything())
     return found

@@ -6,12 +6,14 @@ That nothing is noticed with all of them on is `test_log_points.py` and `test_ge
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from logstore.disk.errors import EngineError
 from logstore.log import truncate
 from logstore.log.partition_log import PartitionLog
+from logstore.segment.cutting import CutPlace, place_of_cut
 from logstore.segment.sealing import Sealing
 from logstore.segment.segment import Segment
 from tests.crash.script import Script, check
@@ -54,8 +56,8 @@ def sealed_anyway(sealing: Sealing) -> None:
     """The seal stays."""
 
 
-def cut_at_the_offset(segment: Segment, offset: int) -> int:
-    return offset
+def cut_at_the_offset(segment: Segment, offset: int, **facts: Any) -> CutPlace:
+    return place_of_cut(segment, offset, **facts)._replace(end_offset=offset)
 
 
 LOWER = PartitionLog.lower_bounds
@@ -67,7 +69,7 @@ def lowered_to_itself(log: PartitionLog, offset: int) -> None:
 
 RULES_OFF: dict[str, tuple[object, str, Callable[..., object], Callable[[Script], None]]] = {
     "a seal goes before its segment is cut": (Sealing, "remove", sealed_anyway, truncations),
-    "the recovery point is lowered to what stays": (truncate, "end_before", cut_at_the_offset, gaps),
+    "the recovery point is lowered to what stays": (truncate, "place_of_cut", cut_at_the_offset, gaps),
     "and to nothing when all goes": (PartitionLog, "lower_bounds", lowered_to_itself, restarts),
 }
 

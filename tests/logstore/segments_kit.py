@@ -5,6 +5,7 @@ from __future__ import annotations
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch, walk
+from logstore.segment.cutting import place_of_cut, truncate_segment
 from logstore.segment.segment import Segment, file_name
 from logstore.segment.segments import (
     find_timestamp,
@@ -30,6 +31,11 @@ def new_segment(disk: Disk | None = None, *, base: int = BASE, config: LogConfig
 def reopened(disk: MemoryDisk, *, base: int = BASE, config: LogConfig = CONFIG) -> Segment:
     size = len(content_of(disk, file_name(base, ".log")))
     return Segment(disk, DIRECTORY, base, config, size=size, now_ms=9, modified_ms=5555)
+
+
+def truncated(segment: Segment, offset: int, now_ms: int = 0) -> int:
+    """Cut it at `offset`; return the bytes cut."""
+    return truncate_segment(segment, place_of_cut(segment, offset), offset, now_ms)
 
 
 def append(segment: Segment, *batches: bytes) -> None:

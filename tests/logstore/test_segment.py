@@ -15,7 +15,6 @@ from logstore.segment.segments import (
     find_timestamp,
     locate,
     read_batches,
-    truncate_segment,
     walk_from,
 )
 from logstore.segment.transaction_index import AbortedTransaction
@@ -31,6 +30,7 @@ from tests.logstore.segments_kit import (
     new_segment,
     records,
     reopened,
+    truncated,
 )
 
 
@@ -247,7 +247,7 @@ class TestTruncating:
         for offset in range(BASE, BASE + 60, 2):
             append(segment, *records(offset))
             append(segment, *records(offset + 1))
-            assert truncate_segment(segment, offset + 1, 0) > 0
+            assert truncated(segment, offset + 1, 0) > 0
             assert bases(segment, offset) == [offset]
             assert bases(segment, offset + 1) is None
             append(segment, *records(offset + 1))
@@ -259,7 +259,7 @@ class TestTruncating:
         for offset in range(BASE, BASE + 30):
             append(segment, batch(offset, (offset * 10,)))
         assert segment.indexes.times.entry_count == 14
-        truncate_segment(segment, 41, 0)
+        truncated(segment, 41, 0)
         assert segment.indexes.times.entry_count == 0
         assert segment.largest_timestamp_ms == 400
         assert end_offset_of(segment) == 41
@@ -268,7 +268,7 @@ class TestTruncating:
         """Its age begins anew and the same offsets can be written."""
         segment = new_segment()
         append(segment, *records(*range(40, 60)))
-        truncate_segment(segment, BASE, 77)
+        truncated(segment, BASE, 77)
         assert (segment.size, segment.created_ms, segment.first_timestamp_ms) == (0, 77, -1)
         assert segment.max_timestamp_ms == -1
         assert not segment.index_is_full
@@ -285,9 +285,9 @@ class TestTruncating:
         size = len(content_of(disk, file_name(BASE, ".log")))
         segment = Segment(recording, DIRECTORY, BASE, CONFIG, size=size, now_ms=9)
         for offset in (43, 44, 1 << 40):
-            assert truncate_segment(segment, offset, 0) == 0
+            assert truncated(segment, offset, 0) == 0
         assert recording.operations == []
-        assert truncate_segment(segment, 41, 0) == len(b"".join(records(41, 42)))
+        assert truncated(segment, 41, 0) == len(b"".join(records(41, 42)))
         assert content_of(disk, file_name(BASE, ".log")) == records(40)[0]
 
     def test_row_93_inside_a_gap(self) -> None:
@@ -295,20 +295,20 @@ class TestTruncating:
         segment = new_segment()
         append(segment, *records(40))
         append(segment, *records(43))
-        truncate_segment(segment, 41, 0)
+        truncated(segment, 41, 0)
         assert bases(segment, BASE) == [40]
 
     def test_inside_a_batch_it_goes_whole(self) -> None:
         """Pitfall 10."""
         segment = new_segment()
         append(segment, batch(40, (1, 2, 3)), batch(43, (4, 5, 6)))
-        truncate_segment(segment, 44, 0)
+        truncated(segment, 44, 0)
         assert end_offset_of(segment) == 43
 
     def test_past_the_end_nothing_happens(self) -> None:
         segment = new_segment()
         append(segment, *records(40))
-        assert truncate_segment(segment, 41, 0) == 0
+        assert truncated(segment, 41, 0) == 0
         assert segment.size
 
     def test_aborted_transactions_go_with_their_markers(self) -> None:
@@ -317,14 +317,14 @@ class TestTruncating:
         append(segment, *records(*range(40, 50)))
         for last in (42, 46):
             segment.aborts.append(AbortedTransaction(1, last - 1, last, last + 1))
-        truncate_segment(segment, 46, 0)
+        truncated(segment, 46, 0)
         assert len(content_of(disk, file_name(BASE, ".txnindex"))) == 34
         segment.aborts.append(AbortedTransaction(1, 44, 45, 46))
         segment.let_go()
         segment = reopened(disk)
         entries = segment.aborts.index.entries
         assert [entry.last_offset for entry in entries] == [42, 45]
-        truncate_segment(segment, 40, 0)
+        truncated(segment, 40, 0)
         assert file_name(BASE, ".txnindex") not in names(disk)
 
 

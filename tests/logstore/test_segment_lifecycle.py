@@ -18,12 +18,21 @@ from logstore.segment.segment_indexes import SegmentIndexes
 from logstore.segment.segments import (
     end_offset_of,
     locate,
-    truncate_segment,
 )
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.disks import FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
-from tests.logstore.segments_kit import BASE, CONFIG, append, bases, first_at, new_segment, records, reopened
+from tests.logstore.segments_kit import (
+    BASE,
+    CONFIG,
+    append,
+    bases,
+    first_at,
+    new_segment,
+    records,
+    reopened,
+    truncated,
+)
 
 
 class TestIndexesAreNeverEvidence:
@@ -179,7 +188,7 @@ def test_an_index_that_a_reader_still_holds_keeps_no_map(end: Callable[[Segment]
     offsets, times = segment.indexes.offsets, segment.indexes.times
     assert offsets.lookup(58).position > 0
     end(segment)
-    assert truncate_segment(reopened(disk), 45, 0)  # the disk in memory refuses to cut what is mapped
+    assert truncated(reopened(disk), 45, 0)  # the disk in memory refuses to cut what is mapped
     assert offsets.lookup(58) == OffsetPosition(BASE, 0)
     assert times.lookup(1058) == TimestampedOffset(NO_TIMESTAMP, BASE)
 
@@ -217,7 +226,7 @@ def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.Monkey
         entry = lookup(index, offset)
         if pending:
             pending.clear()
-            truncate_segment(segment, 45, 0)
+            truncated(segment, 45, 0)
             append(segment, *records(45, 46))
         return entry
 

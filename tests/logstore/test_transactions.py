@@ -141,8 +141,8 @@ class TestLastStableOffset:
         seen: list[list[int]] = []
         cut = truncate._cut
 
-        def between(partition: Any, offset: int, loss_id: int | None) -> None:
-            cut(partition, offset, loss_id)
+        def between(*facts: Any) -> None:
+            cut(*facts)
             seen.append(committed(log))
 
         monkeypatch.setattr(truncate, "_cut", between)

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from logstore.disk.running import RUNNING_FILE
-from logstore.log import heal, log_dir, scrub
+from logstore.log import heal, log_dir, scrub, truncate
 from logstore.log.loading import Loading
 from logstore.replication import healing
+from logstore.segment.cutting import CutPlace, place_of_cut
 from logstore.segment.scan import scan_buffer
 from logstore.testing.stories.rules import swap
 from tests.plants.registry import plant
@@ -37,6 +38,17 @@ def gaps_left_out(stack: ExitStack) -> None:
         yield
 
     swap(stack, heal._Mending, "_fetch", fetch)
+
+
+@plant("a cut takes the damage in front of it along (decision 056)", is_rare=True)
+def cut_where_damage_begins(stack: ExitStack) -> None:
+    def place(segment: Any, offset: int, **facts: Any) -> CutPlace:
+        found = place_of_cut(segment, offset, **facts)
+        if not found.is_across:
+            return found
+        return CutPlace(found.damages[-1].position, found.end_offset, found.damages[:-1])
+
+    swap(stack, truncate, "place_of_cut", place)
 
 
 @plant("a scrub reads the batches, and no file that follows from them (decision 068)")

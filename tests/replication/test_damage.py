@@ -13,6 +13,7 @@ from logstore.errors import Damage, DamageKind
 from logstore.format.batch import walk
 from logstore.log.losses import Loss
 from logstore.replication import InProcessCluster
+from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.driver import three_nodes
 from logstore.replication.healing import failed_partitions
 from logstore.replication.messages import (
@@ -220,3 +221,51 @@ def test_damage_that_a_search_by_time_meets_is_mended() -> None:
     damaged = made.nodes[0].replicas.damaged
     assert damaged.found_total == 1
     assert made.run_until(lambda: not damaged.known, 10_000)
+
+
+def test_damage_across_the_place_of_a_cut_is_mended_behind_it() -> None:
+    """A former leader has to give up its last records, and batches on both sides of that place are bad: it
+    gives up those behind, gets those before from the new leader, and is in sync again."""
+    disks = memory_disks()
+    made = InProcessCluster(
+        three_nodes(base=replace(BASE, controller=ControllerConfig(unclean_leader_election_enable=True))),
+        disk_of=disks.__getitem__,
+        log_config=LogConfig(index_interval_bytes=100),
+    )
+    made.start()
+    made.create_topic(NewTopic("t", assignment=((0, 1),)))
+    kept = [b"kept %d" % number for number in range(10)]
+    for value in kept:
+        write(made, value)
+    made.advance(1000)
+    made.stop_node(1)
+    made.advance(3000)
+    for number in range(10):
+        write(made, b"gone %d" % number)
+    made.stop_node(0)
+    size = len(disks[0].files()[path_of(disks[0], FIRST)]) // 20
+    file = disks[0].open(path_of(disks[0], FIRST), write=True)
+    file.pwrite(bytes(4 * size), 8 * size)
+    file.close()
+    made.start_node(1)
+    made.advance(5000)
+    write(made, b"in their place")
+    made.start_node(0)
+    replicas = made.nodes[0].replicas
+    assert made.run_until(lambda: replicas.damaged.healed_total == 1, 10_000)
+    assert values(made, 0) == values(made, 1) == [*kept, b"in their place"]
+    assert failed_partitions(replicas) == {}
+
+
+def test_damage_that_a_read_meets_further_on_is_located() -> None:
+    """A read that begins behind the damaged batch knows only its own offset; the mending finds the place."""
+    disks = memory_disks()
+    made = cluster(disks, replicas=(0,))
+    size = next(iter(walk(bytes(disks[0].files()[path_of(disks[0], FIRST)])))).size
+    flip(disks[0], at=size + 16)
+    assert fetch(made, 3).error is not ErrorCode.NONE
+    made.advance(1000)
+    replicas = made.nodes[0].replicas
+    (damage,) = replicas.damaged.known[TP].damages.values()
+    assert (damage.offset, damage.position) == (1, size)
+    assert "offset 1" in failed_partitions(replicas)[TP]

@@ -27,6 +27,7 @@ NOT_REACHED = {
     "recovery: damage below the log start is left out",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",
+    "truncation: an epoch below the log start is that of the last sound batch",
 }
 """Marks that none of the seeds 0..2899 reaches: unit tests alone cover them. A simulated cluster has fewer
 partitions than a request holds, and its clients send no second request before the first is answered; the

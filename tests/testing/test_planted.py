@@ -104,6 +104,7 @@ LATE_SEEDS: dict[str, int] = {
     "refuser-elected": 15033,
     "served-before-the-comparison": 19951,
     "late-order-takes-back": 7162,
+    "cut-where-damage-begins": 414400,
 }
 
 
