@@ -27,7 +27,7 @@ SHORT_PATIENCE_S: Final = 5.0
 _OF_THE_TOPIC: Final = 1
 """The source of a setting that a topic has of its own."""
 _DEFAULT: Final = 5
-_PREFERRED: Final = 0
+_PREFERRED, _UNCLEAN = 0, 1
 _TIMEOUT_MS: Final = int(TIMEOUT_S * 1000)
 
 
@@ -144,18 +144,34 @@ class BrokerOperator:
             check(answer.results[0].error_code, f"partitions of {name}", answer.results[0].error_message)
 
     def elect(self, partitions: Sequence[TopicPartition]) -> None:
+        for where, (error, message) in self._elect(_PREFERRED, partitions).items():
+            if error != ErrorCode.ELECTION_NOT_NEEDED:
+                check(error, str(where), message)
+
+    def elect_unclean(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str | None]]:
+        """Elect leaders where there are none, also from outside the ISR; return errors and messages."""
+        return self._elect(_UNCLEAN, partitions)
+
+    def _elect(
+        self, election_type: int, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str | None]]:
         wanted = [
             t.ElectLeadersRequestTopicPartitions(topic=topic, partitions=[number for number, _ in found])
             for topic, found in by_topic((each, None) for each in partitions).items()
         ]
         answer = self._brokers.controller(
-            t.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=wanted, timeout_ms=_TIMEOUT_MS)
+            t.ElectLeadersRequest(
+                election_type=election_type, topic_partitions=wanted, timeout_ms=_TIMEOUT_MS
+            )
         )
         check(answer.error_code, "the election")
-        for topic in answer.replica_election_results:
-            for each in topic.partition_result:
-                if each.error_code != ErrorCode.ELECTION_NOT_NEEDED:
-                    check(each.error_code, f"{topic.topic}-{each.partition_id}", each.error_message)
+        return {
+            TopicPartition(topic.topic, each.partition_id): (each.error_code, each.error_message)
+            for topic in answer.replica_election_results
+            for each in topic.partition_result
+        }
 
     def is_electing(self) -> bool:
         return False  # the controller answers when it has tried

@@ -1,20 +1,24 @@
-"""`logstore elect-preferred`: ask the controller to elect preferred leaders.
+"""`logstore elect-preferred` and `elect-unclean`: ask the controller to elect leaders.
 
 In the metadata store the request is a node, which the controller removes once it has tried; over brokers the
 controller answers when it has tried. Exit code 0 means that the election was requested, or with `--wait` that
 it was tried. Where the preferred replica leads already, nothing changes, and the output says so. A preferred
 replica that is dead or out of sync is never elected, so the request cannot lose records.
+
+An unclean election gives a partition without a leader one that may lack committed records. Without
+`--accept-loss` the verb only says which partitions need it and what may be lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
-from logstore.cli.operator import Bootstrap, Metadata, operator
+from logstore.cli.operator import Bootstrap, Metadata, RequiredBootstrap, asked_at, operator
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -78,6 +82,69 @@ def elect_preferred(
         if is_late:
             print_error(f"no controller handled the request in {wait:g} s; is a broker running?")
         return 1 if is_late or (wanted is not None and len(known) < len(wanted)) else 0
+
+
+def elect_unclean(
+    partitions: Annotated[list[str], typer.Argument(metavar="TOPIC-PARTITION...")],
+    bootstrap: RequiredBootstrap,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Elect; committed records may be lost.")
+    ] = False,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Elect leaders from outside the ISR, where there is no leader; without --accept-loss, only tell."""
+    from logstore.cli.broker_operator import BrokerOperator
+    from logstore.disk.errors import ErrorCode
+
+    wanted = _wanted(partitions, None) or ()
+    results: dict[TopicPartition, tuple[int, str | None]] = {}
+    with asked_at(bootstrap, command_config) as brokers:
+        to = BrokerOperator(brokers)
+        topics = {each.topic for each in wanted}
+        before = to.read(topics)
+        if unknown := [str(each) for each in wanted if each not in before.states]:
+            print_error(f"no partition {', '.join(unknown)}: nothing is elected")
+            return 1
+        needed = [each for each in wanted if before.states[each].leader not in before.brokers]
+        if accept_loss:
+            results = to.elect_unclean(wanted)
+        after = to.read(topics) if accept_loss else before
+    for each in wanted:
+        replicas, isr = (
+            before.topics[each.topic].assignment.partitions[each.partition],
+            before.states[each].isr,
+        )
+        code, message = results.get(each, (ErrorCode.NONE, None))
+        is_needed = each in needed and code != ErrorCode.ELECTION_NOT_NEEDED
+        leader = after.states[each].leader
+        if as_json:
+            facts = {"topic": each.topic, "partition": each.partition, "leader": leader, "isr_before": isr}
+            error = ErrorCode(code).name if code and is_needed else None
+            print_json({**facts, "is_needed": is_needed, "is_done": accept_loss and not code, "error": error})
+        elif not is_needed:
+            print(f"{each}  leader {leader}  nothing to elect: it has a leader")
+        elif code:
+            print_error(f"{each}: {ErrorCode(code).name}: {message or 'no leader was elected'}")
+        elif accept_loss:
+            print(f"{each}  leader {leader}  {_loss(isr, 'has')}: when it follows, it keeps that as a loss")
+        else:
+            live = [broker for broker in replicas if broker in before.brokers]
+            print(f"{each}  no leader  ISR {_numbers(isr)}, live replicas {_numbers(live) or 'none'}")
+            print(f"  may be lost  {_loss(isr, 'may have')}")
+            print(f"  better       start broker {_numbers(isr)}: whatever is committed is there")
+    if needed and not accept_loss:
+        print_error("nothing was elected: --accept-loss elects leaders that may lack committed records")
+        return 1
+    return int(any(results[each][0] for each in needed if each in results))
+
+
+def _loss(isr: Sequence[int], verb: str) -> str:
+    return f"what broker {_numbers(isr)} alone {verb}"
+
+
+def _numbers(brokers: Sequence[int]) -> str:
+    return ", ".join(map(str, brokers))
 
 
 def _wanted(names: list[str] | None, json_file: Path | None) -> tuple[TopicPartition, ...] | None:

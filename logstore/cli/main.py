@@ -103,6 +103,7 @@ for verb in (
     health.health,
     why.why,
     elect.elect_preferred,
+    elect.elect_unclean,
     administration.offsets,
     administration.delete_records,
     producers.producers,

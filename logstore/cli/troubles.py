@@ -455,7 +455,7 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         says = f"it has no leader: every replica in sync is down ({_listed(dead)})"
         step = (
             f"start one of them: {_listed(dead)}. The other replicas may lack committed records. Only if "
-            "these are gone for good: unclean.leader.election.enable=true elects another, and loses records"
+            f"these are gone for good: logstore elect-unclean {each} elects another, and loses records"
         )
     else:
         alive = [broker for broker in isr if broker in cluster.brokers]
@@ -463,7 +463,7 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         step = (
             f"look at the log of broker {alive[0]}. Its replica may be offline or damaged; or it came back "
             "without records that it had acknowledged, after a power cut or with a new disk. If what it has "
-            f"is all there is, unclean.leader.election.enable=true of the topic {each.topic} elects it, and "
+            f"is all there is, logstore elect-unclean {each} elects it, and "
             "gives up the rest"
         )
     evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
@@ -533,7 +533,7 @@ def _start(cluster: Cluster, broker: int, partitions: Iterable[TopicPartition]) 
         return (
             f"{start}. Do not start it empty: it is in the ISR of {alone[0]}, whose other replicas may lack "
             "committed records. Only if all of that ISR is gone for good: "
-            "unclean.leader.election.enable=true elects another, and loses records"
+            "logstore elect-unclean elects another, and loses records"
         )
     return (
         f"{start}. If it is gone for good, start an empty one with its id, or move its replicas with "

@@ -104,7 +104,9 @@ def elect_leaders(
     wanted = request.partitions
     if wanted is None:
         wanted = tuple(each for each in context.replicas if each.topic not in context.deletions)
-    yield from elect(context, request.election_type, wanted, results, reason="asked for")
+    is_unclean = request.election_type is m.ElectionType.UNCLEAN
+    reason = "an unclean election was asked for" if is_unclean else "asked for"
+    yield from elect(context, request.election_type, wanted, results, reason=reason)
     return answer(request, results)
 
 

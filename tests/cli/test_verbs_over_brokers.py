@@ -265,6 +265,43 @@ def test_leaders_go_back_to_the_preferred_replicas(over: Command, bootstrap: str
     assert "no partition none-0: skipped" in nothing.err
 
 
+def test_an_unclean_election_by_command(command: Command) -> None:
+    """Only with --accept-loss, and only where there is no leader."""
+    with BrokerCluster(3) as running:
+        over = ("--bootstrap", running.brokers[1].bootstrap)
+        made = command("topics", "create", "torn", "--replica-assignment", "3:2", "--wait", 30, *over)
+        assert made.code == 0, made.err
+        fine = command("elect-unclean", "torn-0", "--accept-loss", *over)
+        assert (fine.code, fine.out) == (0, "torn-0  leader 3  nothing to elect: it has a leader\n")
+
+        def state() -> tuple[int, list[int]]:
+            (found,) = lines(command("topics", "describe", "torn", "--json", *over))
+            return found["leader"], found["isr"]
+
+        append(running.bootstrap, "torn", [b"both"])
+        running.stop(2)
+        assert wait_until(60, lambda: state() == (3, [3]))
+        append(running.bootstrap, "torn", [b"only 3"] * 4)
+        running.kill(3)
+        running.start(2)
+        assert wait_until(60, lambda: state() == (-1, [3]))
+        told = command("elect-unclean", "torn-0", *over)
+        assert told.code == 1
+        assert told.out.splitlines() == [
+            "torn-0  no leader  ISR 3, live replicas 2",
+            "  may be lost  what broker 3 alone may have",
+            "  better       start broker 3: whatever is committed is there",
+        ]
+        assert "--accept-loss elects leaders that may lack committed records" in told.err
+        assert state()[0] == -1, "nothing was elected"
+        (done,) = lines(command("elect-unclean", "torn-0", "--accept-loss", "--json", *over))
+        assert (done["is_needed"], done["is_done"], done["isr_before"]) == (True, True, [3])
+        assert wait_until(60, lambda: state()[0] == 2)
+        (end,) = lines(command("offsets", "torn", "--json", *over))
+        assert end["offset"] == 1, "the four records of broker 3 are given up"
+        assert "no partition torn-9" in command("elect-unclean", "torn-9", *over).err
+
+
 def test_replicas_move_and_the_plan_is_verified(over: Command, tmp_path: Path) -> None:
     assert over("topics", "create", "moved", "--replica-assignment", "1:2", "--wait", 30).code == 0
     topics, plan = tmp_path / "topics.json", tmp_path / "plan.json"

@@ -460,6 +460,14 @@ def leader_election(tools: Tools) -> None:
     tools.until(lambda: tools.leaders()[0] in (0, 2), "the first replica of partition 0 to lead")
 
 
+@check
+def leader_election_unclean(tools: Tools) -> None:
+    """Where there is a leader nothing changes; an election is tested on simulated brokers."""
+    election = f"{_TOOLS}.LeaderElectionCommand"
+    said = tools.ask(election, "--election-type", "unclean", "--topic", _TOPIC, "--partition", "0")
+    assert "Valid replica already elected" in said, said
+
+
 # --- transactions -------------------------------------------------------------------------------------
 
 

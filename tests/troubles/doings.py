@@ -95,7 +95,7 @@ def lose_the_only_replica(lab: Lab) -> None:
 
 
 def accept_the_loss(lab: Lab) -> None:
-    lab.ask("topics", "alter", ONE, "--config", "unclean.leader.election.enable=true")
+    lab.ask("elect-unclean", f"{ONE}-0", "--accept-loss")
 
 
 def take_the_identity_of_another(lab: Lab) -> None:

@@ -146,6 +146,9 @@ def test_an_unclean_election_is_for_those_without_a_leader() -> None:
     state = world.state(0)
     assert state is not None
     assert state.recovering
+    change = [each for each in world.changes if each.topic_partition == T0][-1]
+    told = ("elects a leader outside the ISR", "an unclean election was asked for")
+    assert (change.change, change.reason) == told
     for broker in (2, 4):
         world.stop(broker)
         world.run()
