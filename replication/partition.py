@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import OutOfResources
+from logstore.errors import OutOfOrderSequence, OutOfResources
 from logstore.log.append import AppendInfo, append_as_leader
 from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_records
@@ -318,6 +318,13 @@ class Partition:
         except OutOfResources as error:
             self.refusals.note(data, error, now_ms, log.producer_state)
             raise
+        except OutOfOrderSequence as error:
+            if self._is_followed:
+                raise
+            raise NotLeaderOrFollower(
+                f"broker {self._node_id} leads {self.topic_partition} in epoch {self.leader_epoch}, and no "
+                f"follower has fetched in it yet: it may have been replaced ({error}); refresh metadata"
+            ) from error
         has_moved = self.advance_high_watermark(now_ms)
         high_watermark = log.high_watermark
         while ends and ends[0][0] < high_watermark:
@@ -326,6 +333,17 @@ class Partition:
             active = log.segments.active
             ends.append((log.log_end_offset, active.base_offset, active.size))
         return info, has_moved
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether the ISR has no other member, or one has fetched from this leader.
+
+        If none has, another may lead by now, with records that are missing here: a gap in a producer's
+        sequence tells nothing then, and would make the producer give up its batch.
+        """
+        others = self.isr.committed - {self._node_id}
+        known = (self.remote_replicas.get(each) for each in others)
+        return not others or any(each and each.log_end_offset != UNKNOWN_OFFSET for each in known)
 
     def place_of_end(self, *, is_log_end: bool) -> tuple[int, int] | None:
         """Return where the log, or what is committed of it, ends: base offset of the segment, position in it.

@@ -133,7 +133,22 @@ def test_a_refused_batch_that_is_refused_for_good_says_so() -> None:
     leader.role(ME, 1, isr=(ME,))
     assert leader.send(2) is TOO_FEW
     leader.role(ME, 1, isr=(ME, F1))
+    leader.follow(F1, 1)
     assert leader.send(2) is OUT_OF_ORDER
+
+
+def test_a_leader_that_nobody_has_fetched_from_takes_no_gap_for_a_loss() -> None:
+    """It may have been replaced before it heard that it leads: the gap is what the next leader has."""
+    leader = Leader()
+    assert leader.send(0) is NONE
+    leader.role(ME, 2, isr=(ME, F1))
+    assert leader.send(3) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    leader.follow(F1, 1)
+    assert leader.send(3) is OUT_OF_ORDER
+    leader.role(ME, 4, isr=(ME, F1))
+    assert leader.send(3) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    leader.role(ME, 5, isr=(ME,))
+    assert leader.send(3) is OUT_OF_ORDER
 
 
 def test_the_first_refused_one_counts_and_sequences_wrap() -> None:
