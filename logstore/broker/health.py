@@ -9,6 +9,7 @@ offsets; `failed_partitions` names what cannot be mended or cannot follow. `even
 of the event loop in milliseconds, and the state `slow` for a minute after one that exceeded
 `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the remaining
 descriptors are left to files. `audit_log`, with `audit.log.path`, is `failing` while its file takes no lines.
+`scrub` is `failing` while the last scrub of a partition ended with an unexpected error.
 
 A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
 use it to decide whether to kill the process.
@@ -22,6 +23,7 @@ from http import HTTPStatus
 
 from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.scrubbing import ScrubReport
 from logstore.broker.security.audit import AuditState
 from logstore.broker.server import Descriptors
 from logstore.disk.errors import EngineError
@@ -82,6 +84,7 @@ def health(
     pauses: PauseReport | None = None,
     descriptors: Descriptors | None = None,
     audit: AuditState | None = None,
+    scrub: ScrubReport | None = None,
 ) -> Page:
     """Return the page; `node` is None until the logs are loaded."""
     state = "running"
@@ -116,6 +119,12 @@ def health(
             "open": descriptors.open,
             "limit": descriptors.limit,
             "held_back": descriptors.held_back,
+        }
+    if scrub is not None:
+        facts["scrub"] = {
+            "state": "failing" if scrub.failed else "ok",
+            "passes": scrub.passes,
+            "failed": dict(scrub.failed),
         }
     if audit is not None and audit.path:
         facts["audit_log"] = {

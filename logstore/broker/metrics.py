@@ -30,6 +30,7 @@ from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.http import Page
 from logstore.broker.metric_families import counters, gauge, gauges
 from logstore.broker.pauses import PauseReport
+from logstore.broker.scrubbing import ScrubReport
 from logstore.broker.security.audit import AuditState
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import LoginCounts
@@ -75,6 +76,7 @@ class Watched:
     failed_handshakes: int = 0
     limiter: Limiter | None = None
     audit: AuditState | None = None
+    scrub: ScrubReport | None = None
 
 
 def _of_logins(logins: LoginCounts, failed_handshakes: int) -> Iterator[Metric]:
@@ -153,6 +155,13 @@ def _families(watched: Watched) -> Iterator[Metric]:
             ("failed_lines", "Lines that the audit file did not take", audit.failed),
         )
         yield gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
+    if (scrub := watched.scrub) is not None:
+        yield gauge("logstore_scrub_failing", "Partitions whose last scrub failed", len(scrub.failed))
+        yield from counters(
+            "logstore_scrub_",
+            ("passes", "Scrubs of all logs that ended", scrub.passes),
+            ("failures", "Scrubs that ended with an unexpected error", scrub.failures),
+        )
     yield from counters(
         "kafka_controller_controllerstats_",
         ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),

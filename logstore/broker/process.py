@@ -37,6 +37,7 @@ from logstore.broker.loop import (
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, gather
 from logstore.broker.pauses import PauseReport
+from logstore.broker.scrubbing import ScrubReport
 from logstore.broker.security.audit import AuditState
 from logstore.broker.security.config import refuse_open
 from logstore.broker.server import Descriptors
@@ -180,6 +181,10 @@ class _Served:
     def audit(self) -> AuditState | None:
         return self.broker.services.audit.state if self.broker is not None else None
 
+    @property
+    def scrub(self) -> ScrubReport | None:
+        return self.broker.scrubbing.report if self.broker is not None else None
+
     def on_site(self, asked: Asked) -> Page:
         """Answer for the site, in a thread; while the logs are loaded there is none."""
         if self.site is None or self.is_stopping:
@@ -208,6 +213,7 @@ class _Served:
                 server.failed_handshakes,
                 services.limiter,
                 self.audit,
+                self.scrub,
             )
         )
 
@@ -293,6 +299,7 @@ def _routes(served: _Served) -> dict[str, Route]:
             pauses=served.pauses,
             descriptors=served.descriptors,
             audit=served.audit,
+            scrub=served.scrub,
         )
 
     return {"/healthz": healthz, "/livez": alive, "/metrics": served.metrics}

@@ -9,6 +9,9 @@ thread is idle for as long as both limits ask: while a step runs, it may hold up
 and whatever else needs the processor, so a step that takes long is followed by a long pause. The progress is
 in `scrub-progress.json` in the first log dir that is online, and a restarted broker continues there. With an
 unreadable file it starts over.
+
+An unexpected error ends the scrub of its partition, and the next one follows: `failed` names the partition
+until a later scrub of it ends, in `/healthz` and in a metric.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from logstore.broker.clock import stopwatch_s
@@ -33,6 +37,7 @@ from logstore.replication.effects import DamageFound
 PROGRESS: Final = "scrub-progress.json"
 _SAVE_AFTER_BYTES: Final = 1 << 30
 _LONGEST_SLEEP_S: Final = 3600.0
+_AFTER_FAILURE_S: Final = 60.0
 
 T = TypeVar("T")
 
@@ -66,6 +71,17 @@ def decode_progress(data: bytes | None) -> Progress:
         return Progress()
 
 
+class ScrubReport(NamedTuple):
+    """`passes`: scrubs of all logs that ended; `failures`: unexpected errors; both since the start.
+
+    `failed`: the partitions whose last scrub ended with such an error, and the error.
+    """
+
+    passes: int = 0
+    failures: int = 0
+    failed: Mapping[str, str] = MappingProxyType({})
+
+
 class Pace(NamedTuple):
     """How fast a scrub may be: bytes a second, and percent of the time in which it works."""
 
@@ -91,7 +107,16 @@ class Scrubbing:
         """Bytes read since the start."""
         self.passes = 0
         """Scrubs of all logs that ended since the start."""
+        self.failures = 0
+        """Unexpected errors since the start."""
+        self.failed: dict[str, str] = {}
+        """The partitions whose last scrub ended with one, and the error; "" for the scrub as a whole."""
         self.progress = Progress()
+
+    @property
+    def report(self) -> ScrubReport:
+        """The state, for `/healthz` and the metrics."""
+        return ScrubReport(self.passes, self.failures, dict(sorted(self.failed.items())))
 
     def start(self) -> None:
         """Begin, or continue where the last process was."""
@@ -107,25 +132,44 @@ class Scrubbing:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def _run(self) -> None:
-        try:
-            await self._runtime.joined.wait()
-            self.progress = decode_progress(await self._in_thread(self._load))
-            while True:
-                if self.progress.partition is None:
-                    due_ms = self.progress.began_ms + self._interval_ms - self._runtime.now_ms()
-                    # A clock that was set back must not mean a long wait.
-                    if 0 < due_ms <= self._interval_ms:
-                        await asyncio.sleep(min(due_ms / 1000, _LONGEST_SLEEP_S))
-                        continue
-                    self.progress = Progress(self._runtime.now_ms(), TopicPartition("", 0))
-                await self._scrub_all()
-                self.passes += 1
-                self.progress = Progress(self.progress.began_ms)
-                await self._in_thread(self._save)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            _log.exception("the scrub failed; it starts again with the broker")
+        await self._runtime.joined.wait()
+        is_loaded = False
+        while True:
+            try:
+                if not is_loaded:
+                    self.progress = decode_progress(await self._in_thread(self._load))
+                    is_loaded = True
+                await self._next_pass()
+                self.failed.pop("", None)
+            except Exception as error:
+                self._note_failure("", "the scrub", error)
+                await asyncio.sleep(_AFTER_FAILURE_S)
+
+    async def _next_pass(self) -> None:
+        """Wait until a scrub of all logs is due, and do it, or the rest of it."""
+        while self.progress.partition is None:
+            due_ms = self.progress.began_ms + self._interval_ms - self._runtime.now_ms()
+            # A clock that was set back must not mean a long wait.
+            if 0 < due_ms <= self._interval_ms:
+                await asyncio.sleep(min(due_ms / 1000, _LONGEST_SLEEP_S))
+                continue
+            self.progress = Progress(self._runtime.now_ms(), TopicPartition("", 0))
+        await self._scrub_all()
+        self.passes += 1
+        self.progress = Progress(self.progress.began_ms)
+        await self._in_thread(self._save)
+
+    def _note_failure(self, name: str, what: str, error: Exception) -> None:
+        self.failures += 1
+        text = f"{type(error).__name__}: {error}"
+        if self.failed.get(name) != text:
+            _log.error(
+                "%s failed unexpectedly, and is tried again: %s; please report this",
+                what,
+                text,
+                exc_info=error,
+            )
+        self.failed[name] = text
 
     async def _scrub_all(self) -> None:
         logs = self._runtime.node.logs
@@ -134,9 +178,16 @@ class Scrubbing:
             assert first is not None, "a scrub is under way"
             topic_partition = min((each for each in logs.logs() if each >= first), default=None)
             if topic_partition is None:
+                here = {str(each) for each in logs.logs()}
+                self.failed = {name: text for name, text in self.failed.items() if name in here}
                 return
             cursor = self.progress.cursor if topic_partition == first else Cursor()
-            await self._scrub_one(topic_partition, cursor)
+            try:
+                await self._scrub_one(topic_partition, cursor)
+            except Exception as error:
+                self._note_failure(str(topic_partition), f"{topic_partition}: its scrub", error)
+            else:
+                self.failed.pop(str(topic_partition), None)
             behind = TopicPartition(topic_partition.topic, topic_partition.partition + 1)
             self.progress = self.progress._replace(partition=behind, cursor=Cursor())
 

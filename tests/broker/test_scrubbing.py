@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from logstore.broker import BrokerCluster
-from logstore.broker.scrubbing import PROGRESS, Pace, Progress, decode_progress
+from logstore.broker import BrokerCluster, metrics, scrubbing
+from logstore.broker.health import Loading, health
+from logstore.broker.runtime import Runtime
+from logstore.broker.scrubbing import PROGRESS, Pace, Progress, Scrubbing, ScrubReport, decode_progress
+from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.scrub import Cursor
+from logstore.log.scrub import Cursor, Scrubbed
 from logstore.replication.healing import DamagedReplicas
 
 TOPIC = "orders"
@@ -68,6 +75,66 @@ def test_every_replica_finds_its_damage_and_is_mended(tmp_path: Path) -> None:
         assert [record.value for record in cluster.scan(TOPIC, offset=0)] == VALUES
         assert not any(damaged(cluster, each).known for each in paths)
     assert decode_progress((tmp_path / f"broker-{leader}" / PROGRESS).read_bytes()).began_ms > 0
+
+
+class Broken:
+    """A broker's runtime with two logs; the scrub of the one that `broken` names fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.joined = asyncio.Event()
+        self.joined.set()
+        self.scrubbed: list[str] = []
+        self.broken, self.time_ms = "orders-0", 0
+        directories = {TP: "orders-0", TopicPartition(TOPIC, 1): "orders-1"}
+        logs = {each: SimpleNamespace(partition=name) for each, name in directories.items()}
+        self.node = SimpleNamespace(
+            logs=SimpleNamespace(logs=lambda: logs, log_dirs=["/data"], offline_dirs=())
+        )
+        monkeypatch.setattr(scrubbing, "scrub", self.scrub)
+
+    def now_ms(self) -> int:
+        self.time_ms += 1
+        return self.time_ms
+
+    def scrub(self, name: str, cursor: Cursor) -> Iterator[Scrubbed]:
+        self.scrubbed.append(name)
+        if name == self.broken:
+            raise RuntimeError("a defect")
+        yield Scrubbed(0, None)
+
+    def run(self, seen: Callable[[ScrubReport], None]) -> None:
+        asyncio.run(self._run(seen))
+
+    async def _run(self, seen: Callable[[ScrubReport], None]) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        running = Scrubbing(cast(Runtime, self), disk, interval_ms=1, pace=Pace(1 << 30, 100))
+        running.start()
+        for broken in ("orders-0", "none"):
+            self.broken = broken
+            passes = running.passes + 2
+            while running.passes < passes:
+                await asyncio.sleep(0.001)
+            seen(running.report)
+        await running.stop()
+
+
+def test_an_unexpected_error_is_a_state_and_the_next_log_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[ScrubReport] = []
+    broken = Broken(monkeypatch)
+    broken.run(reports.append)
+    first, last = reports
+    assert "orders-1" in broken.scrubbed, "the other log is scrubbed"
+    assert dict(first.failed) == {"orders-0": "RuntimeError: a defect"}
+    assert first.failures >= first.passes, "one in each"
+    assert dict(last.failed) == {}
+    page = health(None, Loading([]), scrub=first)
+    assert json.loads(page.content)["scrub"]["state"] == "failing"
+    assert json.loads(page.content)["scrub"]["failed"] == dict(first.failed)
+    text = metrics.page(metrics.Watched(scrub=first)).content.decode()
+    assert "logstore_scrub_failing 1.0" in text
+    assert json.loads(health(None, Loading([]), scrub=last).content)["scrub"]["state"] == "ok"
 
 
 def test_a_scrub_continues_where_it_was() -> None:
