@@ -2,8 +2,8 @@
 
 One line of JSON on stdout reports that the broker is registered, and the addresses of its listeners. Later
 events are logged on stderr, a JSON object a line. SIGTERM and SIGINT stop the broker in order (exit code
-0). The exit code is 1 if it fails while running, 2 if it cannot start. After a crash, the logs recover at
-the next start.
+0); a second one ends the wait for a controller that is to move its leaderships. The exit code is 1 if it
+fails while running, 2 if it cannot start. After a crash, the logs recover at the next start.
 """
 
 from __future__ import annotations
@@ -233,9 +233,16 @@ async def serve(
     """
     loop = asyncio.get_running_loop()
     told_to_stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
     served = _Served(Loading(partition_directories(disk, options.log_dirs)))
+
+    def told() -> None:
+        if served.is_stopping and served.broker is not None:
+            _log.warning("told to stop again: leaderships are not handed on")
+            served.broker.runtime.hurry()
+        told_to_stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
 
     def heard(change: StateChange) -> None:
         served.elections(change)

@@ -200,7 +200,7 @@ class Runtime:
         ready = asyncio.ensure_future(self._ready_to_stop.wait())
         # A node with an unconfirmed session waits for a store that may never answer, and has no leadership
         # to move.
-        longest_s = self._longest_departure_s
+        longest_s = _longest_departure_s(self.node)
         await asyncio.wait((ready, self.ended), timeout=longest_s, return_when=FIRST_COMPLETED)
         ready.cancel()
         if self.ended.done():
@@ -218,11 +218,9 @@ class Runtime:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
 
-    @property
-    def _longest_departure_s(self) -> float:
-        config = self.node.config
-        attempt_ms = config.request_timeout_ms + config.controlled_shutdown_retry_backoff_ms
-        return config.controlled_shutdown_max_retries * attempt_ms / 1000
+    def hurry(self) -> None:
+        """Let `stop` go on without handing leaderships on: the controller, or the store, may never answer."""
+        self._ready_to_stop.set()
 
     async def abandon(self) -> None:
         """Stop at once, without the clean-shutdown marker.
@@ -497,6 +495,12 @@ class Runtime:
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run work that may block on a disk in a thread."""
         return self._loop.run_in_executor(self._readers, work)
+
+
+def _longest_departure_s(node: Node) -> float:
+    config = node.config
+    attempt_ms = config.request_timeout_ms + config.controlled_shutdown_retry_backoff_ms
+    return config.controlled_shutdown_max_retries * attempt_ms / 1000
 
 
 def _end(*pools: Executor) -> None:

@@ -5,12 +5,13 @@ cluster describe     brokers list, log-dirs, drain     configs describe, alter  
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from logstore.cli.drain import drain
-from logstore.cli.operating import CommandConfig, Json, named_values
+from logstore.cli.operating import CommandConfig, Json, named_values, properties_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -84,6 +85,9 @@ def log_dirs(
     broker: Annotated[
         list[int] | None, typer.Option("--broker", metavar="ID", help="Only these; repeatable.")
     ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="NAME", help="Only its replicas; repeatable.")
+    ] = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
@@ -97,9 +101,10 @@ def log_dirs(
                 error = ErrorCode(found.error_code)
                 is_sound = is_sound and error is ErrorCode.NONE
                 sizes = {
-                    f"{topic.name}-{one.partition_index}": one.partition_size
-                    for topic in found.topics
-                    for one in topic.partitions
+                    f"{each_topic.name}-{one.partition_index}": one.partition_size
+                    for each_topic in found.topics
+                    if not topic or each_topic.name in topic
+                    for one in each_topic.partitions
                 }
                 if as_json:
                     facts = {"broker": each, "log_dir": found.log_dir, "error": error.name}
@@ -153,6 +158,16 @@ def alter(
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; repeatable.")
     ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config-file",
+            metavar="FILE",
+            help="Settings as a file of properties; --config overrides it.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
     ] = None,
@@ -162,9 +177,13 @@ def alter(
     from logstore.cli.broker_operator import alter_settings
 
     kind, name = _resource(topic, broker, all_brokers)
-    changed, dropped = named_values("--config", config), set(delete_config or ())
+    changed = properties_of(config_file, "--config-file") if config_file is not None else {}
+    changed |= named_values("--config", config)
+    dropped = set(delete_config or ())
+    if both := sorted(dropped & changed.keys()):
+        raise typer.BadParameter(f"{', '.join(both)}: set or deleted, not both")
     if not changed and not dropped:
-        raise typer.BadParameter("nothing to alter: give --config or --delete-config")
+        raise typer.BadParameter("nothing to alter: give --config, --config-file or --delete-config")
     with asked_at(bootstrap, command_config) as asked:
         alter_settings(asked, kind, name, changed, dropped)
     return 0

@@ -155,13 +155,15 @@ def stop_cluster(
     With NODE, stop only these: they stay down until `cluster start DIR NODE`.
     """
     from logstore.cli.cluster_file import existing
-    from logstore.cli.local_cluster import end, named, stop
+    from logstore.cli.local_cluster import end, has_lost_its_store, named, stop
 
     if only:
         names = [named(existing(directory), word) for word in only]
         killed = end(directory, names, patience_s=timeout)
         _show(directory, names, as_json=as_json)
     else:
+        if has_lost_its_store(directory):
+            print_error("the metadata store does not run: brokers stop without handing leaderships on")
         killed = stop(directory, patience_s=timeout)
         if as_json:
             print_json({"stopped": True, "killed": killed})

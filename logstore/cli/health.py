@@ -80,7 +80,7 @@ def show(trouble: Trouble, *, as_json: bool) -> None:
         ("waits for", trouble.waits_for),
         ("who acts", trouble.acts),
         ("next step", trouble.next_step),
-        ("useless", trouble.no_help),
+        ("no help", trouble.no_help),
     ):
         if text:
             print(f"  {label:9}  {text}")

@@ -48,6 +48,8 @@ from logstore.cli.cluster_file import (
 _POLL_S = 0.02
 _DEATH_S = 10.0
 """The longest wait for the end of a process that was killed."""
+_HANDING_ON_S = 3.0
+"""The wait for brokers that cannot hand leaderships on before they are told not to try."""
 
 
 def start(
@@ -218,12 +220,18 @@ def end(directory: Path, names: Sequence[str], *, patience_s: float) -> list[str
 def stop(directory: Path, *, patience_s: float) -> list[str]:
     """Stop the supervisor, the brokers in order, then the store; return those that had to be killed.
 
-    Raises `ClusterFailed` if there is no cluster.
+    If the cluster's own store does not run, brokers are told twice: they would wait for a controller that
+    cannot act. Raises `ClusterFailed` if there is no cluster.
     """
     supervisor = existing(directory).supervisor
     if supervisor is not None:
         _end(directory, [supervisor], patience_s)
     cluster = replace(existing(directory), supervisor=None)  # it may have restarted one until now
+    if cluster.store is not None and has_lost_its_store(directory):
+        for number in (signal.SIGTERM, signal.SIGCONT) if patience_s > 0 else ():
+            for member in cluster.nodes:
+                _signal(directory, member, number)
+        _until(partial(_have_ended, directory, cluster.nodes), min(_HANDING_ON_S, patience_s))
     killed = _end(directory, cluster.nodes, patience_s)
     if cluster.store is not None:
         killed += _end(directory, [cluster.store], patience_s)
@@ -231,6 +239,14 @@ def stop(directory: Path, *, patience_s: float) -> list[str]:
         cluster = cluster.with_member(replace(member, pid=0))
     write(directory, cluster)
     return killed
+
+
+def has_lost_its_store(directory: Path) -> bool:
+    """Whether the store of this cluster does not run, though a broker does."""
+    cluster = existing(directory)
+    if cluster.store is None or state_of(directory, cluster.store) is State.RUNNING:
+        return False
+    return any(is_running(directory, member) for member in cluster.nodes)
 
 
 def named(cluster: LocalCluster, word: str) -> str:

@@ -84,14 +84,14 @@ def store_security_of(command_config: Path | None) -> StoreSecurity:
     return split_store(properties_of(command_config) if command_config is not None else {})[0]
 
 
-def properties_of(command_config: Path) -> dict[str, str]:
-    """Return the settings of a file of properties."""
+def properties_of(file: Path, option: str = "--command-config") -> dict[str, str]:
+    """Return the settings of a file of properties, which an option names."""
     from logstore.checkpoint.identity import parse_properties
 
     try:
-        return parse_properties(command_config.read_bytes(), path=str(command_config))
+        return parse_properties(file.read_bytes(), path=str(file))
     except OSError as error:
-        raise typer.BadParameter(f"--command-config: {error}") from error
+        raise typer.BadParameter(f"{option}: {error}") from error
 
 
 def wait_until(seconds: float, holds: Callable[[], bool]) -> bool:

@@ -218,6 +218,28 @@ def test_a_clean_stop_leaves_its_mark_and_an_abandoned_node_none() -> None:
     run(test)
 
 
+def test_a_stop_that_is_hurried_waits_for_no_controller_and_is_clean() -> None:
+    """Without the store no leadership moves: the departure alone would take minutes."""
+
+    async def test() -> None:
+        async with Nodes(2) as nodes:
+            await nodes.create_topic("t", (0, 1))
+            controller = nodes.controller()
+            other = 1 - controller
+            nodes.shared.is_up = False
+            runtime = nodes.running[other]
+            stopping = asyncio.ensure_future(nodes.stop(other))
+            await nodes.until(lambda: runtime.node.departure is not None)
+            assert not stopping.done()
+            runtime.hurry()
+            async with asyncio.timeout(30):
+                await stopping
+            nodes.shared.return_()
+            assert (await nodes.start(other)).node.logs.was_clean
+
+    run(test)
+
+
 @pytest.mark.parametrize("loses_power", [False, True])
 def test_the_only_broker_leads_again_after_a_kill_but_not_after_a_power_cut(loses_power: bool) -> None:
     """What it had written is in the page cache of a machine that goes on. Else it may have lost what it alone

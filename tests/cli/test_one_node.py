@@ -86,6 +86,21 @@ def test_a_node_that_is_killed_and_paused(command: Command, home: Path) -> None:
     assert command("cluster", "stop", home).code == 0, "it did not have to be killed"
 
 
+@pytest.mark.interop
+def test_a_cluster_without_its_store_stops_in_order(command: Command, home: Path) -> None:
+    """The brokers wait for no controller: none had to be killed, and every log dir is marked as clean."""
+    cluster = start(home, 2, SETTINGS, patience_s=PATIENCE_S)
+    over = ("--bootstrap", cluster.bootstrap)
+    made = command("topics", "create", "t", *over, "--replication-factor", 2, "--wait", 60)
+    assert made.code == 0, made.err
+    assert command("cluster", "kill", home, "metadata").out.endswith("  stopped\n")
+    stopped = command("cluster", "stop", home, "--timeout", 50)
+    assert stopped.code == 0, stopped.err
+    assert "the metadata store does not run: brokers stop without handing leaderships on" in stopped.err
+    for number in (1, 2):
+        assert (home / f"node-{number}" / ".kafka_cleanshutdown").exists()
+
+
 # --- without processes ------------------------------------------------------------------------------------
 
 

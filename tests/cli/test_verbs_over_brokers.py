@@ -477,7 +477,7 @@ def test_an_assignment_that_is_none() -> None:
     assert partitions_in(good) == {TopicPartition("a", 0), TopicPartition("a", 7)}
 
 
-def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str) -> None:
+def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str, tmp_path: Path) -> None:
     assert over("topics", "create", "sized", "--replication-factor", 3, "--wait", 30).code == 0
     append(bootstrap, "sized", [b"x" * 100] * 5)
     found = lines(over("brokers", "list", "--json"))
@@ -495,6 +495,17 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str) -> No
     dirs = lines(over("brokers", "log-dirs", "--broker", 2, "--json"))
     assert [each["broker"] for each in dirs] == [2]
     assert dirs[0]["replicas"]["sized-0"] > 500
+    some = lines(over("brokers", "log-dirs", "--broker", 2, "--topic", "sized", "--json"))
+    assert some[0]["replicas"].keys() == {"sized-0"}
+    (tmp_path / "settings").write_text("# as a file\nretention.ms=1\nsegment.ms = 9000\n")
+    of_file = ("configs", "alter", "--topic", "sized", "--config-file", tmp_path / "settings")
+    assert over(*of_file, "--config", "retention.ms=8000").code == 0
+    told = over("configs", "describe", "--topic", "sized").out
+    assert "retention.ms=8000  (topic)\n" in told
+    assert "segment.ms=9000  (topic)\n" in told
+    assert "set or deleted, not both" in over(*of_file, "--delete-config", "segment.ms").err
+    dropping = ("configs", "alter", "--topic", "sized", "--delete-config")
+    assert over(*dropping, "segment.ms").code == 0
     assert over("configs", "alter", "--topic", "sized", "--config", "retention.ms=7000").code == 0
     assert lines(over("configs", "describe", "--topic", "sized", "--json")) == [
         {"name": "retention.ms", "value": "7000", "source": "topic", "is_read_only": False}

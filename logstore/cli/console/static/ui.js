@@ -32,7 +32,7 @@ function Facts({ of }) {
     ${of.waits_for && html`<dt>waits for</dt><dd>${of.waits_for}</dd>`}
     <dt>who acts</dt><dd>${of.acts}</dd>
     <dt>next step</dt><dd class="next">${of.next_step}</dd>
-    ${of.no_help && html`<dt>useless</dt><dd>${of.no_help}</dd>`}
+    ${of.no_help && html`<dt>no help</dt><dd>${of.no_help}</dd>`}
   </dl>`;
 }
 
