@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -161,6 +161,9 @@ suites: setup ## Run kafka-python's tests and Kafka's tools against three broker
 
 spark: setup parts ## Run the Spark tests on separate executor processes (minutes)
 	$(BIN)/python -m tests.spark
+
+spark-mistakes: setup parts ## Make each mistake of Spark's users in a session, and look at what it prints
+	$(BIN)/python -m pytest tests/spark/test_mistakes.py -m "slow or not slow" -p no:benchmark
 
 spark-comparison: setup parts ## Compare with Spark's own Kafka connector, option by option (minutes)
 	$(BIN)/python -m tests.spark.comparison

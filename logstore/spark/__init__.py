@@ -11,6 +11,7 @@ Spark finds the format by itself, through the module `pyspark_logstore`. Program
     check_java               fail early, in one line, if Java is missing or too old
     avro_decoder             a function of Spark for Avro values, with a schema or a schema registry
     lags, Behind             how far a streaming query is behind the end of the log
+    reason                   the message of an error of ours, out of the exception that Spark made of it
     InvalidOption, …         the errors; inside Spark's exceptions they are text, outside they are these
     classes
 """
@@ -23,6 +24,7 @@ from logstore.lazily import names_from
 
 if TYPE_CHECKING:
     from logstore.spark.avro import avro_decoder
+    from logstore.spark.brief_errors import reason
     from logstore.spark.data_source import LogstoreDataSource
     from logstore.spark.errors import (
         CorruptLedger,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         InvalidOption,
         NoMatchingTime,
         PublicationBroken,
+        PythonUnfit,
         RowRefused,
         StagedFileGone,
         UnknownTopic,
@@ -48,6 +51,7 @@ __all__ = [
     "LogstoreDataSource",
     "NoMatchingTime",
     "PublicationBroken",
+    "PythonUnfit",
     "RowRefused",
     "StagedFileGone",
     "UnknownTopic",
@@ -55,6 +59,7 @@ __all__ = [
     "avro_decoder",
     "check_java",
     "lags",
+    "reason",
     "session",
     "table",
 ]
@@ -62,6 +67,7 @@ __all__ = [
 __getattr__ = names_from(
     __name__,
     {
+        "brief_errors": ("reason",),
         "data_source": ("LogstoreDataSource",),
         "avro": ("avro_decoder",),
         "java": ("JavaMissing", "check_java"),
@@ -69,7 +75,7 @@ __getattr__ = names_from(
         "local_session": ("session", "table"),
         "errors": (
             *("CorruptLedger", "DataLoss", "InvalidOption", "NoMatchingTime", "PublicationBroken"),
-            *("RowRefused", "StagedFileGone", "UnknownTopic", "WriteRefused"),
+            *("PythonUnfit", "RowRefused", "StagedFileGone", "UnknownTopic", "WriteRefused"),
         ),
     },
 )

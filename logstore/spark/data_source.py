@@ -9,7 +9,10 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
+from logstore.spark.brief_errors import briefly
 
+
+@briefly
 class LogstoreDataSource(DataSource):
     """The source and sink `logstore`, for batches and streams, with the options of Spark's Kafka source."""
 

@@ -7,6 +7,7 @@ EngineError
 ├── DataLoss          1   OFFSET_OUT_OF_RANGE: requested records are gone and `failOnDataLoss` is true
 ├── WriteRefused     42   INVALID_REQUEST: the write is not possible; nothing was published
 ├── RowRefused       87   INVALID_RECORD: no partition accepts the row; nothing was published
+├── PythonUnfit      -1   UNKNOWN_SERVER_ERROR: Spark's workers cannot run the Python that is set for them
 ├── CorruptLedger    56   KAFKA_STORAGE_ERROR: the ledger of published writes is unreadable
 ├── StagedFileGone   56   KAFKA_STORAGE_ERROR: a staged file is missing or changed
 └── PublicationBroken 56  KAFKA_STORAGE_ERROR: a publication stopped halfway; the next commit completes it
@@ -51,6 +52,12 @@ class RowRefused(EngineError):
     """A row that no partition accepts. Nothing of its write was published."""
 
     code = ErrorCode.INVALID_RECORD
+
+
+class PythonUnfit(EngineError):
+    """A Python for Spark's workers that does not run, or lacks the package. The message names another."""
+
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class CorruptLedger(EngineError):

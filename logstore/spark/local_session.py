@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from logstore.spark.brief_errors import end_with_reason
+from logstore.spark.errors import PythonUnfit
 from logstore.spark.java import check_java
 
 if TYPE_CHECKING:
@@ -27,18 +30,45 @@ def session(
 
     Spark runs its Python workers with the `python3` on PATH, where the format may not be installed. This
     session's workers run the Python of this program, unless PYSPARK_PYTHON names another. It listens on
-    loopback only. `settings` are `spark.…` settings of a new session. Raises `JavaMissing`.
+    loopback only. `settings` are `spark.…` settings of a new session. An error of ours that ends the program
+    is printed once more as its last line, below Spark's traces. Raises `JavaMissing` and `PythonUnfit`.
     """
     from pyspark.sql import SparkSession
 
     if (active := SparkSession.getActiveSession()) is not None:
         return active
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    check_workers(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
+    end_with_reason()
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_LOCAL, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+_PROBE: Final = (
+    "import sys; from importlib.util import find_spec; "
+    "print(*sys.version_info[:2], *(each for each in ('pyspark', 'logstore') if not find_spec(each)))"
+)
+
+
+def check_workers(python: str) -> None:
+    """Raise `PythonUnfit` unless Spark's workers can run with `python`, a path or a command of PATH."""
+    if python == sys.executable:
+        return
+    how = f"set PYSPARK_PYTHON to {sys.executable}, or remove it"
+    try:
+        done = subprocess.run([python, "-c", _PROBE], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PythonUnfit(f"PYSPARK_PYTHON is {python}, which does not run ({error}): {how}") from error
+    major, minor, *missing = done.stdout.split()
+    if missing:
+        raise PythonUnfit(f"PYSPARK_PYTHON is {python}, which lacks {' and '.join(missing)}: {how}")
+    if (int(major), int(minor)) != sys.version_info[:2]:
+        raise PythonUnfit(
+            f"PYSPARK_PYTHON is Python {major}.{minor}, this program {sys.version_info[0]}."
+            f"{sys.version_info[1]}; Spark needs the same: {how}"
+        )
 
 
 def table(topic: str, *, path: str | Sequence[str] = (), brokers: str = "", **options: str) -> DataFrame:

@@ -27,9 +27,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.errors import DataLoss, UnknownTopic
+from logstore.spark.errors import DataLoss, InvalidOption, UnknownTopic
 from logstore.spark.logs import LOGGER, Bounds, Cause, Logs, Missing, OffsetRange, describe, raise_on_loss
-from logstore.spark.offsets import LATEST, AtOffsets, AtTime, AtTimes, Latest, Offsets, starting, times_of
+from logstore.spark.offsets import (
+    ANOTHER_QUERY,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Latest,
+    Offsets,
+    starting,
+    times_of,
+)
 from logstore.spark.read_options import ReadOptions
 from logstore.spark.reading import cut
 
@@ -177,6 +187,11 @@ class MicroBatches:
 
     def _lose_partitions(self, gone: Sequence[TopicPartition], start: Offsets) -> None:
         names = ", ".join(f"{each} (read up to offset {start[each]})" for each in gone)
+        if self._options.fail_on_data_loss and not self._options.selection.choose(gone):
+            raise InvalidOption(
+                f"the checkpoint has {names}, which the options do not select: {ANOTHER_QUERY}, or select "
+                "them, or set failOnDataLoss to false to continue without them"
+            )
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"partitions no longer exist: {names}. If they are only offline, start the query again when "

@@ -85,6 +85,11 @@ def nested(offsets: Offsets) -> dict[str, dict[str, int]]:
     return made
 
 
+ANOTHER_QUERY: Final = (
+    "it is that of another query. Set checkpointLocation to a directory of this query's own"
+)
+
+
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """Return the offsets by partition: the inverse of `nested`."""
     return {
@@ -92,6 +97,16 @@ def flat(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     }
+
+
+def of_checkpoint(offsets: Any) -> dict[TopicPartition, int]:
+    """Return the offsets by partition. Raises `InvalidOption` if a checkpoint's are not of that form."""
+    try:
+        return flat(offsets)
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidOption(
+            f"the checkpoint has {offsets!r} instead of offsets by partition: {ANOTHER_QUERY}"
+        ) from None
 
 
 def format_offsets(offsets: Offsets) -> str:

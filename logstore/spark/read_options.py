@@ -67,6 +67,9 @@ _REFUSED: Final = {
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
 """A pattern does not match them; by name they are readable."""
 
+_WHERE_LOGS_ARE: Final = (
+    "name a log dir, whose directories are called TOPIC-PARTITION, or brokers with such a topic"
+)
 _DURATION = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
 _UNITS_MS: Final = {
     "ms": 1, "millis": 1, "millisecond": 1, "milliseconds": 1,
@@ -120,8 +123,14 @@ class Selection:
                 where,
                 existing,
             )
+        if missing and not available:
+            raise UnknownTopic(f"{where} has no {', '.join(missing)}, and no other topic; {_WHERE_LOGS_ARE}")
         if missing:
-            raise UnknownTopic(f"{where} has no {', '.join(missing)}; its topics: {existing}")
+            close = [
+                each for name in self.topics if name in missing for each in get_close_matches(name, topics, 1)
+            ]
+            hint = f"did you mean {', '.join(close)}? Its topics" if close else "its topics"
+            raise UnknownTopic(f"{where} has no {', '.join(missing)}; {hint}: {existing}")
 
 
 class Given:

@@ -44,12 +44,13 @@ from pyspark.sql.streaming.datasource import (
 
 from logstore.broker.clock import SteadyClock
 from logstore.disk.topic_partition import TopicPartition
+from logstore.spark.brief_errors import briefly
 from logstore.spark.broker_logs import BrokerLogs
 from logstore.spark.columns import spark_schema
 from logstore.spark.errors import InvalidOption
 from logstore.spark.logs import LOGGER, Logs, OffsetRange
 from logstore.spark.micro_batches import Admission, MicroBatches
-from logstore.spark.offsets import flat, nested
+from logstore.spark.offsets import flat, nested, of_checkpoint
 from logstore.spark.read_options import ReadOptions
 from logstore.spark.reading import cut, open_logs, plan_batch, read_range
 
@@ -83,6 +84,7 @@ def batch_reader(options: Mapping[str, str], schema: Any) -> DataSourceReader:
     return PushdownReader(parsed) if parsed.pushdown else BatchReader(parsed)
 
 
+@briefly
 class BatchReader(DataSourceReader):
     """Reads one batch: plans with `partitions`, reads each with `read`."""
 
@@ -242,6 +244,7 @@ _COLUMNS: Final[dict[str, Callable[[Narrowing, Filter], Narrowing]]] = {
 # --- streams ------------------------------------------------------------------------------------------------
 
 
+@briefly
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream: one instance plans all batches of a query, others read their ranges."""
 
@@ -278,7 +281,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_offsets_per_trigger or _NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return nested(self._batches.latest(flat(start), self._limits(limit)))
+        return nested(self._batches.latest(of_checkpoint(start), self._limits(limit)))
 
     def _limits(self, limit: ReadLimit) -> Admission | None:
         """Return the limits of a batch; None to read everything."""
@@ -303,7 +306,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, RangePartition), "Spark passes what `partitions` returned"
-        return read_range(self._options, partition.wanted)
+        yield from read_range(self._options, partition.wanted)
 
     def commit(self, end: dict[str, Any]) -> None:
         group, logs = self._options.commit_group, self._open()[0]

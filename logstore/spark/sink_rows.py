@@ -116,7 +116,10 @@ def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
         raise WriteRefused("includeTimestamp is set, but there is no column timestamp")
     for name in wanted:
         if types[name] not in SINK_TYPES[name]:
-            raise WriteRefused(f"column {name} is {types[name]}; it must be {' or '.join(SINK_TYPES[name])}")
+            raise WriteRefused(
+                f"column {name} is {types[name]}; it must be {' or '.join(SINK_TYPES[name])}: "
+                f"cast it, as in CAST({name} AS {SINK_TYPES[name][0]})"
+            )
 
 
 def written_columns(names: Mapping[str, str] | Sequence[str], options: WriteOptions) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from logstore.spark.brief_errors import briefly
 from logstore.spark.errors import InvalidOption, WriteRefused
 from logstore.spark.ledger import remove_staged
 from logstore.spark.publishing import Message
@@ -68,6 +69,7 @@ def _is_direct(options: WriteOptions) -> bool:
     return options.delivery is Delivery.AT_LEAST_ONCE
 
 
+@briefly
 class BatchWriter(DataSourceArrowWriter):
     """Writes a batch exactly once."""
 
@@ -101,6 +103,7 @@ class BatchWriter(DataSourceArrowWriter):
         return os_sink(self._options)
 
 
+@briefly
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream exactly once."""
 
@@ -131,6 +134,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return os_sink(self._options)
 
 
+@briefly
 class DirectBatchWriter(DataSourceArrowWriter):
     """Writes a batch at least once."""
 
@@ -141,6 +145,7 @@ class DirectBatchWriter(DataSourceArrowWriter):
         return _send(self._options, iterator)
 
 
+@briefly
 class DirectStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream at least once."""
 

@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
+from logstore.spark.brief_errors import reason
 from logstore.spark.errors import InvalidOption, RowRefused
 from logstore.spark.jobs.compact import sync_tree
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, check_positive, source_options
 from logstore.spark.jobs.placing import place_files
 from logstore.spark.jobs.values import Values, add_values, values_of
-from logstore.spark.jobs.work import Workers, amount, failure_in
+from logstore.spark.jobs.work import Workers, WorkFailed, amount
 from logstore.spark.ledger import (
     Intent,
     Json,
@@ -256,8 +257,8 @@ class Stream:
         except PySparkException as error:
             if raised:
                 raise raised[0] from error
-            if (failed := failure_in(error)) is not None:
-                raise failed from error
+            if (text := reason(error)) is not None:
+                raise WorkFailed(text) from error
             raise (_as_usage(error) if isinstance(error, AnalysisException) else error) from error
         state = read_ledger(self.disk, self.ledger).state
         return self._answer(before, Published.of(state), behind)

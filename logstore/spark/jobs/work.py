@@ -367,12 +367,3 @@ def _with_item(error: BaseException, items: Sequence[Any]) -> BaseException:
         return failed
     error.add_note(f"while working on {items[facts['item']]}")
     return error
-
-
-_RAISED: Final = re.compile(r"^logstore\.[\w.]+: (.+)$", re.MULTILINE)
-
-
-def failure_in(error: BaseException) -> WorkFailed | None:
-    """Return the error of ours that ended Spark's work, out of the traces that Spark has of it."""
-    found = _RAISED.findall(str(error))
-    return WorkFailed(found[-1]) if found else None

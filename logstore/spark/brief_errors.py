@@ -1,0 +1,73 @@
+"""Make an error of ours readable through Spark, which passes on text only, between traces of two languages.
+
+In a worker `briefly` cuts the traceback of an `EngineError` down to one frame: its message says what happened
+and what to do, and the calls inside this package do not help its user. In the driver `reason` finds the
+message again. Errors of other kinds keep their traceback, since they are defects.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import FunctionType, TracebackType
+from typing import Any, Final, TypeVar
+
+from logstore.disk.errors import EngineError
+
+Class = TypeVar("Class", bound=type)
+
+_RAISED: Final = re.compile(r"^logstore\.[\w.]+: (.+)$", re.MULTILINE)
+
+
+def briefly(source: Class) -> Class:
+    """Decorate a class that Spark calls: its public methods raise an `EngineError` with one frame."""
+    for name, method in list(vars(source).items()):
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            setattr(source, name, _brief(method))
+    return source
+
+
+def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(method):
+
+        @wraps(method)
+        def yields(*given: Any, **named: Any) -> Iterator[Any]:
+            try:
+                yield from method(*given, **named)
+            except EngineError as error:
+                raise error.with_traceback(None) from None
+
+        return yields
+
+    @wraps(method)
+    def returns(*given: Any, **named: Any) -> Any:
+        try:
+            return method(*given, **named)
+        except EngineError as error:
+            raise error.with_traceback(None) from None
+
+    return returns
+
+
+def reason(error: BaseException) -> str | None:
+    """Return the message of the error of ours that made Spark raise `error`; None if there is none."""
+    found = _RAISED.findall(str(error))
+    return found[-1] if found else None
+
+
+def end_with_reason() -> None:
+    """Print the reason once more when an error of Spark ends the program, below what Spark has to add."""
+    shown = sys.excepthook
+    if getattr(shown, "ends_with_reason", False):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        shown(kind, error, trace)
+        if kind.__module__.startswith("pyspark.") and (text := reason(error)) is not None:
+            sys.stderr.write(f"logstore: {text}\n")
+
+    show.ends_with_reason = True  # type: ignore[attr-defined]  # a mark on a function
+    sys.excepthook = show
