@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.kafka.jars import Missing
@@ -17,7 +18,7 @@ from tests.suites.verdict import Result, Verdict, judge, read_expected
 
 _SUITES: Mapping[str, tuple[Callable[[Cluster, Path], dict[str, Result]], Mapping[str, str]]] = {
     "kafka-python": (kafka_python.run, kafka_python.SETTINGS),
-    "kafka-tools": (tools.run, {}),
+    **{f"kafka-tools-{version}": (partial(tools.run, version), {}) for version in tools.VERSIONS},
 }
 _EXPECTED = Path(__file__).with_name("expected.toml")
 
