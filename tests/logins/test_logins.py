@@ -267,14 +267,50 @@ def _tool(name: str, *words: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAMS])
-def test_kafkas_tools(target: Target, tmp_path: Path, mechanism: str) -> None:
-    for password in ("ann-secret", "wrong"):
-        properties = client_properties(mechanism, password, ca=target.tls / "ca.pem")
+WAYS = [*((listener, mechanism) for listener in ("SASL", "TLS") for mechanism in MECHANISMS), ("MUTUAL", "")]
+
+
+@pytest.mark.parametrize(("listener", "mechanism"), WAYS)
+def test_kafkas_tools(target: Target, tmp_path: Path, listener: str, mechanism: str) -> None:
+    """By every way in, with right credentials and with wrong ones."""
+    wrong = dict(WRONG.get(mechanism, {"cert": str(target.tls / "stranger.pem")}))
+    if "token" in wrong:
+        wrong["token"] = signed(claims(time.time() - 3600))
+    for change in ({}, wrong):
+        spec = target.spec(listener, mechanism, is_refused=True, **change)
         file = tmp_path / "client.properties"
-        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        server = ("--bootstrap-server", str(target.broker._client.listeners["TLS"]))
-        topic = ("--create", "--topic", f"of-tools-{mechanism}")
-        said = _tool("TopicCommand", *topic, *server, "--command-config", str(file))
-        expected = "Created topic" if password == "ann-secret" else "Authentication failed"
-        assert expected in said, said
+        file.write_text("".join(f"{name}={value}\n" for name, value in _properties(spec, tmp_path).items()))
+        words = ("--create", "--topic", spec["topic"], "--bootstrap-server", spec["bootstrap"])
+        failed = target.logins.failed
+        said = _tool("TopicCommand", *words, "--command-config", str(file))
+        if change:
+            assert "Created topic" not in said
+            assert (
+                target.logins.failed > failed or not mechanism
+            )  # TLS refuses a certificate before any login
+        else:
+            assert f"Created topic {spec['topic']}." in said, said
+            assert target.logins.failed == failed
+
+
+def _properties(spec: dict[str, Any], directory: Path) -> dict[str, str]:
+    """Return the properties of Kafka's clients for these options, as `java/Logins.java` makes them."""
+    mechanism, security = spec["mechanism"], "org.apache.kafka.common.security"
+    ca = Path(spec["ca"]) if spec["ca"] else None
+    if mechanism in ("PLAIN", *SCRAMS):
+        return client_properties(mechanism, spec["password"], ca=ca, user=spec["user"])
+    found = {"security.protocol": spec["protocol"]}
+    if ca is not None:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(ca)}
+    if spec["cert"]:
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": spec["cert"]}
+    if mechanism == "OAUTHBEARER":
+        token = directory / "token.jwt"
+        token.write_text(spec["token"])
+        found |= {
+            "sasl.mechanism": mechanism,
+            "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+            "sasl.login.callback.handler.class": f"{security}.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.jaas.config": f"{security}.oauthbearer.OAuthBearerLoginModule required;",
+        }
+    return found
