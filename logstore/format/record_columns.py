@@ -6,7 +6,7 @@ up: then the loop of `record_parser.py` decides and explains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logstore.errors import InvalidRecord
-from logstore.format.record import Header
+from logstore.format.record import Header, Record
 from logstore.format.record_headers import decode_headers
 from logstore.format.varint import decode_varint
 
@@ -36,6 +36,15 @@ class Columns(NamedTuple):
     keys: Iterable[bytes | None]
     values: Iterable[bytes | None]
     headers: Iterable[tuple[Header, ...]]
+
+
+def records_of(
+    columns: Columns, offsets: Longs, times: Iterable[int], sequences: Iterable[int]
+) -> Iterator[Record]:
+    """Return the records with these fields; times and sequences may be endless."""
+    _, _, keys, values, headers = columns
+    rows = zip(offsets.tolist(), times, keys, values, headers, sequences, strict=False)
+    return map(tuple.__new__, repeat(Record), rows)
 
 
 def find_columns(data: bytes, count: int) -> Columns | None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from logstore.errors import InvalidRecord
 from logstore.format.record import MAX_INT, MAX_LONG, Record, wrap_long
-from logstore.format.record_columns import Longs, find_columns
+from logstore.format.record_columns import Longs, find_columns, records_of
 from logstore.format.record_headers import decode_headers, parse_headers
 from logstore.format.varint import decode_varint, decode_varlong
 
@@ -279,17 +279,15 @@ def decode_columns(
     columns = find_columns(data, count)
     if columns is None:
         return None
-    time_deltas, deltas, keys, values, headers = columns
     times: Iterable[int]
     if log_append_time_ms is None:
-        times = (base_timestamp_ms + time_deltas).tolist()
+        times = (base_timestamp_ms + columns.time_deltas).tolist()
     else:
         times = repeat(log_append_time_ms)
     sequences: Iterable[int] = repeat(base_sequence)
     if base_sequence >= 0:
-        sequences = (base_sequence + deltas & MAX_INT).tolist()
-    rows = zip((base_offset + deltas).tolist(), times, keys, values, headers, sequences, strict=False)
-    return map(tuple.__new__, repeat(Record), rows)
+        sequences = (base_sequence + columns.deltas & MAX_INT).tolist()
+    return records_of(columns, base_offset + columns.deltas, times, sequences)
 
 
 def decode_pairs(data: bytes, count: int) -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -35,7 +35,7 @@ from logstore.log.read import (
     TimestampOffset,
 )
 from logstore.log.read_committed import without_aborted
-from logstore.log.small_batches import SmallBatches, records_of, small_batches
+from logstore.log.small_batches import SmallBatches, records_of_many, small_batches
 from logstore.segment.epochs import EpochEntry
 
 T = TypeVar("T")
@@ -387,7 +387,7 @@ def _in_order(batches: Iterable[Batch], history: Sequence[EpochEntry], directory
 
 @dataclass(frozen=True)
 class Form(Generic[T]):
-    """What to make of records: of a whole batch, of one record, of many small batches."""
+    """The result of a read, made from a whole batch, from one record, or from many small batches."""
 
     of_batch: Callable[[Batch], Iterator[T]]
     of_record: Callable[[Record], T]
@@ -439,7 +439,7 @@ def _pairs(batch: Batch) -> Iterator[tuple[bytes | None, bytes | None]]:
     return decode_pairs(batch.payload(), batch.record_count)
 
 
-RECORDS: Final = Form(Batch.records, lambda record: record, records_of)
+RECORDS: Final = Form(Batch.records, lambda record: record, records_of_many)
 VALUES: Final = Form(_values, attrgetter("value"), lambda many: iter(many.columns.values))
 PAIRS: Final = Form(
     _pairs,

@@ -8,10 +8,10 @@ which has the same results and raises the errors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from logstore.config import MAX_LONG
 from logstore.errors import CorruptBatch
@@ -24,7 +24,7 @@ from logstore.format.batch import (
     Batch,
 )
 from logstore.format.record import MAX_INT, Record
-from logstore.format.record_columns import Columns, Longs, find_columns_of_many
+from logstore.format.record_columns import Columns, Longs, find_columns_of_many, records_of
 from logstore.format.record_parser import FAR, NUMPY_FROM
 from logstore.log.read import Piece
 from logstore.segment.scan import Scanned, check_history, order_faults, scan_buffer
@@ -38,7 +38,7 @@ _SUMMED: Final = ("base_offset", "base_timestamp")
 class SmallBatches(NamedTuple):
     """The headers of many batches, with `counts` of records in each, and the fields of all those records."""
 
-    found: Scanned
+    headers: npt.NDArray[np.void]
     counts: Longs
     columns: Columns
 
@@ -48,12 +48,11 @@ def small_batches(piece: Piece, start_offset: int, end_offset: int) -> SmallBatc
     found = _sound_and_small(piece)
     if found is None:
         return None
-    headers, last_offsets = found.headers, found.last_offsets
+    headers, positions, last_offsets = found.headers, found.positions, found.last_offsets
     wanted = (headers["attributes"] & CONTROL == 0) & (headers["base_offset"] < end_offset)
     wanted &= last_offsets >= piece.fetched.start_offset
     if not wanted.all():
-        found = found._replace(headers=headers[wanted], positions=found.positions[wanted])
-        headers, last_offsets = headers[wanted], last_offsets[wanted]
+        headers, positions, last_offsets = headers[wanted], positions[wanted], last_offsets[wanted]
     counts = headers["record_count"].astype(np.int64)
     is_usual = (
         len(headers) > 0
@@ -65,9 +64,9 @@ def small_batches(piece: Piece, start_offset: int, end_offset: int) -> SmallBatc
     )
     if not is_usual:
         return None
-    starts, ends = found.positions + HEADER_BYTES, found.positions + headers["batch_length"] + LOG_OVERHEAD
+    starts, ends = positions + HEADER_BYTES, positions + headers["batch_length"] + LOG_OVERHEAD
     columns = find_columns_of_many(piece.fetched.records, starts, ends, counts)
-    return None if columns is None else SmallBatches(found, counts, columns)
+    return None if columns is None else SmallBatches(headers, counts, columns)
 
 
 def _sound_and_small(piece: Piece) -> Scanned | None:
@@ -81,6 +80,8 @@ def _sound_and_small(piece: Piece) -> Scanned | None:
         return None
     if not 0 < first.record_count < NUMPY_FROM or first.size * FEWEST > len(data):
         return None
+    if first.attributes & CODEC_MASK:
+        return None  # before all checksums are computed for nothing
     found = scan_buffer(data, len(data))
     if history is not None and found.fault is None:
         if order_faults(found, first.base_offset, first.base_offset, -1).first() is not None:
@@ -89,8 +90,9 @@ def _sound_and_small(piece: Piece) -> Scanned | None:
     return found if found.fault is None else None
 
 
-def records_of(many: SmallBatches) -> Iterator[Record]:
-    headers, columns = many.found.headers, many.columns
+def records_of_many(many: SmallBatches) -> Iterator[Record]:
+    """Return the records of the batches, in order."""
+    headers, columns = many.headers, many.columns
 
     def column(name: str) -> Longs:
         return np.repeat(headers[name].astype(np.int64), many.counts)
@@ -103,13 +105,4 @@ def records_of(many: SmallBatches) -> Iterator[Record]:
     if (sequences >= 0).any():
         sequences = np.where(sequences >= 0, sequences + columns.deltas & MAX_INT, sequences)
     offsets = column("base_offset") + columns.deltas
-    rows = zip(
-        offsets.tolist(),
-        times.tolist(),
-        columns.keys,
-        columns.values,
-        columns.headers,
-        sequences.tolist(),
-        strict=False,
-    )
-    return map(tuple.__new__, repeat(Record), rows)
+    return records_of(columns, offsets, times.tolist(), sequences.tolist())

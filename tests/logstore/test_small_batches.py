@@ -122,9 +122,19 @@ def test_sound_batches(seed: int) -> None:
     assert decoded or has_packed
 
 
+def test_compressed_batches_are_not_checked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain way checks them; a table of their headers would be thrown away."""
+    scans: list[int] = []
+    monkeypatch.setattr(small_batches, "scan_buffer", lambda *_: scans.append(1))
+    packed = [encode_batch([Record(at, T0, None, b"v")], base_offset=at, codec=Codec.GZIP) for at in range(9)]
+    piece = Piece(FetchedBytes(b"".join(packed), 0, 0, 0, 9))
+    assert list(items_of([piece], VALUES, 0, 9)) == [b"v"] * 9
+    assert not scans
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_changed_bytes(seed: int) -> None:
-    """What comes before the damage is given first, and the error is the same."""
+    """The records in front of the damage come first, and the error is the same."""
     rng = random.Random(seed)
     data, last, places = batches(rng, 12)
     history = [EpochEntry(epoch, int.from_bytes(data[at : at + 8])) for epoch, at in enumerate(places)]

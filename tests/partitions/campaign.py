@@ -47,7 +47,7 @@ SLOW = 32 << 10
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What became of one. `led_after_s`: until others led, None if nothing was expected.
+    """The result of a round. `led_after_s`: until others led, None if nothing was expected.
 
     `going_on_after_s` is how long a partition was without an acknowledgement, from the cut on, if clients had
     to go on during it.

@@ -30,7 +30,7 @@ STORE: Final[Party] = "store"
 
 
 class Expected(Enum):
-    """What has to happen before the network is healed."""
+    """The condition for healing the network."""
 
     LEADERS = "others lead and control, and clients go on"
     PROGRESS = "clients go on"

@@ -143,7 +143,7 @@ def options_of(mistake: Mistake, home: Path) -> dict[str, str]:
 def test_the_error_is_one_frame_and_its_message_says_what_to_do(
     name: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Spark's worker prints of it."""
+    """Spark's worker prints the traceback that is checked here."""
     mistake = MISTAKES[name]
     with pytest.raises(EngineError) as raised:
         make(mistake, options_of(mistake, home), monkeypatch)
