@@ -196,7 +196,7 @@ class FetchResponse(NamedTuple):
     partitions: Mapping[TopicPartition, FetchResult]
     error: ErrorCode = ErrorCode.NONE
     session_id: int = NO_SESSION
-    topic_ids: Mapping[str, str] = MappingProxyType({})
+    topic_ids: Mapping[str, str] = MappingProxyType({})  # for clients, from version 10 on
 
 
 class ListOffsetsPartition(NamedTuple):
@@ -554,6 +554,7 @@ class MetadataResponse(NamedTuple):
     brokers: tuple[BrokerEndpoint, ...]
     controller_id: int
     partitions: Mapping[TopicPartition, PartitionState]
+    topic_ids: Mapping[str, str] = MappingProxyType({})  # for clients, from version 10 on
 
 
 RequestBody: TypeAlias = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from logstore.broker import node_messages
-from logstore.broker.translation import Translation, by_topic, distinct
+from logstore.broker.translation import Translation, by_topic, distinct, id_from_wire
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
@@ -97,7 +97,8 @@ def _metadata_response(wire: t.MetadataResponse) -> m.MetadataResponse:
     brokers = tuple(
         m.BrokerEndpoint(each.node_id, each.host, each.port, rack=each.rack or "") for each in wire.brokers
     )
-    return m.MetadataResponse(brokers, wire.controller_id, partitions)
+    topic_ids = {each.name or "": found for each in wire.topics if (found := id_from_wire(each.topic_id))}
+    return m.MetadataResponse(brokers, wire.controller_id, partitions, topic_ids)
 
 
 def _create_topics_request(request: m.CreateTopicsRequest) -> t.CreateTopicsRequest:

@@ -129,6 +129,10 @@ class BrokerLogs:
         starts, ends = self._asked(both)
         return {each: Bounds(starts[each], max(starts[each], ends[each])) for each in partitions}
 
+    def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+        found = self._asked(lambda client: client.metadata()).topic_ids
+        return {each: found[each.topic] for each in partitions if each.topic in found}
+
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the offset of the first record at or after each time. Raises `UnknownTopic`."""
         found = self._asked(lambda client: client.offsets(times_ms, committed_only=self._committed_only))

@@ -19,13 +19,14 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
-from logstore.checkpoint.identity import META_PROPERTIES
+from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
@@ -176,6 +177,13 @@ class DirectoryLogs:
         places = self._find()
         directories = places.get(partition, ())
         return directories[0] if len(directories) == 1 else self._choose(partition, places, {}).directory
+
+    def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+        found = {}
+        for each in partitions:
+            with suppress(UnknownTopic):
+                found[each] = read_partition_metadata(self._disk, self.directory(each))
+        return {each: topic_id for each, topic_id in found.items() if topic_id}
 
     def _high_watermark(self, partition: TopicPartition, directory: str, marks: _Marks) -> int | None:
         log_dir = directory.rpartition("/")[0]

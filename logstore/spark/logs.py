@@ -109,6 +109,9 @@ class Logs(Protocol):
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
         """Return the readable bounds of each partition now. Cheap: a stream calls this at every trigger."""
 
+    def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+        """Return the topic id of each partition that is there and has one."""
+
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the offset of the first record at or after each time, None if there is none."""
 

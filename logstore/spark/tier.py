@@ -12,14 +12,19 @@ SHA-256 digests, a sparse index, and the aborted transactions, which is all that
     read   ──────────────── tier ────────────────▶│──── live ──────▶
 
 Below the end of the tier, the tier is read, also where the live log still has the records. So no record comes
-twice, and none is missed if retention removes it from the live log meanwhile.
+twice, and none is missed if retention removes it from the live log meanwhile. What retention removes while
+a task reads the live log may be in the tier by now: the manifest is read again, and the tier goes on from
+there.
+
+A manifest has the topic id, where the log has one. A topic that was deleted and made anew has another id, and
+is not read together with the tier of the old one.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -196,30 +201,41 @@ class TieredLogs:
     ) -> None:
         self._live, self._tier, self._on_batches = live, tier, on_batches
         self._committed_only = committed_only
-        self._manifests: dict[TopicPartition, Manifest] = {}
-        self._read_s = -REFRESH_S
+        self._listed: Sequence[TopicPartition] = ()
+        self._listed_s = -REFRESH_S
+        self._manifests: dict[TopicPartition, tuple[float, Manifest]] = {}
+        """with the time of reading; the topic id was compared then"""
 
     def close(self) -> None:
         self._live.close()
 
     def partitions(self) -> Sequence[TopicPartition]:
-        return sorted({*self._live.partitions(), *self._current()})
+        if stopwatch_s() - self._listed_s >= REFRESH_S:
+            self._listed, self._listed_s = self._tier.partitions(), stopwatch_s()
+        return sorted({*self._live.partitions(), *self._listed})
+
+    def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+        return self._live.topic_ids(partitions)
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        """Return the bounds of tier and live log together. Raises `CorruptTier` for a topic made anew."""
         there = set(self._live.partitions())
         live = self._live.bounds(
-            [each for each in partitions if each in there or each not in self._current()]
+            [each for each in partitions if each in there or not self._manifest(each).objects]
         )
         found = {}
         for each in partitions:
-            tiered = self._current().get(each, Manifest())
+            tiered = self._manifest(each).bounds
             if each not in live:
-                found[each] = tiered.bounds
-            elif not tiered.objects:
+                found[each] = tiered
+                continue
+            if 0 < tiered.end_offset < live[each].start_offset:  # what is between them may be tiered by now
+                tiered = self._manifest(each, is_new=True).bounds
+            if not tiered.end_offset:
                 found[each] = live[each]
             else:
-                start = min(tiered.bounds.start_offset, live[each].start_offset)
-                found[each] = Bounds(start, max(tiered.bounds.end_offset, live[each].end_offset))
+                start = min(tiered.start_offset, live[each].start_offset)
+                found[each] = Bounds(start, max(tiered.end_offset, live[each].end_offset))
         return found
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -234,7 +250,7 @@ class TieredLogs:
 
     def _by_time(self, partition: TopicPartition, time_ms: int) -> int | None:
         """Return the offset of the first record in the tier that is at or after a time."""
-        for tiered in self._current().get(partition, Manifest()).objects:
+        for tiered in self._manifest(partition).objects:
             if tiered.max_timestamp_ms < time_ms:
                 continue
             wanted = OffsetRange(*partition, tiered.start_offset, tiered.end_offset)
@@ -246,34 +262,50 @@ class TieredLogs:
         return None
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
-        objects = self._current().get(wanted.topic_partition, Manifest()).objects
+        objects = self._manifest(wanted.topic_partition).objects
         if not objects or wanted.start_offset >= objects[-1].end_offset:
             return self._live.cut_points(wanted, pieces)
         return []  # by offsets: the index of an object finds them
 
     def read(self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]) -> Iterator[Any]:
-        objects = self._current().get(wanted.topic_partition, Manifest()).objects
-        inside = [
-            each
-            for each in objects
-            if each.end_offset > wanted.start_offset and each.start_offset < wanted.end_offset
-        ]
-        if inside and SEGMENT in columns:
-            raise InvalidOption(
-                "column segment cannot be read with a tier: its objects are no files of a log"
-            )
-        # What lies between two objects, and behind the last one, is asked of the live log.
         offset = wanted.start_offset
-        for tiered in inside:
-            if offset < tiered.start_offset:
-                hole = replace(wanted, start_offset=offset, end_offset=tiered.start_offset)
-                yield from self._live.read(hole, columns, missing)
-            end = min(tiered.end_offset, wanted.end_offset)
-            part = replace(wanted, start_offset=max(offset, tiered.start_offset), end_offset=end)
-            yield from self._tier_rows(part, columns, missing, [tiered])
-            offset = end
-        if offset < wanted.end_offset:
-            yield from self._live.read(replace(wanted, start_offset=offset), columns, missing)
+        while offset < wanted.end_offset:
+            left = replace(wanted, start_offset=offset)
+            tiered = _first_of(self._manifest(wanted.topic_partition).objects, left)
+            if tiered is not None and tiered.start_offset <= offset:
+                if SEGMENT in columns:
+                    raise InvalidOption(
+                        "column segment cannot be read with a tier: its objects are no files of a log"
+                    )
+                offset = min(tiered.end_offset, wanted.end_offset)
+                yield from self._tier_rows(replace(left, end_offset=offset), columns, missing, [tiered])
+            else:  # between two objects, or behind the last one
+                end = wanted.end_offset if tiered is None else tiered.start_offset
+                offset = yield from self._live_rows(replace(left, end_offset=end), columns, missing)
+
+    def _live_rows(
+        self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]
+    ) -> Generator[Any, None, int]:
+        """Yield rows of the live log up to the end, or to where retention made the tier go on; return it."""
+        lost: list[Missing] = []
+        rows = self._live.read(wanted, columns, lost)
+        while True:
+            batch = next(rows, None)
+            for each in lost:
+                if each.cause is Cause.EXPIRED and (tiered := self._tiered_since(each)) is not None:
+                    if tiered.start_offset > each.start_offset:
+                        missing.append(each._replace(end_offset=tiered.start_offset))
+                    return max(tiered.start_offset, each.start_offset)
+                missing.append(each)
+            lost.clear()
+            if batch is None:
+                return wanted.end_offset
+            yield batch
+
+    def _tiered_since(self, lost: Missing) -> Tiered | None:
+        """Return the first object with some of these offsets, from a manifest that is read now."""
+        wanted = OffsetRange(lost.topic, lost.partition, lost.start_offset, lost.end_offset)
+        return _first_of(self._manifest(wanted.topic_partition, is_new=True).objects, wanted)
 
     def _tier_rows(
         self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing], objects: Sequence[Tiered]
@@ -311,9 +343,33 @@ class TieredLogs:
             if detail and offset < wanted.end_offset:
                 missing.append(wanted.lost(offset, wanted.end_offset, Cause.DAMAGED, detail))
 
-    def _current(self) -> Mapping[TopicPartition, Manifest]:
-        """Return the manifests, read again if they are old."""
-        if stopwatch_s() - self._read_s >= REFRESH_S:
-            self._manifests = {each: self._tier.manifest(each) for each in self._tier.partitions()}
-            self._read_s = stopwatch_s()
-        return self._manifests
+    def _manifest(self, partition: TopicPartition, *, is_new: bool = False) -> Manifest:
+        """Return a manifest; read it again if it is old, or must be new. Raises `CorruptTier`."""
+        read_s, manifest = self._manifests.get(partition, (-REFRESH_S, Manifest()))
+        if is_new or stopwatch_s() - read_s >= REFRESH_S:
+            manifest = self._tier.manifest(partition)
+            if manifest.objects and manifest.topic_id:
+                check_topic_id(partition, manifest, self._live.topic_ids([partition]).get(partition, ""))
+            self._manifests[partition] = stopwatch_s(), manifest
+        return manifest
+
+
+def _first_of(objects: Sequence[Tiered], wanted: OffsetRange) -> Tiered | None:
+    """Return the first object with some of the offsets."""
+    return next(
+        (
+            each
+            for each in objects
+            if each.end_offset > wanted.start_offset and each.start_offset < wanted.end_offset
+        ),
+        None,
+    )
+
+
+def check_topic_id(partition: TopicPartition, manifest: Manifest, topic_id: str) -> None:
+    """Raise `CorruptTier` if a manifest is of another topic of the same name; "" is not known."""
+    if manifest.topic_id and topic_id and manifest.topic_id != topic_id:
+        raise CorruptTier(
+            f"the tier has {partition} of topic id {manifest.topic_id}, the log has {topic_id}: the topic "
+            "was deleted and made anew. Use another folder for the new topic, or remove the old one's"
+        )

@@ -39,6 +39,9 @@ class Log:
                 raise UnknownTopic(f"no {each}")
         return {each: known[each] for each in partitions}
 
+    def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+        return {}
+
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         return {each: self.times.get(each) for each in times_ms}
 

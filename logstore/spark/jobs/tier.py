@@ -207,15 +207,10 @@ def _topic_id(disk: Disk, directory: str) -> str:
 
 def _checked(disk: Disk, directory: str, partition: TopicPartition, tier: Tier) -> Manifest:
     """Return the manifest of a partition. Raises `CorruptTier` if it is of another topic of the same name."""
-    from logstore.spark.tier import CorruptTier
+    from logstore.spark.tier import check_topic_id
 
     manifest = tier.manifest(partition)
-    topic_id = _topic_id(disk, directory)
-    if manifest.topic_id and topic_id and manifest.topic_id != topic_id:
-        raise CorruptTier(
-            f"the tier has {partition} of topic id {manifest.topic_id}, the log has {topic_id}: the topic "
-            "was deleted and made anew. Use another folder, or remove the old topic's"
-        )
+    check_topic_id(partition, manifest, _topic_id(disk, directory))
     return manifest
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.spark.columns import parse_columns, spark_schema
 from logstore.spark.errors import DataLoss, InvalidOption
 from logstore.spark.jobs import tier as job
 from logstore.spark.jobs.tier import Tiering, sealed
 from logstore.spark.logs import Bounds, Cause, Missing, OffsetRange
 from logstore.spark.read_options import ReadOptions, Selection
-from logstore.spark.reading import open_logs, plan_batch
+from logstore.spark.readers import StreamReader
+from logstore.spark.reading import open_logs, plan_batch, read_range
 from logstore.spark.tier import CorruptTier, Manifest, Tier
 from tests.broker.asking import Asker
 from tests.spark.jobs.conftest import NOON_MS, Command, append
@@ -41,6 +44,7 @@ from tests.spark.jobs.in_process import InProcess
 fsspec = pytest.importorskip("fsspec", reason="needs the extra `tier`")
 
 T0 = TopicPartition("t", 0)
+SCHEMA = spark_schema(parse_columns("offset", include_headers=False))
 SMALL = 600
 """Bytes of a segment, for two or three batches."""
 
@@ -318,6 +322,112 @@ def test_a_topic_that_was_made_anew_is_refused(data: Path, url: str) -> None:
         place.manifest(T0)
 
 
+def test_a_reader_refuses_the_tier_of_a_topic_that_was_made_anew(data: Path, url: str) -> None:
+    """Of the same id, or where one of them is unknown, it reads."""
+    name_topic(data, "AAAAAAAAAAAAAAAAAAAAAQ")
+    run(data, url)
+    assert Tier(url).manifest(T0).topic_id == "AAAAAAAAAAAAAAAAAAAAAQ"
+    assert read(data, url) == (list(range(100)), [])
+    (data / "t-0" / "partition.metadata").unlink()
+    assert read(data, url) == (list(range(100)), [])
+    name_topic(data, "AAAAAAAAAAAAAAAAAAAAAg")
+    with pytest.raises(CorruptTier, match="id AAAAAAAAAAAAAAAAAAAAAQ, the log has AAAAAAAAAAAAAAAAAAAAAg"):
+        read(data, url)
+    options = ReadOptions.parse({"path": str(data), "subscribe": "t", "tier": url}, streaming=False)
+    with pytest.raises(CorruptTier, match="made anew"):  # between the plan and the task
+        list(read_range(options, OffsetRange("t", 0, 0, 5)))
+    assert read(data, None) == (list(range(100)), [])
+
+
+def name_topic(data: Path, topic_id: str) -> None:
+    (data / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}\n")
+
+
+def test_a_reader_of_brokers_refuses_it_too(tmp_path: Path) -> None:
+    data, url = tmp_path / "data", f"file://{tmp_path}/tier"
+    config = BrokerConfig(
+        log_dirs=(str(data),), metadata=f"embedded:{tmp_path}/store", settings={"log.segment.bytes": SMALL}
+    )
+    with Broker(config) as broker:
+        broker.create_topic("t", 1)
+        for n in range(61):
+            broker.append("t", [(f"k{n}".encode(), f"value-{n}".encode())])
+    run(data, url)
+    tiered = Tier(url).manifest(T0)
+    with Broker(config) as broker:
+        given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "t", "tier": url}
+        assert rows_of(given) == (list(range(61)), [])
+        Tier(url).put_manifest(T0, replace(tiered, topic_id="AAAAAAAAAAAAAAAAAAAAAg"))
+        with pytest.raises(CorruptTier, match=f"id AAAAAAAAAAAAAAAAAAAAAg, the log has {tiered.topic_id}"):
+            rows_of(given)
+
+
+# --- while records move -------------------------------------------------------------------------------------
+
+
+def test_what_is_tiered_and_removed_during_a_read_comes_from_the_tier(data: Path, url: str) -> None:
+    """A task has read the manifest; then the job copies more, and retention removes it from the live log."""
+    run(data, url)
+    before = tiered_to(url)
+    write(data, range(100, 300))
+    parsed = ReadOptions.parse({"path": str(data), "subscribe": "t", "tier": url}, streaming=False)
+    missing: list[Missing] = []
+    with closing(open_logs(parsed)) as logs:
+        rows = logs.read(OffsetRange("t", 0, 0, 300), ("offset",), missing)
+        found = next(rows).column("offset").to_pylist()
+        run(data, url)
+        drop_segments(data, 250)
+        found += [n for each in rows for n in each.column("offset").to_pylist()]
+    assert tiered_to(url) > 250 > before
+    assert (found, missing) == (list(range(300)), [])
+
+
+def test_a_loss_in_front_of_what_was_tiered_meanwhile(data: Path, url: str) -> None:
+    """Retention was faster than the job: the hole is named, and the rest comes from the tier."""
+    run(data, url)
+    before = tiered_to(url)
+    write(data, range(100, 200))
+    parsed = ReadOptions.parse({"path": str(data), "subscribe": "t", "tier": url}, streaming=False)
+    missing: list[Missing] = []
+    with closing(open_logs(parsed)) as logs:
+        rows = logs.read(OffsetRange("t", 0, 0, 200), ("offset",), missing)
+        found = next(rows).column("offset").to_pylist()
+        drop_segments(data, 120)
+        run(data, url, allows_holes=True)
+        write(data, range(200, 300))
+        run(data, url)
+        drop_segments(data, 250)
+        found += [n for each in rows for n in each.column("offset").to_pylist()]
+    (lost,) = missing
+    assert (lost.cause, lost.start_offset) == (Cause.EXPIRED, before)
+    assert 100 < lost.end_offset <= 120
+    assert found == [n for n in range(200) if not before <= n < lost.end_offset]
+
+
+def test_a_stream_takes_each_offset_once_while_segments_move_to_the_tier(data: Path, url: str) -> None:
+    """From the tier's first offset on, over restarts, whatever retention removes behind the job."""
+    run(data, url)
+    drop_segments(data, 1000)
+    found: list[int] = []
+    at: dict[str, Any] | None = None
+    for appended in range(100, 400, 100):
+        given = {"path": str(data), "subscribe": "t", "startingOffsets": "earliest", "columns": "offset"}
+        stream = StreamReader({**given, "maxOffsetsPerTrigger": "17", "tier": url}, SCHEMA)
+        at = at or stream.initialOffset()
+        for step in range(4):
+            end = stream.latestOffset(at, stream.getDefaultReadLimit())
+            for task in stream.partitions(at, end):
+                found += [n for each in stream.read(task) for n in each.column(0).to_pylist()]
+            stream.commit(end)
+            at = end
+            if step == 1:
+                write(data, range(appended, appended + 100))
+                run(data, url)
+                drop_segments(data, appended + 100)
+        stream.stop()
+    assert found == list(range(12 * 17))
+
+
 # --- the command --------------------------------------------------------------------------------------------
 
 
@@ -347,6 +457,21 @@ def test_in_spark(spark: Any, command: Command, data: Path, tmp_path: Path) -> N
     rows = rows.option("maxRecordsPerPartition", 17).load(str(data))
     assert sorted(row["offset"] for row in rows.select("offset").collect()) == list(range(100))
     assert json.loads((tmp_path / "tier" / "t-0" / "manifest.json").read_text())["version"] == 1
+    for appended in range(100, 300, 100):
+        stream = spark.readStream.format("logstore").option("subscribe", "t").option("tier", url)
+        stream = stream.option("startingOffsets", "earliest").option("columns", "offset").load(str(data))
+        query = (
+            stream.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(120)
+        found = spark.read.parquet(str(tmp_path / "table")).collect()
+        assert sorted(row["offset"] for row in found) == list(range(appended))
+        write(data, range(appended, appended + 100))
+        command("tier", data, "--to", url)
+        drop_segments(data, appended + 50)
 
 
 def test_a_brokers_directory_and_the_broker_itself(tmp_path: Path) -> None:
