@@ -406,6 +406,7 @@ def _create(
     manager.partitions[topic_partition] = partition
     healing.take_note(manager, topic_partition, log.report.met)
     log.report.met.clear()
+    healing.after_read(manager, partition)
     manager.deleted.pop(topic_partition, None)
     return partition
 

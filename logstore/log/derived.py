@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
@@ -292,6 +293,23 @@ def _check_epochs(log: PartitionLog) -> Rebuilt:
         mark("derived: the epoch file is written anew")
         log.guarded(lambda: write_leader_epoch_checkpoint(log.disk, log.directory, entries))
     return [_damage(LEADER_EPOCH_CHECKPOINT, log.log_start_offset, "it is not as it was written")]
+
+
+def correct_epochs(log: PartitionLog, headers: npt.NDArray[np.void]) -> Damage:
+    """Give consecutive batches of the log, n `headers`, the epochs that they have. Raises `LogDirOffline`.
+
+    For an epoch file that had rotted when the log was opened, and contradicts batches that are right.
+    """
+    bases = headers["base_offset"].tolist()
+    end_offset = bases[-1] + int(headers["last_offset_delta"][-1]) + 1
+    epochs = [*zip(headers["leader_epoch"].tolist(), bases, strict=True)]
+    with log.lock:
+        log.check_writable()
+        has_more = end_offset < log.log_end_offset
+        log.change_epochs(lambda cache: cache.correct(epochs, end_offset if has_more else None))
+    offsets = f"{bases[0]} to {end_offset - 1}"
+    text = f"another replica has the same batches at offsets {offsets}, of epoch {epochs[0][0]}"
+    return _damage(LEADER_EPOCH_CHECKPOINT, bases[0], text)
 
 
 def _check_snapshots(log: PartitionLog) -> Rebuilt:

@@ -8,6 +8,10 @@ is right and it has the leader epoch that this log has recorded for its offset: 
 writes in it, and it writes each offset once, so it is the same batch. Where nothing was compacted, the
 fetched batches must fill the gap without a hole.
 
+If another replica sends exactly the bytes that are here, they were never bad: then the epochs that this log
+has recorded are wrong, because its epoch file had rotted when the log was opened. The file is corrected by
+those batches, and the segment is judged once more.
+
 The new segment is synced by a flush of the log, in the thread of whoever flushes it (`Flush`).
 
 Nothing of the log changes before the swap. The bad bytes are in quarantine, with an entry in the loss ledger,
@@ -30,13 +34,14 @@ from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import CorruptIndex, Damage, is_refusal, refusal
 from logstore.format.batch import LOG_OVERHEAD
-from logstore.log.derived import check_segment_files, rebuild_producers, replayed_aborts
+from logstore.log.derived import check_segment_files, correct_epochs, rebuild_producers, replayed_aborts
 from logstore.log.losses import Loss, Tail
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import sound_batches_of
 from logstore.log.scrub import Scrubbed
 from logstore.log.upkeep import holds, replace_segments
 from logstore.segment.damage import Expected, judge_segment, swept
+from logstore.segment.scan import scan_buffer
 from logstore.segment.seal import Seal
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.swap import begin_cleaned
@@ -103,6 +108,13 @@ class CannotMend(Exception):
 
 class NotTheSame(Exception):
     """The sent batches are not those that this log lost; ask another replica."""
+
+
+class _SameBytes(Exception):
+    """Another replica has the same batches (n headers): the epochs recorded here are wrong."""
+
+    def __init__(self, headers: npt.NDArray[np.void]) -> None:
+        self.headers = headers
 
 
 class _Gap(NamedTuple):
@@ -178,6 +190,16 @@ class _Mending:
         return holds(self._log, [self._segment], self._generation)
 
     def run(self) -> Steps:
+        corrected: tuple[Damage, ...] = ()
+        while True:
+            try:
+                done = yield from self._run_once()
+            except _SameBytes as same:
+                corrected = (correct_epochs(self._log, same.headers),)
+            else:
+                return done._replace(rebuilt=(*corrected, *done.rebuilt))
+
+    def _run_once(self) -> Steps:
         segment = self._segment
         gaps = yield from self._judge(segment.seal)
         if not gaps and segment.seal is not None:
@@ -286,8 +308,19 @@ class _Mending:
             try:
                 at = self._take(cleaned, found, at, wanted, must_fill=gap.has_bytes and self._is_dense)
             except NotTheSame:
+                if at == wanted.start_offset:
+                    self._compare(bytes(found.records), gap)
                 continue
             self._origin = f"fetched again from {found.source}"
+
+    def _compare(self, sent: bytes, gap: _Gap) -> None:
+        """Raise `_SameBytes` if the other replica sent what lies in the gap."""
+        sent = sent[: gap.to_byte - gap.from_byte]
+        batches = scan_buffer(sent, len(sent))
+        with self._segment.log_for_reading() as file:
+            if len(batches.headers) and file.pread(batches.end, gap.from_byte) == sent[: batches.end]:
+                mark("heal: another replica has the same batches, the epoch file is wrong")
+                raise _SameBytes(batches.headers)
 
     def _take(self, cleaned: Segment, found: Found, at: int, wanted: Wanted, *, must_fill: bool) -> int:
         """Append the batches below the wanted end; return the offset to continue at."""

@@ -64,12 +64,14 @@ class Split(NamedTuple):
 class RecoveryReport:
     """The report of opening a directory, with file names relative to it. `damages` were accepted.
 
-    `met` is damage in what did not have to be read, where the replay of producers went past it.
+    `met` is damage in what did not have to be read, where the replay of producers went past it. `wrong` are
+    derived files of the log as a whole that contradicted the batches, and were rebuilt.
     `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it.
     """
 
     damages: list[Damage] = field(default_factory=list)
     met: list[Damage] = field(default_factory=list)
+    wrong: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)

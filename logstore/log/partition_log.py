@@ -148,8 +148,9 @@ class PartitionLog:
         self.segments = Segments(loaded.segments.values())
         self.flushed_first: Callable[[], None] | None = None
         """What `flush` does first, once: the sync of a segment that is going to replace another."""
-        self.rebuilt: list[Damage] = []
-        """The derived files that reads found wrong and rebuilt, until somebody reports and removes them."""
+        self.rebuilt: list[Damage] = loaded.report.wrong.copy()
+        """Derived files that the opening or reads found wrong and rebuilt, until somebody reports and removes
+        them."""
         self.met: list[Damage] = []
         """The damage that cuts have met, until somebody reports and removes it."""
         for segment in self.segments:

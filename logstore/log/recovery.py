@@ -4,7 +4,7 @@
     N.seal                    compared with its segment and the next one; the last segment's is removed
     N.log                     a segment; from the durable end on, read and checked batch by batch; split,
                               if its offsets do not fit it (`split.py`)
-    leader-epoch-checkpoint   completed from the batches, cut to the log's bounds
+    leader-epoch-checkpoint   compared with the batches (`epoch_check.py`), completed, cut to the log's bounds
     N.snapshot                strays removed, the newest sound one loaded, the rest replayed
 
 After a crash, segments that were not synced may end anywhere and hold zeros or old bytes. The walk keeps the
@@ -27,16 +27,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from logstore.checkpoint.entry_files import (
-    LEADER_EPOCH_CHECKPOINT,
-    read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
-from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, remove_if_exists
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptIndex, Damage, DamagedLog, DamageKind
 from logstore.log.cursor_file import CURSORS_FILE, CursorFile, load_cursors
+from logstore.log.epoch_check import assign_epochs, check_epochs, read_epochs
 from logstore.log.giving_up import (
     cut_segments,
     meet_damage,
@@ -67,7 +65,7 @@ from logstore.segment.damage import Bad, Verdict, ends_whole, judge
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
-from logstore.segment.scan import Fault, Scanned, check_history, scan
+from logstore.segment.scan import Fault, check_history, scan
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
@@ -158,10 +156,12 @@ def _recover(
     closed_at: int | None,
 ) -> LoadedLog:
     """Check the segments that need it and settle everything derived from them."""
-    epochs_are_sound = _read_epochs(loading)
+    epochs_are_sound = read_epochs(loading)
     had_segments = bool(loading.segments)
     durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
+    if not (is_clean and closed_at is not None):  # otherwise a digest has just proven the file
+        check_epochs(loading, log_start_offset, durable_end, is_clean=is_clean)
     reads_all = loading.opening.reads_all or not epochs_are_sound
     first = first_to_read(
         list(loading.segments), durable_end, doubtful, is_clean=is_clean, reads_all=reads_all
@@ -359,7 +359,7 @@ def _recover_segment(
         )
         found.add(scanned)
         has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
-        _assign_epochs(new_epochs, scanned)
+        assign_epochs(new_epochs, scanned)
         if len(scanned.headers):
             next_offset = int(scanned.last_offsets[-1]) + 1
         loading.report.scanned_bytes += scanned.end - end
@@ -456,18 +456,6 @@ def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> Non
     meet_damage(loading, Damage(DamageKind.END_LOST, name, position, end_offset, text, 0))
 
 
-def _read_epochs(loading: Loading) -> bool:
-    """Read the epoch file; False if it does not parse, so that the batches must be read."""
-    try:
-        loading.epochs = LeaderEpochCache(read_leader_epoch_checkpoint(loading.disk, loading.directory))
-    except CorruptCheckpoint:
-        loading.report.rebuilt.append(LEADER_EPOCH_CHECKPOINT)
-        loading.epochs = LeaderEpochCache()
-        return False
-    loading.epochs_on_disk = loading.epochs.entries
-    return True
-
-
 def _settle_epochs(loading: Loading, log_end_offset: int, log_start_offset: int) -> None:
     """Cut the epoch history to the log's bounds: its last writes may have been lost.
 
@@ -552,18 +540,3 @@ def _replay(loading: Loading, segment: Segment, ends_by: int) -> None:
 
 
 _KINDS = {Fault.EPOCHS: DamageKind.EPOCH_BACK, Fault.HOLE: DamageKind.HOLE}
-
-
-def _assign_epochs(epochs: LeaderEpochCache, scanned: Scanned) -> None:
-    column = scanned.headers["leader_epoch"]
-    if not len(column):
-        return
-    latest = epochs.latest_epoch
-    if int(column.max()) <= latest:
-        return
-    previous = latest
-    values, bases = column.tolist(), scanned.headers["base_offset"]
-    for slot, epoch in enumerate(values):
-        if epoch > previous:
-            epochs.assign(epoch, int(bases[slot]))
-            previous = epoch

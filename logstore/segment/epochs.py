@@ -135,6 +135,24 @@ class LeaderEpochCache:
         self._entries[:slot] = [kept]
         return True
 
+    def correct(self, batches: Sequence[tuple[int, int]], end_offset: int | None) -> bool:
+        """Record the epoch and base offset of consecutive batches; other batches keep their epochs.
+
+        `end_offset` is that of the last one; None if no batch follows.
+        """
+        before = self.entries
+        first = batches[0][1]
+        behind = [] if end_offset is None else [EpochEntry(self.epoch_for_offset(end_offset), end_offset)]
+        behind += [entry for entry in before if end_offset is not None and entry.start_offset > end_offset]
+        self._entries = [entry for entry in before if entry.start_offset < first]
+        for epoch, base_offset in batches:
+            if epoch >= 0 and epoch != self.latest_epoch:
+                self.assign(epoch, base_offset)
+        for entry in behind:
+            if entry.epoch > self.latest_epoch:
+                self.assign(*entry)
+        return self.entries != before
+
     def clear(self) -> bool:
         """Remove all entries."""
         had_entries = bool(self._entries)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from logstore.disk.files import Buffer
+from logstore.disk.files import Buffer, File
 from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.segment.indexes import OffsetIndex, OffsetPosition
@@ -309,7 +309,7 @@ def find_timestamp(segment: Segment, timestamp_ms: int, start_offset: int, end_o
 def walk_from(segment: Segment, offset: int) -> Iterator[Located]:
     """Yield the batches from the one at or before `offset` that the index names."""
     if offset <= segment.base_offset:
-        return _walk(segment, 0)
+        return walk_at(segment, 0)
     floor = segment.indexes.offsets.lookup(offset)
     if not _names_its_batch(segment, floor):
         with segment.lock:
@@ -319,7 +319,7 @@ def walk_from(segment: Segment, offset: int) -> Iterator[Located]:
                 text = f"the entry for offset {floor.offset} does not name its batch"
                 segment.indexes.rebuild(OffsetIndex.suffix, text)
                 floor = segment.indexes.offsets.lookup(offset)
-    return _walk(segment, floor.position)
+    return walk_at(segment, floor.position)
 
 
 def _names_its_batch(segment: Segment, entry: OffsetPosition) -> bool:
@@ -334,8 +334,9 @@ def _names_its_batch(segment: Segment, entry: OffsetPosition) -> bool:
     )
 
 
-def _walk(segment: Segment, position: int) -> Iterator[Located]:
-    file, end = segment.log_file, segment.size
+def walk_at(segment: Segment, position: int, file: File | None = None) -> Iterator[Located]:
+    """Yield the batches from byte `position` on, by their headers. Raises `CorruptBatch` if none begins."""
+    file, end = file or segment.log_file, segment.size
     span = segment.config.index_interval_bytes + HEADER_BYTES
     while position < end:
         chunk = file.pread(min(span, end - position), position)

@@ -3,6 +3,7 @@
     a bit flips            anywhere in a segment of a machine that is down; in records, if it runs; also in a
                            derived file: index, time index, aborted transactions, seal, epochs, producers
     a block is misplaced   512 bytes of another place instead of its own, while the machine is down
+    an epoch file lies     a bit flips, and the file still parses, while the machine is down (unclean stop)
     a tail is bad          a bit flips past the recovery point, and the process is killed (with boot ids)
 
 A process checks each byte of a sealed segment once, when it first reads it, as a real one has it in the page
@@ -10,8 +11,10 @@ cache from then on. So what changes later, outside of any checksum, is found by 
 the simulation leaves that out. Only batches are changed which another sound member of the ISR has synced, and
 of a partition only one replica at a time: a sound copy lives. They lie below the recovery point on the disk,
 or the process is killed and its machine goes on: after a power cut a bad tail is taken for a torn one, and
-with `synced` the replica then counts as whole. After a change of an epoch file a scrub comes at once: a
-start would believe the file if it parses. The checkers look at a log as it was written (`as_written`): what
+with `synced` the replica then counts as whole. After a change of an epoch file under a running process a
+scrub comes at once: its next write of the file would mend it. While the machine is down it changes only so
+that a batch is of another epoch than the file says. No batch of that log rots beside it: neither of
+two damages would prove the other. The checkers look at a log as it was written (`as_written`): what
 rots is no truncation.
 
 Everything is drawn from a stream of its own: seeds without rot run as if this module did not exist.
@@ -19,6 +22,8 @@ Everything is drawn from a stream of its own: seeds without rot run as if this m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
@@ -26,15 +31,18 @@ from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     format_leader_epoch_checkpoint,
+    parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
 )
 from logstore.config import MAX_LONG
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.running import has_run_on
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.scrub import scrub
 from logstore.replication.durability import Durability
 from logstore.replication.effects import DamageFound
+from logstore.segment.epochs import LeaderEpochCache
 from logstore.testing.faults import others_hold_everything
 from logstore.testing.hosts import Host
 from logstore.testing.rotting_disk import Rot
@@ -71,6 +79,25 @@ def _below(data: bytes, end_offset: int) -> list[Stored]:
             break
         found.append(batch)
         data = data[size:]
+    return found
+
+
+def lies_about(content: bytes, batches: Sequence[Stored]) -> list[bytes]:
+    """Return each change of one bit after which an epoch file parses and gives a batch another epoch."""
+
+    def epochs_by(data: bytes) -> list[int]:
+        cache = LeaderEpochCache(parse_leader_epoch_checkpoint(data))
+        return [cache.epoch_for_offset(batch.base) for batch in batches]
+
+    if epochs_by(content) != [batch.epoch for batch in batches]:
+        return []  # older than the batches, or begins behind them
+    found = []
+    for position, byte in enumerate(content):
+        for bit in range(8):
+            changed = content[:position] + bytes([byte ^ 1 << bit]) + content[position + 1 :]
+            with suppress(CorruptCheckpoint):
+                if epochs_by(changed) != epochs_by(content):
+                    found.append(changed)
     return found
 
 
@@ -113,7 +140,9 @@ class Rotting:
         host = self._random.choice(list(world.hosts.values()))
         kind, which, where, how = (self._random.random() for _ in range(4))
         if not (host.disk_is_dead or host.disk_is_full):
-            if kind < 0.3:
+            if kind < 0.5 and host.node is None and not host.stopped_in_order:
+                self._spoil_epochs(host, which)
+            elif kind < 0.3:
                 self._spoil_derived(host, which, where, how)
             elif kind < 0.45 and self._may_spoil_tail(host):
                 self._spoil_tail(host, which, where, how)
@@ -127,6 +156,8 @@ class Rotting:
         for topic_partition in self._world.checkers:
             others = [other for other in self._world.hosts.values() if other is not host]
             if any(rot.topic_partition == topic_partition for other in others for rot in other.rots):
+                continue
+            if any(rot.topic_partition == topic_partition and rot.is_of_epochs for rot in host.rots):
                 continue
             directory = f"/{LOG_DIR}/{topic_partition}/"
             logs = sorted(path for path in files if path.startswith(directory) and path.endswith(".log"))
@@ -206,6 +237,32 @@ class Rotting:
             if path.endswith(LEADER_EPOCH_CHECKPOINT):
                 self._scrub_one(host)
                 self._forget_mended(host)
+
+    def _spoil_epochs(self, host: Host, which: float) -> None:
+        """Change a bit of an epoch file that still parses then, and contradicts a batch."""
+        files, written = host.disk.files(), dict[TopicPartition, list[Stored]]()
+        for each in self._segments(host):
+            written.setdefault(each.topic_partition, []).extend(_below(bytes(files[each.path]), each.end))
+        lies = []
+        for topic_partition, batches in sorted(written.items()):
+            path = f"/{LOG_DIR}/{topic_partition}/{LEADER_EPOCH_CHECKPOINT}"
+            is_alone = not any(rot.topic_partition == topic_partition for rot in host.rots)
+            if (
+                path in files
+                and batches
+                and is_alone
+                and self._is_held(topic_partition, batches[-1].end, host)
+            ):
+                lies += [
+                    (topic_partition, path, changed, batches[-1].end)
+                    for changed in lies_about(bytes(files[path]), batches)
+                ]
+        if lies:
+            topic_partition, path, changed, end = lies[int(which * len(lies))]
+            content = bytes(files[path])
+            position = next(at for at, byte in enumerate(content) if changed[at] != byte)
+            sound, rotten = content[position : position + 1], changed[position : position + 1]
+            self._put(host, Rot(topic_partition, path, position, sound, rotten, MAX_LONG, end, changed))
 
     def _is_held(self, topic_partition: TopicPartition, end_offset: int, host: Host) -> bool:
         """Whether another member of the ISR has synced everything below `end_offset`."""

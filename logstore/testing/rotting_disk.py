@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.disk.topic_partition import TopicPartition
 from logstore.testing.hosts import Host
 
@@ -25,8 +26,15 @@ class Rot:
     content: bytes = b""
     """The whole file with the change, of one that can be rebuilt."""
 
+    @property
+    def is_of_epochs(self) -> bool:
+        """Whether it is an epoch file, which is only ever replaced as a whole."""
+        return self.path.endswith(LEADER_EPOCH_CHECKPOINT)
+
     def is_in_place(self, host: Host) -> bool:
         """Return whether the file still has the changed bytes."""
+        if self.is_of_epochs:
+            return not self.was_rebuilt(host)
         file = host.disk.open(self.path) if self.path in host.disk.files() else None
         if file is None:
             return False

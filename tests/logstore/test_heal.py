@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.errors import CannotUndo, DamageKind, DiskFull, LogDirOffline
 from logstore.log.heal import CannotMend, Flush, Found, Mended, Steps, Wanted, mend
@@ -14,9 +15,10 @@ from logstore.log.read import read_bytes
 from logstore.log.truncate import truncate_to
 from logstore.log.undo import put_back
 from logstore.segment.segment import LOG_SUFFIX, Segment
+from logstore.segment.segments import locate
 from logstore.testing.disks import MemoryDisk
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from tests.logstore.logs import DIRECTORY, log_file
+from tests.logstore.logs import DIRECTORY, content_of, log_file
 from tests.logstore.producing import COMMIT, end, plain, produce
 from tests.logstore.transacting import stand_alone
 
@@ -247,3 +249,62 @@ def test_producers_are_known_again_after_their_last_batch_is_back() -> None:
     run(log, made()[1], holder.base_offset)
     assert {each.producer_id: each.last_sequence for each in log.partition.producers()} == known
     assert log.partition.last_stable_offset == log.log_end_offset
+
+
+# --- wrong epochs -----------------------------------------------------------------------------------
+
+
+def with_epochs(entries: list[tuple[int, int]] | None = None) -> tuple[MemoryDisk, Log]:
+    """Six batches of epochs 0, 0, 1, 2, 2, 2, and an epoch file that says `entries` of them."""
+    disk = MemoryDisk()
+    log = Log.open(DIRECTORY, disk=disk)
+    for number, epoch in enumerate([0, 0, 1, 2, 2, 2]):
+        log.append(b"value %02d" % number, timestamp_ms=NOW_MS)
+        flip_epoch(disk, log, number, epoch)
+    log.partition.change_epochs(lambda cache: cache.correct(entries or [(0, 0), (1, 2), (2, 3)], None))
+    return disk, log
+
+
+def flip_epoch(disk: MemoryDisk, log: Log, offset: int, epoch: int) -> None:
+    located = locate(log.partition.segments.first, offset)
+    assert located is not None
+    file = disk.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+    file.pwrite(epoch.to_bytes(4, "big"), located.position + 12)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(0, 0), (1, 2), (2, 4)],
+        [(0, 0), (1, 1), (2, 3)],
+        [(0, 0), (2, 3)],
+        [(0, 0), (2, 2)],
+        [(0, 0), (1, 3), (2, 4)],
+        [(1, 0), (2, 3)],
+        [(0, 0), (1, 2), (7, 3)],
+    ],
+)
+def test_the_same_bytes_elsewhere_prove_that_the_epoch_file_is_wrong(entries: list[tuple[int, int]]) -> None:
+    disk, log = with_epochs(entries)
+    before = content_of(disk, log_file(0))
+    other = with_epochs()[1]
+    assert log.scrub().damages
+    done, _ = run(log, other, 0)
+    assert not done.was_damaged
+    assert {each.file for each in done.rebuilt} == {LEADER_EPOCH_CHECKPOINT}
+    assert log.partition.epochs == ((0, 0), (1, 2), (2, 3))
+    assert content_of(disk, LEADER_EPOCH_CHECKPOINT) == b"0\n3\n0 0\n1 2\n2 3\n"
+    assert content_of(disk, log_file(0)) == before
+    assert log.losses() == []
+    assert log.scrub().damages == ()
+
+
+def test_a_batch_whose_epoch_rotted_is_fetched_and_the_epoch_file_stands() -> None:
+    disk, log = with_epochs()
+    flip_epoch(disk, log, 3, 1)
+    other = with_epochs()[1]
+    before = content_of(other.partition.disk, log_file(0))  # type: ignore[arg-type]
+    done, _ = run(log, other, 0)
+    assert (done.was_damaged, done.fetched, done.rebuilt) == (True, 1, ())
+    assert content_of(disk, log_file(0)) == before
+    assert log.partition.epochs == ((0, 0), (1, 2), (2, 3))

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from logstore.disk.running import RUNNING_FILE
-from logstore.log import heal, log_dir, scrub, truncate
+from logstore.log import heal, log_dir, recovery, scrub, truncate
 from logstore.log.loading import Loading
 from logstore.replication import healing
 from logstore.segment.cutting import CutPlace, place_of_cut
@@ -72,3 +72,8 @@ def any_boot_believed(stack: ExitStack) -> None:
         return bool(boot_id) and RUNNING_FILE in {entry.name for entry in disk.scan(directory)}
 
     swap(stack, log_dir, "has_run_on", has_run_on)
+
+
+@plant("an epoch file that parses is believed at a start (decision 103)")
+def epoch_file_believed(stack: ExitStack) -> None:
+    swap(stack, recovery, "check_epochs", lambda loading, log_start_offset, durable_end, *, is_clean: None)

@@ -20,6 +20,7 @@ NOT_REACHED = {
     "fetch session: a request overtakes one that waits",
     "follower: its leader's log is damaged there",
     "heal: an index of aborted transactions is built anew",
+    "heal: another replica has the same batches, the epoch file is wrong",
     "heal: only derived files were damaged",
     "log dir: a damaged log is taken away",
     "metadata: a topic is another one than before",

@@ -88,6 +88,7 @@ FIRST_SEEDS: dict[str, int] = {
     "derived-files-not-compared": 2,
     "tail-of-a-kill-cut": 123,
     "any-boot-believed": 1,
+    "epoch-file-believed": 96,
 }
 
 # Rare ones, found by a seed that is not below 500.

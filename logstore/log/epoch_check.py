@@ -1,0 +1,278 @@
+"""Compare the epoch file of a log that is opened with the batches, and rebuild one that is wrong.
+
+    leader-epoch-checkpoint    epoch 4 from 0 on        epoch 5 from 100 on
+    batches                    4   4   4   4   4   4   │5   5   5   5   5   5
+                               ↑                   ↑    ↑                   ↑    headers that are read
+
+Epochs never fall along a log. So the file is right if the batches on both sides of each entry's start have
+its epoch and that of the entry before, and the last batch has the last one. That costs some headers for each
+entry, by the offset indexes, and no more for a longer log.
+
+What may differ: a batch of unknown epoch (-1), and an entry whose batches were compacted away. An entry at
+the log end belongs to a leader that wrote nothing. The first entry begins at a former log start, which may
+lie inside a batch. After a power cut the file may be older than batches past the durable end, and no entry
+from there on is believed.
+
+If a header contradicts an entry, every batch is read. A batch's epoch lies outside of its checksum, so it
+may be the batch that rotted. The file is wrong if two batches contradict it, or one in a segment that is as
+it was sealed, or if an epoch begins in the middle of a batch; then the batches give the new file, if all of
+them are sound. Otherwise the file stands, and the batch counts as damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, read_leader_epoch_checkpoint
+from logstore.config import MAX_LONG
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Disk
+from logstore.disk.marks import mark
+from logstore.errors import CorruptBatch, Damage, DamageKind
+from logstore.log.loading import Loading
+from logstore.segment.epochs import EpochEntry, LeaderEpochCache, is_of_its_epoch
+from logstore.segment.indexes import OffsetIndex
+from logstore.segment.scan import Scanned, scan
+from logstore.segment.seal import broken_blocks
+from logstore.segment.segment import Segment
+from logstore.segment.segments import Located, walk_at
+
+_ENTRY: Final = Struct(">ii")
+
+
+def read_epochs(loading: Loading) -> bool:
+    """Read the epoch file; False if it does not parse, so that the batches must be read."""
+    try:
+        loading.epochs = LeaderEpochCache(read_leader_epoch_checkpoint(loading.disk, loading.directory))
+    except CorruptCheckpoint as error:
+        _tell(loading, str(error))
+        loading.epochs = LeaderEpochCache()
+        return False
+    loading.epochs_on_disk = loading.epochs.entries
+    return True
+
+
+def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, is_clean: bool) -> None:
+    """Compare the epochs of a file that parses with the batches; replace them if they are wrong.
+
+    Everything below `durable_end` was synced. `is_clean`: the last owner stopped in order. Raises `OSError`.
+    """
+    history_end = MAX_LONG
+    if loading.tail_may_be_torn and not is_clean:
+        # Batches past it may be newer than the file. All of them are going to be read, and tell their epochs.
+        history_end = durable_end
+        loading.epochs.truncate_from_end(history_end)
+    entries = loading.epochs.entries
+    if not entries or not loading.segments:
+        return
+    lowest = max(log_start_offset, next(iter(loading.segments)))
+    if not _is_doubtful(loading, entries, lowest, history_end):
+        return
+    mark("recovery: the epoch file contradicts a batch")
+    torn_from = MAX_LONG if is_clean else durable_end
+    found = _read_batches(loading, entries, history_end, torn_from)
+    if found is None:
+        return
+    found.epochs.truncate_from_start(log_start_offset)
+    rebuilt = found.epochs.entries
+    if found.is_proven:
+        mark("recovery: a wrong epoch file is rebuilt")
+        _tell(loading, _difference(entries, rebuilt))
+    elif not found.contradictions and rebuilt and rebuilt[0].start_offset < entries[0].start_offset:
+        mark("recovery: an epoch file without the first batches is completed")
+        text = f"begins at offset {entries[0].start_offset}, the batches at {rebuilt[0].start_offset}"
+        loading.report.notes.append(f"{LEADER_EPOCH_CHECKPOINT} {text}; it was completed from them")
+    else:
+        return
+    loading.epochs, loading.epochs_on_disk = found.epochs, None
+
+
+def assign_epochs(epochs: LeaderEpochCache, scanned: Scanned) -> None:
+    """Add the epochs that begin in these batches."""
+    column = scanned.headers["leader_epoch"]
+    if not len(column):
+        return
+    latest = epochs.latest_epoch
+    if int(column.max()) <= latest:
+        return
+    previous = latest
+    values, bases = column.tolist(), scanned.headers["base_offset"]
+    for slot, epoch in enumerate(values):
+        if epoch > previous:
+            epochs.assign(epoch, int(bases[slot]))
+            previous = epoch
+
+
+def _tell(loading: Loading, text: str) -> None:
+    loading.report.rebuilt.append(LEADER_EPOCH_CHECKPOINT)
+    damage = Damage(DamageKind.DERIVED, LEADER_EPOCH_CHECKPOINT, 0, loading.opening.log_start_offset, text, 0)
+    loading.report.wrong.append(damage)
+
+
+def _difference(entries: Sequence[EpochEntry], rebuilt: Sequence[EpochEntry]) -> str:
+    """Describe the first entry that differs."""
+    in_file, in_batches = (
+        next(
+            (
+                f"epoch {each.epoch} from offset {each.start_offset} on"
+                for each in these
+                if each not in others
+            ),
+            "",
+        )
+        for these, others in ((entries, rebuilt), (rebuilt, entries))
+    )
+    return f"it has {in_file or 'no such entry'}, the batches have {in_batches or 'none of it'}"
+
+
+# --- the headers around each entry ------------------------------------------------------------------
+
+
+def _is_doubtful(loading: Loading, entries: Sequence[EpochEntry], lowest: int, history_end: int) -> bool:
+    """Return whether a batch beside the start of an entry, or the last batch, has another epoch.
+
+    `lowest` is the first offset of the log.
+    """
+
+    def differs(batch: Located | None) -> bool:
+        if batch is None or batch.leader_epoch < 0:
+            return False
+        if batch.base_offset < entries[0].start_offset:
+            return entries[0].start_offset > lowest <= batch.last_offset
+        return not is_of_its_epoch(batch.base_offset, batch.leader_epoch, entries)
+
+    for number, (_, start) in enumerate(entries):
+        if start >= history_end:
+            break
+        before, at = _around(loading, start)
+        if differs(before) or (number and before is not None and before.last_offset >= start):
+            return True
+        if at is not None and at.base_offset < history_end and differs(at):
+            return True
+    return differs(_around(loading, history_end)[0])
+
+
+def _around(loading: Loading, offset: int) -> tuple[Located | None, Located | None]:
+    """Return the last batch that begins below `offset`, and the first one at or past it."""
+    segments = loading.segments.values()
+    slot = max(loading.segments.bisect_left(offset) - 1, 0)
+    before, at = _around_in(loading.disk, segments[slot], offset)
+    for number in range(slot - 1, -1, -1):
+        if before is not None:
+            break
+        before, _ = _around_in(loading.disk, segments[number], offset)
+    for number in range(slot + 1, len(segments)):
+        if at is not None:
+            break
+        _, at = _around_in(loading.disk, segments[number], offset)
+    return before, at
+
+
+def _around_in(disk: Disk, segment: Segment, offset: int) -> tuple[Located | None, Located | None]:
+    if not segment.size:
+        return None, None
+    position = _position_below(disk, segment, offset)
+    with segment.log_for_reading() as file:
+        # An entry of the index may be wrong: then from the first batch on.
+        for start in (position, 0) if position else (0,):
+            before = None
+            try:
+                for located in walk_at(segment, start, file):
+                    if located.base_offset < segment.base_offset:
+                        break
+                    if located.base_offset >= offset:
+                        if before is None and start:
+                            break
+                        return before, located
+                    before = located
+            except CorruptBatch:
+                pass  # a torn tail, or damage: whoever reads it finds it
+            if before is not None:
+                return before, None
+    return None, None
+
+
+def _position_below(disk: Disk, segment: Segment, offset: int) -> int:
+    """Return the position of a batch that ends below `offset`, by the index file; 0 if it names none.
+
+    Without loading the index, which is not settled yet: zeros at its end count as no entry.
+    """
+    try:
+        file = disk.open(segment.path(OffsetIndex.suffix))
+    except FileNotFoundError:
+        return 0
+    low, found = 0, 0
+    try:
+        high = file.size() // _ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            entry = file.pread(_ENTRY.size, middle * _ENTRY.size)
+            relative, position = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
+            if 0 < position < segment.size and segment.base_offset + relative < offset:
+                low, found = middle + 1, position
+            else:
+                high = middle
+    finally:
+        file.close()
+    return found
+
+
+# --- all batches ------------------------------------------------------------------------------------
+
+
+class _Batches(NamedTuple):
+    """The epochs of all sound batches, and how many of these contradict the file.
+
+    `is_proven`: more than one batch does, or one that is as it was sealed.
+    """
+
+    epochs: LeaderEpochCache
+    contradictions: int
+    is_proven: bool
+
+
+def _read_batches(
+    loading: Loading, entries: Sequence[EpochEntry], history_end: int, torn_from: int
+) -> _Batches | None:
+    """Read every batch up to a tail that is torn at or past offset `torn_from`; None if one is damaged."""
+    mark("recovery: all batches are read, to judge the epoch file")
+    starts, known = (
+        np.array(column, np.int64)
+        for column in ([e.start_offset for e in entries], [e.epoch for e in entries])
+    )
+    inner = starts[1:][starts[1:] < history_end]
+    epochs = LeaderEpochCache()
+    unsealed, is_proven, next_offset = 0, False, 0
+    last = next(reversed(loading.segments))
+    for base_offset, segment in loading.segments.items():
+        if base_offset < next_offset:
+            return None
+        next_offset, wrong = base_offset, 0
+        with segment.log_for_reading() as file:
+            for scanned in scan(
+                file, 0, segment.size, base_offset=base_offset, leader_epoch=epochs.latest_epoch
+            ):
+                if len(scanned.headers):
+                    bases, lasts = scanned.headers["base_offset"].astype(np.int64), scanned.last_offsets
+                    slots = np.searchsorted(starts, bases, "right") - 1
+                    written = scanned.headers["leader_epoch"]
+                    differ = (slots >= 0) & (bases < history_end) & (written >= 0) & (known[slots] != written)
+                    wrong += int(np.count_nonzero(differ))
+                    holders = np.searchsorted(bases, inner) - 1
+                    is_proven |= bool(((holders >= 0) & (lasts[holders] >= inner)).any())
+                    assign_epochs(epochs, scanned)
+                    next_offset = int(lasts[-1]) + 1
+                if scanned.fault is not None and (base_offset != last or next_offset < torn_from):
+                    return None
+            if wrong and segment.seal is not None and segment.size == segment.seal.size:
+                if not any(broken_blocks(file, segment.seal)):
+                    is_proven, wrong = True, 0
+                elif not loading.config.is_compacted:
+                    return None
+        unsealed += wrong
+    is_proven |= unsealed > 1
+    return _Batches(epochs, unsealed, is_proven)

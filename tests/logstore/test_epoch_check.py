@@ -1,0 +1,343 @@
+"""An epoch file that rots while nobody has the log, and still parses, is compared with the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logstore.checkpoint.entry_files import (
+    LEADER_EPOCH_CHECKPOINT,
+    format_leader_epoch_checkpoint,
+    parse_leader_epoch_checkpoint,
+)
+from logstore.config import LogConfig
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Disk
+from logstore.errors import DamagedLog, DamageKind
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.append import append_as_leader
+from logstore.log.loading import LoadedLog
+from logstore.log.log import Log
+from logstore.log.recovery import load
+from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.segments import walk_at
+from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
+from tests.golden import kafka_directories
+from tests.logstore.logs import DIRECTORY, batch, content_of, disk_with, log_file, names, opened, put
+
+T0 = 1_700_000_000_000
+DELETED = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=240, retention_ms=-1)
+COMPACTED = LogConfig(
+    segment_bytes=700,
+    index_interval_bytes=100,
+    segment_index_bytes=240,
+    cleanup_policy="compact,delete",
+    retention_ms=-1,
+    min_cleanable_dirty_ratio=0.0,
+)
+
+
+def found_of(disk: Disk, config: LogConfig = DELETED, **known: Any) -> LoadedLog:
+    """The log as the next owner loads it after a kill."""
+    return load(disk, DIRECTORY, config, is_clean=False, now_ms=T0, was_killed=True, **known)
+
+
+def epochs_of(loaded: LoadedLog) -> list[tuple[int, int]]:
+    return [(entry.epoch, entry.start_offset) for entry in loaded.epochs.entries]
+
+
+# --- histories --------------------------------------------------------------------------------------
+
+
+class History:
+    """A log with elections, rolls, cuts, deletions and compactions, in the order of drawn numbers."""
+
+    def __init__(self, config: LogConfig) -> None:
+        self.config, self.disk = config, MemoryDisk(directories=["/data"])
+        self.log = Log.open(DIRECTORY, config, disk=self.disk, clock=lambda: T0)
+        self.epoch = 0
+        self.log.partition.assign_epoch(0, 0)
+
+    def step(self, what: int, where: float) -> None:
+        log = self.log.partition
+        match what:
+            case 0:  # an election; the leader may write nothing
+                self.epoch += 1 + int(where * 3)
+                log.assign_epoch(self.epoch, log.log_end_offset)
+            case 1:
+                log.roll()
+            case 2:
+                self.log.truncate_to(int(where * (log.log_end_offset + 1)))
+            case 3:
+                start = log.log_start_offset
+                self.log.delete_records(start + int(where * (log.log_end_offset - start + 1)))
+            case 4 if self.config.is_compacted:
+                self.log.compact(T0 + 86_400_000)
+            case 5:
+                self.log.flush()
+            case 6:
+                self.log.maintain(T0)
+            case _:
+                records = [
+                    Record(each, T0 + each, b"%d" % (int(where * 7) + each), b"v" * 20)
+                    for each in range(1 + int(where * 4))
+                ]
+                append_as_leader(log, encode_batch(records), leader_epoch=self.epoch, now_ms=T0)
+
+    def killed(self) -> tuple[MemoryDisk, dict[str, Any]]:
+        """The disk as a kill leaves it, and the checkpoints."""
+        log = self.log.partition
+        return self.disk.copy(), {
+            "recovery_point": log.recovery_point,
+            "log_start_offset": log.log_start_offset,
+        }
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 14), st.floats(0, 1, exclude_max=True)), max_size=60)
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps=STEPS, config=st.sampled_from([DELETED, COMPACTED]), cut=st.none() | st.integers(0, 1 << 20))
+def test_no_history_of_a_sound_log_is_called_wrong(
+    steps: list[tuple[int, float]], config: LogConfig, cut: int | None
+) -> None:
+    """Whatever was elected, cut, deleted or compacted before the process was killed, or the power cut."""
+    history = History(config)
+    for step in steps:
+        history.step(*step)
+    if cut is None:
+        disk, known = history.killed()
+        loaded = found_of(disk, config, **known)
+        held = [tuple(each) for each in history.log.partition.epochs]
+        end = loaded.log_end_offset
+        if loaded.log_start_offset < end:
+            assert epochs_of(loaded) == [each for each in held if each[1] < end]
+        report = loaded.report
+    else:
+        disk = history.disk.power_cut(Random(cut))
+        report = Log.open(DIRECTORY, config, disk=disk, clock=lambda: T0).partition.report
+    assert report.wrong == []
+    assert LEADER_EPOCH_CHECKPOINT not in " ".join(report.rebuilt + report.notes)
+
+
+def rotten(content: bytes) -> Iterator[bytes]:
+    """Every change of one bit after which the file parses, and says something else."""
+    right = LeaderEpochCache(parse_leader_epoch_checkpoint(content)).entries
+    for position in range(len(content)):
+        for bit in range(8):
+            changed = content[:position] + bytes([content[position] ^ 1 << bit]) + content[position + 1 :]
+            try:
+                found = LeaderEpochCache(parse_leader_epoch_checkpoint(changed)).entries
+            except (CorruptCheckpoint, ValueError):
+                continue
+            if found != right:
+                yield changed
+
+
+def full_log(*, batches_an_epoch: int = 3, epochs: int = 4, config: LogConfig = DELETED) -> History:
+    history = History(config)
+    for _ in range(epochs):
+        for _ in range(batches_an_epoch):
+            history.step(9, 0.5)
+        history.step(0, 0.5)
+    return history
+
+
+def test_every_bit_that_rots_unseen_is_found() -> None:
+    """Three batches an epoch: two batches contradict a wrong file, or an epoch begins inside of one."""
+    disk, known = full_log().killed()
+    right = content_of(disk, LEADER_EPOCH_CHECKPOINT)
+    entries = epochs_of(found_of(disk.copy(), **known))
+    assert len(entries) == 4
+    count = 0
+    for changed in rotten(right):
+        after = disk.copy()
+        put(after, LEADER_EPOCH_CHECKPOINT, changed)
+        loaded = found_of(after, **known)
+        assert epochs_of(loaded) == entries, changed
+        told = [each.file for each in loaded.report.wrong] + [
+            note for note in loaded.report.notes if note.startswith(LEADER_EPOCH_CHECKPOINT)
+        ]
+        # An entry at the log end goes with every opening: its leader wrote nothing.
+        last = LeaderEpochCache(parse_leader_epoch_checkpoint(changed)).entries
+        assert told or [tuple(each) for each in last if each.start_offset < loaded.log_end_offset] == entries
+        assert content_of(after, LEADER_EPOCH_CHECKPOINT) == format_leader_epoch_checkpoint(entries)
+        assert found_of(after.copy(), **known).report.wrong == [], "it is mended once"
+        count += bool(told)
+    assert count > 20
+
+
+def test_the_damage_is_named_for_the_first_who_looks() -> None:
+    disk, known = full_log().killed()
+    put(disk, LEADER_EPOCH_CHECKPOINT, content_of(disk, LEADER_EPOCH_CHECKPOINT).replace(b"\n2 ", b"\n3 "))
+    (wrong,) = found_of(disk, **known).report.wrong
+    assert (wrong.kind, wrong.file) == (DamageKind.DERIVED, LEADER_EPOCH_CHECKPOINT)
+    assert wrong.text == "it has epoch 3 from offset 9 on, the batches have epoch 2 from offset 9 on"
+
+
+# --- the batch may be the one that rotted -----------------------------------------------------------
+
+EPOCHS = b"0\n3\n0 0\n1 4\n3 8\n"
+BATCHES = [
+    batch(at, range(1000 + at, 1002 + at), epoch=[0, 0, 1, 1, 3, 3][at // 2]) for at in range(0, 12, 2)
+]
+
+
+def directory(*batches: bytes, epochs: bytes = EPOCHS) -> MemoryDisk:
+    return disk_with({log_file(0): b"".join(batches), LEADER_EPOCH_CHECKPOINT: epochs})
+
+
+def with_epoch(data: bytes, epoch: int) -> bytes:
+    return data[:12] + epoch.to_bytes(4, "big") + data[16:]
+
+
+def test_one_batch_against_the_file_is_the_one_that_rotted() -> None:
+    """Its epoch lies outside of its checksum. The file stands, and the batch is damage, as before."""
+    disk = directory(*BATCHES[:4], with_epoch(BATCHES[4], 2), BATCHES[5])
+    with pytest.raises(DamagedLog, match="another leader epoch"):
+        opened(disk, recovery_point=12)
+    assert content_of(disk, LEADER_EPOCH_CHECKPOINT) == EPOCHS
+
+
+def test_an_epoch_that_begins_inside_a_batch_is_a_wrong_file() -> None:
+    loaded = opened(directory(*BATCHES, epochs=b"0\n3\n0 0\n1 3\n3 8\n"), recovery_point=12)
+    assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)]
+    (wrong,) = loaded.report.wrong
+    assert wrong.text == "it has epoch 1 from offset 3 on, the batches have epoch 1 from offset 4 on"
+
+
+def test_one_batch_in_a_segment_as_it_was_sealed_is_right() -> None:
+    """Its seal covers the epoch, too."""
+    files = {log_file(0): b"".join(BATCHES[:5]), log_file(10): BATCHES[5]}
+    disk = disk_with(files | {LEADER_EPOCH_CHECKPOINT: EPOCHS})
+    opened(disk)  # seals it
+    for epochs in (b"0\n3\n0 0\n1 4\n3 6\n", b"0\n3\n0 0\n1 6\n3 8\n", b"0\n3\n0 0\n1 4\n2 8\n"):
+        after = disk.copy()
+        put(after, LEADER_EPOCH_CHECKPOINT, epochs)
+        loaded = opened(after, recovery_point=12)
+        assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)], epochs
+        assert len(loaded.report.wrong) == 1
+
+
+def test_a_file_that_is_older_than_the_last_batches_is_completed_in_silence() -> None:
+    """As a power cut leaves it, past the durable end. Where the process was killed, it cannot be older."""
+    disk = directory(*BATCHES, epochs=b"0\n2\n0 0\n1 4\n")
+    loaded = opened(disk.copy(), recovery_point=8)
+    assert (epochs_of(loaded), loaded.report.wrong) == ([(0, 0), (1, 4), (3, 8)], [])
+    loaded = opened(disk, recovery_point=12)
+    assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)]
+    assert len(loaded.report.wrong) == 1
+
+
+@pytest.mark.parametrize("epochs", [b"0\n1\n4 0\n", b"0\n2\n0 0\n7 4\n", b"0\n1\n0 8\n"])
+def test_past_the_durable_end_the_batches_tell(epochs: bytes) -> None:
+    """Row 399: they are read in any case, and a wrong entry is no better than none."""
+    for recovery_point in (0, 4):
+        loaded = opened(directory(*BATCHES, epochs=epochs), recovery_point=recovery_point)
+        assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)]
+
+
+def test_a_first_entry_past_the_first_batches_is_completed_with_a_note() -> None:
+    """Kafka leaves it if it is killed after DeleteRecords: the checkpoint of log starts is a minute older."""
+    loaded = opened(directory(*BATCHES, epochs=b"0\n2\n1 6\n3 8\n"), recovery_point=12)
+    assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)]
+    assert loaded.report.wrong == []
+    (note,) = loaded.report.notes
+    assert note == "leader-epoch-checkpoint begins at offset 6, the batches at 0; it was completed from them"
+
+
+def test_damaged_batches_rebuild_nothing() -> None:
+    """Their epochs are unknown. The damage is mended first."""
+    bad = bytearray(BATCHES[2])
+    bad[70] ^= 1
+    wrong = b"0\n3\n0 0\n1 4\n2 8\n"
+    disk = directory(*BATCHES[:2], bytes(bad), *BATCHES[3:], epochs=wrong)
+    with pytest.raises(DamagedLog):
+        opened(disk, recovery_point=12)
+    assert content_of(disk, LEADER_EPOCH_CHECKPOINT) == wrong
+
+
+def test_an_index_that_rotted_too_misleads_nobody() -> None:
+    for seed in range(40):
+        chance = Random(seed)
+        disk, known = full_log().killed()
+        for name in names(disk):
+            if name.endswith(".index"):
+                put(disk, name, chance.randbytes(chance.randrange(64)))
+        assert found_of(disk.copy(), **known).report.wrong == []
+        put(disk, LEADER_EPOCH_CHECKPOINT, b"0\n4\n0 0\n1 9\n2 18\n4 27\n")
+        assert len(found_of(disk, **known).report.wrong) == 1
+
+
+# --- cost -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batches_an_epoch", [10, 100])
+def test_a_right_file_costs_some_headers_for_each_entry(batches_an_epoch: int) -> None:
+    """Below the recovery point, and no more in a longer log."""
+    history = full_log(batches_an_epoch=batches_an_epoch, epochs=8)
+    history.step(5, 0)
+    disk, known = history.killed()
+    read = 0
+
+    def count(operation: Operation) -> None:
+        nonlocal read
+        if operation.name == "pread" and operation.path.endswith((".log", ".index")):
+            read += operation.length
+
+    found_of(RecordingDisk(disk, before=count, reads=True), **known)
+    assert history.log.partition.segments.active.size < 1000
+    assert read < 8 * 4 * 1000
+
+
+# --- Kafka's directories ----------------------------------------------------------------------------
+
+
+def partitions() -> dict[str, dict[str, bytes]]:
+    """The files of each partition that Apache Kafka wrote, of both log dirs."""
+    found: dict[str, dict[str, bytes]] = {}
+    for name in ("kraft-dir", "kafka-logs"):
+        for path, content in kafka_directories.directory(name).items():
+            partition, _, file = path.rpartition("/")
+            if LEADER_EPOCH_CHECKPOINT in path or f"{partition}/{LEADER_EPOCH_CHECKPOINT}" in (
+                kafka_directories.directory(name)
+            ):
+                found.setdefault(f"{name}/{partition}", {})[file] = content
+    return found
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_kafka_wrote_is_right(is_clean: bool) -> None:
+    """Compacted partitions, transactions and logs without a record among them."""
+    count = 0
+    for name, files in partitions().items():
+        for cleanup in ("delete", "compact"):
+            disk = disk_with(files)
+            loaded = opened(disk, clean=is_clean, config=LogConfig(cleanup_policy=cleanup))
+            assert loaded.report.wrong == [], name
+            assert LEADER_EPOCH_CHECKPOINT not in " ".join(loaded.report.rebuilt + loaded.report.notes), name
+            count += 1
+    assert count > 20
+
+
+def test_a_wrong_epoch_in_what_kafka_wrote_is_found() -> None:
+    count = 0
+    for files in partitions().values():
+        entries = parse_leader_epoch_checkpoint(files[LEADER_EPOCH_CHECKPOINT])
+        disk = disk_with(files)
+        loaded = opened(disk, clean=True)
+        batches = sum(1 for each in loaded.segments.values() if each.size for _ in walk_at(each, 0))
+        if len(entries) != 1 or batches < 2:
+            continue
+        disk = disk_with(files | {LEADER_EPOCH_CHECKPOINT: b"0\n1\n%d 0\n" % (entries[0][0] + 8)})
+        found = opened(disk, clean=True)
+        assert len(found.report.wrong) == 1
+        assert {entry.epoch for entry in found.epochs.entries} == {entries[0][0]}
+        count += 1
+    assert count > 3
