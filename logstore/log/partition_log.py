@@ -149,8 +149,7 @@ class PartitionLog:
         self.flushed_first: Callable[[], None] | None = None
         """What `flush` does first, once: the sync of a segment that is going to replace another."""
         self.rebuilt: list[Damage] = loaded.report.wrong.copy()
-        """Derived files that the opening or reads found wrong and rebuilt, until somebody reports and removes
-        them."""
+        """Derived files that the opening or a read found wrong and rebuilt, until somebody removes them."""
         self.met: list[Damage] = []
         """The damage that cuts have met, until somebody reports and removes it."""
         for segment in self.segments:
