@@ -87,8 +87,8 @@ class BrokerOperator:
         self,
         name: str,
         settings: Mapping[str, str],
-        partitions: int,
-        replication_factor: int,
+        partitions: int | None,
+        replication_factor: int | None,
         assignment: Sequence[tuple[int, ...]] | None,
     ) -> str:
         by_hand = [
@@ -97,8 +97,8 @@ class BrokerOperator:
         ]
         topic = t.CreateTopicsRequestCreatableTopic(
             name=name,
-            num_partitions=-1 if by_hand else partitions,
-            replication_factor=-1 if by_hand else replication_factor,
+            num_partitions=-1 if by_hand else partitions or -1,
+            replication_factor=-1 if by_hand else replication_factor or -1,
             assignments=by_hand,
             configs=[
                 t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)

@@ -56,11 +56,14 @@ class Operator(Protocol):
         self,
         name: str,
         settings: Mapping[str, str],
-        partitions: int,
-        replication_factor: int,
+        partitions: int | None,
+        replication_factor: int | None,
         assignment: Sequence[tuple[int, ...]] | None,
     ) -> str:
-        """Create a topic, on the brokers of `assignment` if it is given, and return its id."""
+        """Create a topic, on the brokers of `assignment` if it is given, and return its id.
+
+        None: as the brokers are set; 1 over a metadata store, which does not know their settings.
+        """
 
     def delete(self, name: str) -> None:
         """Request the deletion of a topic."""

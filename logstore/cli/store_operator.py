@@ -63,8 +63,8 @@ class StoreOperator:
         self,
         name: str,
         settings: Mapping[str, str],
-        partitions: int,
-        replication_factor: int,
+        partitions: int | None,
+        replication_factor: int | None,
         assignment: Sequence[tuple[int, ...]] | None,
     ) -> str:
         LogConfig.from_kafka(settings)
@@ -79,7 +79,9 @@ class StoreOperator:
             placement.check_manual(lists, cluster.brokers)
         else:
             start, shift = (draw.randrange(max(1, len(cluster.brokers))) for _ in range(2))
-            lists = placement.placed(cluster.racks, partitions, replication_factor, start=start, shift=shift)
+            lists = placement.placed(
+                cluster.racks, partitions or 1, replication_factor or 1, start=start, shift=shift
+            )
         node = layout.TopicAssignment(new_id(draw), dict(enumerate(lists)))
         nodes = {
             layout.topic_config_path(name): layout.encode_topic_config(settings),

@@ -184,8 +184,20 @@ def create(
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
-    partitions: Annotated[int, typer.Option("--partitions", min=1)] = 1,
-    replication_factor: Annotated[int, typer.Option("--replication-factor", min=1)] = 1,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions", min=1, help="[default: num.partitions of the brokers; with --metadata 1]"
+        ),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            help="[default: default.replication.factor of the brokers; with --metadata 1]",
+        ),
+    ] = None,
     assignment: Annotated[
         str | None,
         typer.Option("--replica-assignment", metavar="1:2,2:3", help="The brokers of each partition."),
@@ -216,8 +228,8 @@ def create(
         if if_not_exists and name in to.read((name,)).topics:
             return 0
         if placement is Placement.ROUND_ROBIN:
-            check_new_partitions(partitions)
-            lists = round_robin(list(to.read(()).brokers), partitions, replication_factor)
+            check_new_partitions(partitions or 1)
+            lists = round_robin(list(to.read(()).brokers), partitions or 1, replication_factor or 1)
         topic_id = to.create(name, settings, partitions, replication_factor, lists)
 
         def is_led() -> bool:

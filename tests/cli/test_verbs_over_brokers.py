@@ -111,6 +111,14 @@ def test_a_topic_from_its_creation_to_its_deletion(over: Command) -> None:
     assert {"topic": "orders", "is_being_deleted": False} not in lines(over("topics", "list", "--json"))
 
 
+def test_a_topic_gets_the_defaults_of_the_brokers(over: Command, asked: list[Struct]) -> None:
+    """As with Kafka's tool: numbers that nobody names are left to the brokers."""
+    assert over("topics", "create", "plain", "--wait", 30).code == 0
+    (request,) = [each for each in asked if isinstance(each, t.CreateTopicsRequest)]
+    assert [(each.num_partitions, each.replication_factor) for each in request.topics] == [(-1, -1)]
+    assert over("topics", "delete", "plain", "--wait", 30).code == 0
+
+
 def test_topics_that_are_selected(over: Command) -> None:
     """By a pattern, by settings of their own, by how many replicas may still go."""
     settings = ("--replication-factor", 3, "--config", "min.insync.replicas=3")
