@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -57,9 +57,10 @@ bitrot: setup ## Flip one bit in every byte of a log dir (minutes)
 bench-partitions: setup ## Measure the pauses of three brokers with many partitions; PARTITIONS=1000
 	PARTITIONS=$(or $(PARTITIONS),1000) $(BIN)/python -m pytest bench/test_partitions.py -p no:xdist -p no:benchmark -q -s
 
-bench-spark: setup parts ## Compare Spark reads of a log and of Parquet; RECORDS=1000000 for a short run
+bench-spark: setup parts ## Compare reads and writes of Spark with Parquet, Arrow and its Kafka connector; RECORDS=1000000 ROUNDS=1 for a short run
 	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py bench/test_spark_write.py \
 		bench/test_export.py -p no:xdist -q --benchmark-only
+	RECORDS=$(or $(RECORDS),10000000) ROUNDS=$(or $(ROUNDS),3) $(BIN)/python -m bench.spark_table
 
 queue-kill9: setup ## Kill the owner of a queue of 10 million messages 200 times (tens of minutes); SHORT=1
 	$(BIN)/python -m tests.queue_kill9 $(if $(SHORT),--rounds 20,--messages 10000000 --leased 1000000 --rounds 200)
@@ -139,9 +140,14 @@ troubles: setup ## Break three processes in 32 ways: health and why name each, a
 operators-hour: setup ## Run the commands of docs/operators-hour.md on real processes, and compare what they print
 	$(BIN)/python -m pytest tests/deploy/test_operators_hour.py -p no:xdist -p no:benchmark
 
+# Delta needs another Spark: it gets an environment of its own in build/delta, once. Its jars come from Maven Central.
+spark-hour: setup ## Run the commands of docs/spark-hour.md with Spark and Delta, and compare what they print
+	@.ci/parts java
+	$(BIN)/python -m pytest tests/deploy/test_spark_hour.py -p no:xdist -p no:benchmark
+
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus
-	$(BIN)/python -m pytest tests/deploy --ignore tests/deploy/test_operators_hour.py -m "interop or slow" -p no:xdist -p no:benchmark
+	$(BIN)/python -m pytest tests/deploy --ignore tests/deploy/test_operators_hour.py --ignore tests/deploy/test_spark_hour.py -m "interop or slow" -p no:xdist -p no:benchmark
 
 watching-quiet: setup ## Let Prometheus watch 1,000 partitions under normal load: no alert may fire; MINUTES=60
 	.ci/parts prometheus
