@@ -9,6 +9,7 @@ Spark finds the format by itself, through the module `pyspark_logstore`. Program
     table                    a topic as a frame
     LogstoreDataSource       for `spark.dataSource.register`, where Spark does not find the format
     check_java               fail early, in one line, if Java is missing or too old
+    delta_settings           settings of a session that has Delta tables
     avro_decoder             a function of Spark for Avro values, with a schema or a schema registry
     lags, Behind             how far a streaming query is behind the end of the log
     reason                   the message of an error of ours, out of the exception that Spark made of it
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from logstore.spark.avro import avro_decoder
     from logstore.spark.brief_errors import reason
     from logstore.spark.data_source import LogstoreDataSource
+    from logstore.spark.delta import DeltaMissing, delta_settings
     from logstore.spark.errors import (
         CorruptLedger,
         DataLoss,
@@ -46,6 +48,7 @@ __all__ = [
     "Behind",
     "CorruptLedger",
     "DataLoss",
+    "DeltaMissing",
     "InvalidOption",
     "JavaMissing",
     "LogstoreDataSource",
@@ -58,6 +61,7 @@ __all__ = [
     "WriteRefused",
     "avro_decoder",
     "check_java",
+    "delta_settings",
     "lags",
     "reason",
     "session",
@@ -70,6 +74,7 @@ __getattr__ = names_from(
         "brief_errors": ("reason",),
         "data_source": ("LogstoreDataSource",),
         "avro": ("avro_decoder",),
+        "delta": ("DeltaMissing", "delta_settings"),
         "java": ("JavaMissing", "check_java"),
         "offsets": ("Behind", "lags"),
         "local_session": ("session", "table"),

@@ -55,15 +55,15 @@ def is_as_shown(shown: str, printed: str) -> bool:
 
 
 class Shell:
-    """One bash in a folder, with `logstore` and `python` of this interpreter: variables and jobs stay."""
+    """One bash in a folder, with `logstore` and `python` of an interpreter: variables and jobs stay."""
 
-    def __init__(self, folder: Path, python_path: Iterable[Path]) -> None:
+    def __init__(self, folder: Path, python_path: Iterable[Path], python: str = sys.executable) -> None:
         self._folder = folder
         commands = folder / ".commands"
         commands.mkdir()
         for name, module in (("logstore", " -m logstore.cli.main"), ("python", "")):
             path = commands / name
-            path.write_text(f'#!/bin/sh\nexec {sys.executable}{module} "$@"\n')
+            path.write_text(f'#!/bin/sh\nexec {python}{module} "$@"\n')
             path.chmod(0o755)
         known = {
             "PATH": f"{commands}:{os.environ['PATH']}",

@@ -35,6 +35,7 @@ from logstore.spark.jobs import (
     verify,
 )
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
+from logstore.spark.jobs.signals import job_signals
 from logstore.spark.jobs.work import Progress, Workers
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -117,7 +118,8 @@ def main(
 def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
     settings = named_values("--conf", options.conf)
     progress = Progress(sys.stderr, stopwatch_s)
-    with Workers(progress, master=options.master, settings=settings) as workers:
+    workers = Workers(progress, master=options.master, settings=settings)
+    with job_signals(), workers:
         return prepared.run(workers)
 
 

@@ -1,4 +1,4 @@
-"""`stream`: rows of topics to a Parquet table, each once, and rows that do not fit its schema aside.
+"""`stream`: rows of topics to a Parquet or Delta table, each once, and rows that do not fit its schema aside.
 
     topic ─ Spark's stream ─ a batch ─ parsed by the schema ┬─ table/[column=value/]batch-7-0.parquet
                                                             └─ table/_refused/batch-7-1.parquet, with reasons
@@ -9,7 +9,10 @@
 Spark's checkpoint gives a batch the same offsets whenever it runs again. Its files are staged, decided in the
 ledger, moved into place and marked as done, as those of `export`. So each row is in the table or among the
 refused ones, once, wherever a run is killed. Names that begin with a dot or an underscore are no part of the
-table for Spark, Arrow and Hive.
+table for Spark, Arrow, Hive and Delta.
+
+A batch for a Delta table is staged, too, and its rows are appended to the table once it is decided: Delta
+skips an append whose number its log has (`delta_table.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ import json
 import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.disk.errors import EngineError, ErrorCode
@@ -28,9 +33,11 @@ from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.brief_errors import reason
 from logstore.spark.errors import InvalidOption, RowRefused
+from logstore.spark.jobs import delta_table
 from logstore.spark.jobs.compact import sync_tree
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, check_positive, source_options
 from logstore.spark.jobs.placing import place_files
+from logstore.spark.jobs.signals import first_signal
 from logstore.spark.jobs.values import Values, add_values, values_of
 from logstore.spark.jobs.work import Workers, WorkFailed, amount
 from logstore.spark.ledger import (
@@ -50,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-HELP: Final = "stream topics into a Parquet table by a schema, each row once, bad rows aside"
+HELP: Final = "stream topics into a Parquet or Delta table by a schema, each row once, bad rows aside"
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 LEDGER_DIRECTORY: Final = ".logstore-stream"
@@ -58,6 +65,9 @@ REFUSED: Final = "_refused"
 _TABLE: Final = "table"
 _REASON: Final = "_refused_because"
 _LATE: Final = "_late"
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+FORMATS: Final = (PARQUET, DELTA)
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp")
 
 
@@ -90,6 +100,10 @@ def arguments(parser: ArgumentParser) -> None:
     output.add_argument(
         "--output", metavar="DIR", required=True, help="directory of the table, local or mounted"
     )
+    output.add_argument(
+        "--table-format", choices=FORMATS, default=PARQUET,
+        help="the kind of table; delta needs the extra `delta` (default: %(default)s)",
+    )  # fmt: skip
     output.add_argument("--partition-by", metavar="A,B", help="columns that become directories")
     output.add_argument(
         "--batch-records", metavar="N", type=int, default=1_000_000,
@@ -127,6 +141,7 @@ def prepare(options: Namespace) -> Stream:
         absolute(options.output),
         tuple(name.strip() for name in (options.partition_by or "").split(",") if name.strip()),
         options.every if options.follow else None,
+        options.table_format,
     )
 
 
@@ -192,7 +207,10 @@ class Stream:
     output: str
     partition_by: tuple[str, ...]
     every_s: int | None
+    table_format: str = PARQUET
     disk: Disk = field(default_factory=OsDisk)
+    publishing: Lock = field(default_factory=Lock)
+    """held while a batch is published, and from the end of the query on"""
 
     @property
     def ledger(self) -> str:
@@ -235,6 +253,9 @@ class Stream:
 
         from logstore.spark.data_source import LogstoreDataSource
 
+        self._check_table()
+        if self.table_format == DELTA:
+            delta_table.prepare(workers)
         session = workers.session
         session.dataSource.register(LogstoreDataSource)
         make_durable_dir(self.disk, self.ledger)
@@ -242,6 +263,8 @@ class Stream:
         raised: list[Exception] = []
 
         def publish(rows: DataFrame, number: int) -> None:
+            if not self.publishing.acquire(blocking=False):
+                raise InterruptedError("the job has ended")  # Spark must not take the batch for done
             try:
                 self._publish(rows, number)
             except (EngineError, OSError) as error:
@@ -250,6 +273,8 @@ class Stream:
             except AnalysisException as error:
                 raised.append(_as_usage(error))
                 raise
+            finally:
+                self.publishing.release()
 
         try:
             with _quiet_proxy():
@@ -263,6 +288,21 @@ class Stream:
         state = read_ledger(self.disk, self.ledger).state
         return self._answer(before, Published.of(state), behind)
 
+    def _check_table(self) -> None:
+        """Raise `StreamMismatch` if the table is of the other format, or has other directories."""
+        entry = read_ledger(self.disk, self.ledger)
+        state = entry.state if entry.intent is None else entry.intent.plan["state"]
+        if (found := state.get("format", PARQUET if state else self.table_format)) != self.table_format:
+            raise StreamMismatch(
+                f"{self.output} is a {found} table: --table-format {found}, or stream to a new directory"
+            )
+        columns = state.get("partition_by", self.partition_by)
+        if list(columns) != list(self.partition_by):
+            how = f"--partition-by {','.join(columns)}" if columns else "no --partition-by"
+            raise StreamMismatch(
+                f"{self.output} was begun with {how}: go on so, or stream to a new directory"
+            )
+
     def _start(self, session: SparkSession, publish: Any) -> StreamingQuery:
         records = session.readStream.format("logstore").options(**self.source).load()
         writer = records.writeStream.foreachBatch(publish).option("checkpointLocation", self.checkpoint)
@@ -271,21 +311,26 @@ class Stream:
         return writer.trigger(processingTime=f"{self.every_s} seconds").start()
 
     def _wait(self, workers: Workers, query: StreamingQuery) -> dict[TopicPartition, int]:
-        """Wait for the end of the query, show rows and lag meanwhile, and return the lag at the end."""
+        """Wait for the end of the query, show rows and lag meanwhile, and return the lag at the end.
+
+        A signal is the end of a query that follows. A batch under way is published.
+        """
         behind: dict[TopicPartition, int] = {}
         seen: dict[str, int] = {}
         workers.progress.begin("stream", unit="records")
         try:
-            while True:
-                is_over = query.awaitTermination(1)
-                for progress in query.recentProgress:
-                    report: Any = progress
-                    seen[str(report["batchId"])] = report["numInputRows"]
-                    behind = dict(lags(report)[0].partitions)
-                workers.progress.tick(sum(seen.values()), sum(seen.values()) + sum(behind.values()))
-                if is_over:
-                    return behind
+            with first_signal() if self.every_s is not None else nullcontext(Event()) as asked:
+                while True:
+                    is_over = query.awaitTermination(1)
+                    for progress in query.recentProgress:
+                        report: Any = progress
+                        seen[str(report["batchId"])] = report["numInputRows"]
+                        behind = dict(lags(report)[0].partitions)
+                    workers.progress.tick(sum(seen.values()), sum(seen.values()) + sum(behind.values()))
+                    if is_over or asked.is_set():
+                        return behind
         finally:
+            self.publishing.acquire()
             query.stop()
             workers.progress.end()
 
@@ -293,8 +338,9 @@ class Stream:
 
     def _publish(self, records: DataFrame, number: int) -> None:
         """Publish a batch, unless it was published before. Raises as `run`."""
+        carry_out = partial(self._carry_out, records.sparkSession)
         with Ledger(self.disk, self.ledger) as ledger:
-            complete(ledger, self._carry_out)
+            complete(ledger, carry_out)
             query = json.loads(Path(self.checkpoint, "metadata").read_text())["id"]
             if ledger.state.get("query", query) != query:
                 raise StreamMismatch(
@@ -311,7 +357,7 @@ class Stream:
             staging = staging_directory(ledger.directory, number)
             remove_staged(self.disk, staging)
             make_durable_dir(self.disk, staging)
-            seen = self._stage(records, staging, ledger.state.get("latest_ms"))
+            seen = self._stage(records, staging, ledger.state)
             sync_tree(self.disk, staging)
             totals = Published.of(ledger.state)
             totals = Published(
@@ -322,22 +368,32 @@ class Stream:
             )
             times = [each for each in (ledger.state.get("latest_ms"), seen["latest_ms"]) if each is not None]
             plan = {
-                "files": _files(self.disk, staging, number),
+                "files": _files(self.disk, staging, number, self._placed),
                 "state": {
                     "query": query,
+                    "format": self.table_format,
+                    "partition_by": self.partition_by,
                     "latest_ms": max(times, default=None),
                     "offsets": _end_offsets(self.checkpoint, number),
                     "totals": totals._asdict(),
                 },
             }
-            publish_once(ledger, number, lambda: plan, self._carry_out)
+            publish_once(ledger, number, lambda: plan, carry_out)
 
-    def _stage(self, records: DataFrame, staging: str, latest_ms: int | None) -> dict[str, Any]:
-        """Let Spark write the batch below `staging`; return its counts and latest event time."""
+    @property
+    def _placed(self) -> tuple[str, ...]:
+        """The staged directories whose files are renamed into the table."""
+        return (REFUSED,) if self.table_format == DELTA else (_TABLE, REFUSED)
+
+    def _stage(self, records: DataFrame, staging: str, state: Json) -> dict[str, Any]:
+        """Let Spark write the batch below `staging`; return its counts and latest event time.
+
+        `state` is that of the ledger.
+        """
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        made = self.rows.of(records, latest_ms)
+        made = self.rows.of(records, state.get("latest_ms"))
         seen = Observation()
         observed = made.observe(
             seen,
@@ -351,8 +407,14 @@ class Stream:
         )
         unwanted = ("_value",) if self.rows.values is not None else ("_key", "_value")
         good = observed.where(f.col(_REASON).isNull()).drop(_REASON, _LATE, "_event_ms", *unwanted)
+        if unknown := [name for name in self.partition_by if name not in good.columns]:
+            raise BadUsage(f"--partition-by {','.join(unknown)}: the columns are {', '.join(good.columns)}")
         writer = good.write.mode("overwrite")
-        if self.partition_by:
+        if self.table_format == DELTA:
+            columns = None if state else self.partition_by
+            if problem := delta_table.mismatch(self.disk, good, self.output, columns):
+                raise StreamMismatch(problem)
+        elif self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         writer.parquet(f"file://{staging}/{_TABLE}")
         counts = dict(seen.get)
@@ -376,11 +438,15 @@ class Stream:
                 )
         return counts
 
-    def _carry_out(self, intent: Intent) -> Json:
+    def _carry_out(self, session: SparkSession, intent: Intent) -> Json:
         staging = staging_directory(self.ledger, intent.number)
         files = [(staged, target) for staged, target in intent.plan["files"]]
         place_files(self.disk, staging, self.output, files, _gone)
         state: Json = intent.plan["state"]
+        if self.table_format == DELTA:
+            rows = session.read.parquet(f"file://{staging}/{_TABLE}")
+            delta_table.append_once(rows, self.output, self.partition_by, state["query"], intent.number)
+            delta_table.sync(self.disk, self.output, state["query"], intent.number)
         return state
 
     def _answer(self, before: Published, after: Published, behind: Mapping[TopicPartition, int]) -> Answer:
@@ -428,10 +494,10 @@ def _gone(path: str) -> Exception:
     )
 
 
-def _files(disk: Disk, staging: str, number: int) -> list[list[str]]:
+def _files(disk: Disk, staging: str, number: int, roots: Sequence[str]) -> list[list[str]]:
     """Return where each staged file goes: its directory in the table, under the number of its batch."""
     found: list[list[str]] = []
-    for root in (_TABLE, REFUSED):
+    for root in roots:
         for directory, name in _below(disk, f"{staging}/{root}", ""):
             if name.endswith(".parquet") and not name.startswith(("_", ".")):
                 above = directory if root == _TABLE else f"{REFUSED}/{directory}"

@@ -121,6 +121,7 @@ def duration(seconds: float) -> str:
 
 # --- the session --------------------------------------------------------------------------------------------
 
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 _FAILED: Final = "logstore: work item failed: "
 _FAILURE: Final = re.compile(re.escape(_FAILED) + r"(\{.*\})")
 
@@ -180,6 +181,21 @@ class Workers:
             self.progress.end()
         return self._session
 
+    def prefer(self, settings: Mapping[str, str]) -> None:
+        """Start the session with these settings, where it has no other value for them."""
+        self._settings = {**settings, **self._settings}
+
+    @property
+    def is_to_start(self) -> bool:
+        """Whether the first access to the session starts one: none is active or submitted."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession.getActiveSession() is None and _GATEWAY not in os.environ
+
+    def has_setting(self, name: str) -> bool:
+        """Return whether a setting was given."""
+        return name in self._settings
+
     @property
     def cores(self) -> int:
         """The number of tasks that run at a time."""
@@ -216,7 +232,7 @@ class Workers:
         if (active := SparkSession.getActiveSession()) is not None:
             return active
         self._is_ours = True
-        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        if _GATEWAY not in os.environ:
             settings = {**QUIET, "spark.driver.extraJavaOptions": _LOGGING, **self._settings}
             return session("logstore pipeline", master=self._master or "local[*]", settings=settings)
         builder = SparkSession.builder.appName("logstore pipeline")  # under spark-submit: its JVM, its master

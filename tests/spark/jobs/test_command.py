@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from logstore.cli.main import run
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.spark.jobs.command import main
 from logstore.spark.jobs.job import Answer, BadUsage
+from logstore.spark.jobs.signals import first_signal
 from logstore.spark.jobs.work import Workers
 
 ROOT = Path(__file__).parents[3]
@@ -106,6 +108,35 @@ def test_what_fails_is_one_line(command: Command, failure: BaseException, code: 
     outcome = command("count", "1", failure=failure)
     assert outcome[:2] == (code, "")
     assert outcome[2].count("\n") == 1
+
+
+def test_signals_of_a_job(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends it as Ctrl-C does. SIGPIPE does not, though the command leaves it to the system."""
+
+    def ended(self: Counting, workers: Workers) -> Answer:
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the job goes on")
+
+    monkeypatch.setattr(Counting, "run", ended)
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        assert command("count", "3") == (130, "", "logstore: interrupted\n")
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals) -> None:
+    with first_signal() as asked:
+        assert not asked.is_set()
+        signal.raise_signal(number)
+        assert asked.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_missing_extra_is_named(command: Command) -> None:
