@@ -72,7 +72,7 @@ def flush(logs: LogManager, effect: Sync) -> SyncDone:
     try:
         log = logs.get(effect.topic_partition)
         if log is not None:
-            log.flush()
+            log.partition.flush(effect.end_offset)
     except OutOfResources:
         pass  # nothing was synced and nothing has failed; the engine looks
     except (LogDirOffline, OSError) as error:

@@ -311,7 +311,7 @@ class Node:
             case SyncDone(topic_partition):
                 effects = self.replicas.on_sync_done(event, now_ms)
                 if (roles := self.replicas.roles_under_way) is not None:
-                    effects += orders.new_log_flushed(self.replicas, roles, topic_partition, now_ms)
+                    effects += orders.log_flushed(self.replicas, roles, topic_partition, now_ms)
                     effects += self._obey_held(now_ms)
                 return effects
 

@@ -40,10 +40,10 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from logstore.replication.new_logs import RolesUnderWay
 from logstore.replication.order_gate import Order
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager, wants_relief
+from logstore.replication.roles_under_way import RolesUnderWay
 from logstore.replication.strays import is_of_another_incarnation, strays
 
 _FOR_EVER = sys.maxsize
@@ -67,7 +67,7 @@ def session_lost(manager: ReplicaManager, now_ms: int) -> list[Effect]:
     """
     manager.broker_epoch = -1
     if manager.roles_under_way is not None:
-        mark("roles: those that wait for new logs end with the session")
+        mark("roles: those that wait for flushes end with the session")
         _end_roles_under_way(manager, manager.roles_under_way)
     for topic_partition, partition in manager.partitions.items():
         if partition.is_leader:
@@ -190,10 +190,10 @@ def leader_and_isr(
     return _answer_when_all_taken(manager, roles, now_ms)
 
 
-def new_log_flushed(
+def log_flushed(
     manager: ReplicaManager, roles: RolesUnderWay, topic_partition: TopicPartition, now_ms: int
 ) -> list[Effect]:
-    """Take the roles that waited for new logs, once the last of these logs is durable."""
+    """Take the roles that waited for flushes, once the last of them has ended."""
     roles.unflushed.discard(topic_partition)
     if not roles.unflushed:
         for each in list(roles.waiting):
@@ -213,7 +213,7 @@ def _answer_when_all_taken(manager: ReplicaManager, roles: RolesUnderWay, now_ms
 def _take_role_of(
     manager: ReplicaManager, roles: RolesUnderWay, topic_partition: TopicPartition, now_ms: int
 ) -> None:
-    """Take one role of a request and keep the result; a role whose log is new waits for its flush."""
+    """Take one role of a request and keep the result; one with a new log or a new epoch waits for a flush."""
     state, has_waited = roles.body.partitions[topic_partition], topic_partition in roles.waiting
     roles.waiting.pop(topic_partition, None)
     try:
@@ -223,7 +223,7 @@ def _take_role_of(
     except (EngineError, OSError) as error:
         code = _refused(manager, topic_partition, error, now_ms)
     if code is None:
-        mark("roles: one waits until its new log is durable")
+        mark("roles: one waits until its new log or epoch is durable")
         roles.waiting[topic_partition] = None
         roles.unflushed.add(topic_partition)
         manager.effects.append(Sync(topic_partition, 0))
@@ -260,7 +260,8 @@ def take_role(
 ) -> ErrorCode | None:
     """Lead or follow a partition according to `state`; return the error code if that fails.
 
-    Returns None if nothing was done yet, because the partition's log is new and must be flushed first.
+    Returns None if the role is not taken yet, because the log must be flushed first: it is new, or is to be
+    led in a new epoch.
     """
     if topic_partition in manager.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
@@ -294,6 +295,8 @@ def take_role(
     if state.leader == manager.config.node_id:
         # Stop following first: no more records of the old leader may be appended.
         manager.stop_asking(topic_partition)
+        if partition.begin_epoch(state):
+            return None
         partition.become_leader(state, now_ms)
         partition.advance_high_watermark(now_ms)
         manager.flushes.want(partition)

@@ -99,6 +99,8 @@ class Partition:
         self.agreed_min_insync = 0
         """The ISR size that the controller's state requires for the high watermark to move."""
         self.all_synced = False
+        self._begun_epoch = NO_EPOCH
+        """The leader epoch that `begin_epoch` prepared last."""
         self.tenure = 0
         """Changes when this node begins or stops to lead: then the log decides about earlier appends."""
         self.is_suspended = False
@@ -172,12 +174,27 @@ class Partition:
         leader must not write others under the same epoch: it needs a new one.
         """
         latest = self.log.latest_epoch
-        resumes = state.leader == self._node_id and self.leader_epoch == NO_EPOCH
+        is_ours = state.leader_epoch == self._begun_epoch  # in this process, and nothing was written in it
+        resumes = state.leader == self._node_id and self.leader_epoch == NO_EPOCH and not is_ours
         if latest > state.leader_epoch or (resumes and latest == state.leader_epoch and not self._was_clean):
             raise FencedLeaderEpoch(
                 f"{self.topic_partition} already has leader epoch {latest}; "
                 f"epoch {state.leader_epoch} cannot begin here, elect again"
             )
+
+    def begin_epoch(self, state: PartitionState) -> bool:
+        """Have the next flush of the log assign the epoch of a new leadership; True if that must come first.
+
+        The epoch is durable when `become_leader` is called after it, and nothing is written in that turn. A
+        node that leads already goes on appending meanwhile: it assigns its next epoch by itself.
+        Raises `FencedLeaderEpoch` (`check_new_state`).
+        """
+        epoch = state.leader_epoch
+        if self.leads or epoch <= max(self.leader_epoch, self.log.latest_epoch) or epoch == self._begun_epoch:
+            return False
+        self.check_new_state(state)
+        self._begun_epoch = self.log.epoch_to_begin = epoch
+        return True
 
     def become_leader(self, state: PartitionState, now_ms: int) -> bool:
         """Lead, or take over a new state of the same leadership; True for a new epoch.

@@ -52,9 +52,9 @@ from logstore.replication.messages import (
     RequestBody,
 )
 from logstore.replication.metadata_cache import MetadataCache
-from logstore.replication.new_logs import RolesUnderWay
 from logstore.replication.partition import Counters, Partition
 from logstore.replication.role_retries import RoleRetries
+from logstore.replication.roles_under_way import RolesUnderWay
 from logstore.replication.state_change import Side, Sink, StateChange, unheard
 from logstore.replication.throttle import leader_throttle, replication_windows
 from logstore.replication.waiting import WaitingRequests

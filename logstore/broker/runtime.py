@@ -560,7 +560,7 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
             else:
                 deliver(SyncDone(topic_partition, end_offset, future.result()))
 
-        loop.run_in_executor(runtime._threads, _flush, log).add_done_callback(flushed)
+        loop.run_in_executor(runtime._threads, _flush, log, end_offset).add_done_callback(flushed)
 
     return Outlets(
         send=send,
@@ -574,10 +574,10 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
     )
 
 
-def _flush(log: Log) -> str:
+def _flush(log: Log, end_offset: int) -> str:
     """Flush a log, in a thread of the pool; return the error's text. Raises `OutOfResources`."""
     try:
-        log.flush()
+        log.partition.flush(end_offset)
     except LogClosed:
         return ""  # deleted meanwhile: no request waits for it
     except (LogDirOffline, OSError) as error:

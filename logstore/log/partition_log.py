@@ -146,6 +146,8 @@ class PartitionLog:
         """Whether this process made it: then no former owner can have lost a part of it."""
         self.report: RecoveryReport = loaded.report
         self.segments = Segments(loaded.segments.values())
+        self.epoch_to_begin: int | None = None
+        """A leader epoch that `flush` assigns at the log end; any other change of the epochs voids it."""
         self.flushed_first: Callable[[], None] | None = None
         """What `flush` does first, once: the sync of a segment that is going to replace another."""
         self.rebuilt: list[Damage] = loaded.report.wrong.copy()
@@ -312,6 +314,7 @@ class PartitionLog:
                 )
             self.epoch_cache, self.epochs = changed, changed.entries
             self.latest_epoch = changed.latest_epoch
+            self.epoch_to_begin = None
 
     # --- rolling ----------------------------------------------------------------------------------
 
@@ -368,16 +371,21 @@ class PartitionLog:
 
     # --- making durable ---------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Make every appended record survive power loss, then move the recovery point.
+    def flush(self, up_to: int | None = None) -> None:
+        """Make the records below `up_to`, by default all, survive power loss, and move the recovery point.
 
         A new log, whose name and small files are not durable yet, must be flushed before the first append.
+        `flush(0)` is enough for that, and to assign `epoch_to_begin`.
         Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered. Raises
         `DiskFull` for a new log, which stays as it is; try again.
         """
         if (sync := self.flushed_first) is not None:
             sync()
-        self.sync_up_to(self.log_end_offset)
+        if self.epoch_to_begin is not None:
+            with self.lock:
+                if (epoch := self.epoch_to_begin) is not None:
+                    self.assign_epoch(epoch, self.log_end_offset)
+        self.sync_up_to(self.log_end_offset if up_to is None else up_to)
 
     def sync_up_to(self, offset: int) -> None:
         """Return once everything below `offset` is durable. Concurrent callers share one fsync."""

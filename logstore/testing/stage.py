@@ -58,8 +58,8 @@ from logstore.replication.messages import (
 )
 from logstore.replication.partition import ACKS_ALL, Partition
 from logstore.replication.replica_manager import ReplicaManager
-from logstore.testing.new_logs import finished
 from logstore.testing.node_checks import check_node
+from logstore.testing.role_flushes import finished
 
 TP = TopicPartition("t", 0)
 CONTROLLER = 99

@@ -48,7 +48,7 @@ from logstore.replication.metastore.layout import (
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
 from logstore.replication.node import Node
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from logstore.testing.new_logs import finished_in
+from logstore.testing.role_flushes import finished_in
 from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)

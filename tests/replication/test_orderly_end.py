@@ -99,6 +99,7 @@ def test_a_controlled_stop_costs_one_election_and_no_error() -> None:
     assert view(made) == (0, 0, (0, 1, 2))
     made.stop_node(0, controlled=True)
     assert view(made) == (1, 1, (1, 2))
+    made.run_until(lambda: made.nodes[1].replicas.partitions[TP].is_leader, 1_000)
     reply = made.produce(TP, batch(b"x"))
     made.run_until(lambda: reply.is_done, 1_000)
     assert isinstance(reply.body, ProduceResponse)

@@ -37,7 +37,7 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
 )
 from logstore.replication.replica_manager import ReplicaManager
-from logstore.testing.new_logs import finished
+from logstore.testing.role_flushes import finished
 from logstore.testing.stage import batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
