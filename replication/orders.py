@@ -357,7 +357,9 @@ def _set_strays_aside(manager: ReplicaManager, assigned: Mapping[TopicPartition,
         try:
             _set_aside(manager, topic_partition, reason, now_ms)
         except (EngineError, OSError) as error:
-            manager.guard(topic_partition, error)
+            _refused(manager, topic_partition, error, now_ms)
+        else:
+            manager.retries.succeeded(topic_partition)
 
 
 def _set_aside(manager: ReplicaManager, topic_partition: TopicPartition, reason: str, now_ms: int) -> None:

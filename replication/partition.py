@@ -319,7 +319,7 @@ class Partition:
         Raises `NotLeaderOrFollower`, `NotEnoughReplicas` and the log's refusals, with nothing appended.
         """
         self.check_leader()
-        if self.refusals:
+        if self.refusals.by_producer:
             self.refusals.check(data, now_ms)
         if acks == ACKS_ALL and len(self.isr.committed) < self.min_insync:
             mark("partition: acks=all refused for want of replicas in sync")

@@ -35,14 +35,11 @@ class Refusals:
     """The refused batches of one leader, at most one for each producer: the first of those in flight."""
 
     def __init__(self) -> None:
-        self._refused: dict[int, _Refused] = {}
-
-    def __len__(self) -> int:
-        return len(self._refused)
+        self.by_producer: dict[int, _Refused] = {}
 
     def clear(self) -> None:
         """Forget all of them: the leadership is over, or begins."""
-        self._refused.clear()
+        self.by_producer.clear()
 
     def note(self, data: Buffer, error: EngineError, now_ms: int, producers: ProducerState) -> None:
         """Remember that the batch in `data` was refused with `error`, a retriable one.
@@ -52,13 +49,13 @@ class Refusals:
         batch = _sequenced(data)
         if batch is None or _is_repeated(batch, producers.get(batch.producer_id)):
             return
-        known = self._refused.pop(batch.producer_id, None)
+        known = self.by_producer.pop(batch.producer_id, None)
         sequence = batch.base_sequence
         if known is not None and known.producer_epoch == batch.producer_epoch:
             sequence = known.sequence if _follows(sequence, known.sequence) else sequence
-        if len(self._refused) >= MOST_PRODUCERS:
-            del self._refused[next(iter(self._refused))]
-        self._refused[batch.producer_id] = _Refused(batch.producer_epoch, sequence, error, now_ms)
+        if len(self.by_producer) >= MOST_PRODUCERS:
+            del self.by_producer[next(iter(self.by_producer))]
+        self.by_producer[batch.producer_id] = _Refused(batch.producer_epoch, sequence, error, now_ms)
 
     def check(self, data: Buffer, now_ms: int) -> None:
         """Raise the error of the refused batch if the one in `data` follows it.
@@ -66,12 +63,12 @@ class Refusals:
         The refused batch itself is forgotten here: if it is refused again, it is noted again.
         """
         batch = _sequenced(data)
-        known = self._refused.get(batch.producer_id) if batch is not None else None
+        known = self.by_producer.get(batch.producer_id) if batch is not None else None
         if batch is None or known is None or batch.producer_epoch < known.producer_epoch:
             return
         is_over = batch.producer_epoch > known.producer_epoch or now_ms - known.at_ms > REMEMBERED_MS
         if is_over or batch.base_sequence == known.sequence:
-            del self._refused[batch.producer_id]
+            del self.by_producer[batch.producer_id]
         elif _follows(batch.base_sequence, known.sequence):
             raise type(known.error)(
                 f"producer {batch.producer_id}: sequence {batch.base_sequence} follows {known.sequence}, "

@@ -8,17 +8,15 @@ A missing partition is proof only if the list is complete, and newer than the re
 Hence three conditions:
 
 - The controller marks the list as complete (`LeaderAndIsrRequest.assigned`). It does not while it cannot
-read
-  the node of a topic.
+  read the node of a topic.
 - The request is for our current registration. Its controller read the store after we registered, so it knows
-all
-  earlier assignments.
+  all earlier assignments.
 - The request is newer than every other request that assigned roles here. A late copy would lack later
-assignments.
+  assignments.
 
-The controller sends a complete list to each new registration. It also sends one to all brokers when a topic
-disappears from the store, or is replaced there, without the controller: running brokers then give up its
-replicas.
+The controller sends a complete list to each new registration, and to a broker that asks for its roles again:
+a full disk may have kept a stray. It also sends one to all brokers when a topic disappears from the store, or
+is replaced there, without the controller: running brokers then give up its replicas.
 
 A stray is renamed, not deleted: `<topic>-<partition>.<32 hex>-stray` stays until an operator removes it.
 """

@@ -160,7 +160,7 @@ def log_dirs_failed(context: Context) -> Steps[None]:
     senders = {broker_id for broker_id in parsed if broker_id is not None}
     if senders:
         mark("brokers: one reports that a log failed, or works again")
-    context.announce(context.states, to=senders)
+    context.announce(context.states, to=senders, is_full=True)
     stop_leaving(context, to=senders)
     yield from deletion.resume(context, again=senders & context.brokers.keys())
     yield from remove_notices(context, notices)

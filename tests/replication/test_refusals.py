@@ -64,7 +64,7 @@ def test_a_full_disk_refuses_all_that_is_in_flight_and_loses_no_order(sent_befor
     assert [leader.send(number) for number in in_flight] == [NONE] * 5
     log = leader.manager.partitions[P0].log
     assert log.log_end_offset == sent_before + 5
-    assert not leader.manager.partitions[P0].refusals
+    assert not leader.manager.partitions[P0].refusals.by_producer
 
 
 def test_too_few_replicas_in_sync_refuse_what_follows_too() -> None:
@@ -111,7 +111,7 @@ def test_a_later_epoch_of_the_producer_starts_anew() -> None:
     leader.faulty.heal()
     assert leader.send(0, epoch=1) is NONE
     assert leader.send(1, epoch=1) is NONE
-    assert not leader.manager.partitions[P0].refusals
+    assert not leader.manager.partitions[P0].refusals.by_producer
 
 
 def test_a_producer_that_gives_up_meets_its_gap() -> None:
@@ -168,9 +168,9 @@ def test_memory_is_bounded_and_what_is_no_producers_is_ignored() -> None:
     refusals, error = Refusals(), EngineError("refused")
     for producer_id in range(MOST_PRODUCERS + 5):
         refusals.note(batch_of(0, producer_id=producer_id), error, 0, ProducerState())
-    assert len(refusals) == MOST_PRODUCERS
+    assert len(refusals.by_producer) == MOST_PRODUCERS
     refusals.clear()
     refusals.note(encode_batch([Record(0, 0, None, b"plain")]), error, 0, ProducerState())
     refusals.note(b"not a batch", error, 0, ProducerState())
     refusals.check(b"not a batch", 0)
-    assert not refusals
+    assert not refusals.by_producer

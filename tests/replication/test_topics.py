@@ -11,6 +11,7 @@ import random
 import pytest
 
 from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
 from logstore.replication import InProcessCluster, orders, serving
@@ -146,6 +147,25 @@ def test_a_log_that_nobody_assigned_is_set_aside_at_the_first_full_word() -> Non
     assert values(made, 2) == [b"a"]
     again = made.nodes[2].logs
     assert TopicPartition("nobody", 3) not in again.logs()
+
+
+def test_a_stray_that_a_full_disk_keeps_is_set_aside_when_there_is_room() -> None:
+    """No new registration is needed: the broker asks for its roles again, and hears what it has."""
+    made = cluster()
+    made.kill_node(2, expire_session=True)
+    disk, nobody = made.disk(2), TopicPartition("nobody", 3)
+    assert isinstance(disk, MemoryDisk)
+    logs = LogManager(["data"], disk=disk, clock=lambda: made.now_ms, random=random.Random(0))
+    logs.get_or_create(nobody, topic_id=ID_1).append(b"left over")
+    logs.close()
+    disk.capacity = 0
+    made.start_node(2)
+    made.advance(20_000)
+    assert nobody in made.nodes[2].logs.logs()
+    disk.capacity = None
+    made.advance(130_000)
+    assert made.nodes[2].replicas.strays == {nobody: "not assigned to this broker"}
+    assert nobody not in made.nodes[2].logs.logs()
 
 
 def wipe(made: InProcessCluster) -> None:
