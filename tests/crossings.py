@@ -5,9 +5,10 @@ and of dependencies in between does not count; a resumed generator counts as a c
 caches are filled before the measurement, by running each walk once.
 
 Each walk has a bar, and the number of files that it crosses today, which a test keeps from growing. The
-command exits with status 1 if a walk exceeds its bar. To add a walk, decorate a generator function with `@walk(...)`: it receives an empty directory, yields the operation to measure, and
-cleans up after it. The operation runs in this thread, an event loop's callbacks too. `between` cuts a piece
-out of the operation: from the entry of one function to the entry of another.
+command exits with status 1 if a walk exceeds its bar. To add a walk, decorate a generator function with
+`@walk(...)`: it receives an empty directory, yields the operation to measure, and cleans up after it. The
+operation runs in this thread, an event loop's callbacks too. `between` cuts a piece out of the operation:
+from the entry of one function to the entry of another.
 """
 
 from __future__ import annotations
