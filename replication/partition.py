@@ -201,6 +201,7 @@ class Partition:
 
         Raises `FencedLeaderEpoch` (`check_new_state`) and the log's `LogDirOffline`, with nothing changed.
         """
+        self.log.epoch_to_begin = None
         is_new_epoch = state.leader_epoch > self.leader_epoch
         if is_new_epoch:
             self.check_new_state(state)
@@ -247,6 +248,7 @@ class Partition:
 
     def become_follower(self, state: PartitionState) -> bool:
         """Follow `state.leader`, if there is one; return True for a new epoch. Raises `FencedLeaderEpoch`."""
+        self.log.epoch_to_begin = None
         is_new_epoch = state.leader_epoch > self.leader_epoch
         if is_new_epoch:
             self.check_new_state(state)

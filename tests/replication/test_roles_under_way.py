@@ -188,6 +188,21 @@ def test_a_full_disk_refuses_the_role_and_leaves_the_epochs() -> None:
     assert answer.partitions == {P0: ErrorCode.KAFKA_STORAGE_ERROR}
     partition = host.node.replicas.partitions[P0]
     assert (partition.is_leader, partition.log.latest_epoch) == (False, -1)
+    host.memory.capacity = None
+    partition.log.flush()
+    assert partition.log.latest_epoch == -1, "the refused role is over"
+
+
+def test_a_replica_that_is_told_to_follow_begins_no_epoch() -> None:
+    """The session ended before the flush: its epoch would hide the records of the next leader's."""
+    host = following(P0)
+    host.roles(P0, epoch=1)
+    host.node.receive(SessionExpired(7), NOW_MS)
+    host.register(8, BROKER_EPOCH + 1)
+    host.roles(P0, epoch=2, leader=CONTROLLER)
+    log = host.node.replicas.partitions[P0].log
+    log.flush()
+    assert log.epochs == ()
 
 
 def following(*partitions: TopicPartition) -> Host:
