@@ -50,6 +50,11 @@ class MetadataCache:
         """Whether it is in a controlled shutdown: its leaderships go to others."""
         return broker_id in self._shutting_down
 
+    def next_broker(self, broker_id: int) -> int:
+        """Return the live broker with the next higher id, round the end; `broker_id` itself if none lives."""
+        ids = sorted(self.brokers)
+        return next((each for each in ids if each > broker_id), ids[0] if ids else broker_id)
+
     @property
     def in_sync_candidates(self) -> frozenset[int]:
         """The brokers that may join an ISR, as `may_be_in_sync`."""

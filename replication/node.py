@@ -29,6 +29,7 @@ from itertools import count
 from typing import Final
 
 from logstore.config import LogConfig
+from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.log.manager import LogManager
 from logstore.replication import healing, messages, orders, serving
@@ -360,6 +361,8 @@ class Node:
             case messages.ControlledShutdownResponse() as answer:
                 if self.departure is not None and self.departure.owns(correlation_id):
                     self.departure.on_response(answer, now_ms)
+                    if answer.error is ErrorCode.NOT_CONTROLLER:
+                        self.replicas.controller_id = self.replicas.metadata.next_broker(response.source)
                 return []
             case (
                 messages.LeaderAndIsrResponse()

@@ -437,6 +437,9 @@ class ReplicaManager:
             self.isr_channel.submit(partition.topic_partition, pending)
 
     def _on_isr_answers(self, body: AlterPartitionResponse, now_ms: int) -> None:
+        if body.error is ErrorCode.NOT_CONTROLLER:
+            # An order may have named it by mistake, and orders that name another may be long in coming.
+            self.controller_id = self.metadata.next_broker(self.controller_id)
         for topic_partition, pending, result in self.isr_channel.on_response(body, now_ms):
             partition = self.partitions.get(topic_partition)
             if partition is None:

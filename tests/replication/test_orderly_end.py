@@ -264,6 +264,17 @@ def test_clients_are_served_until_the_leadership_has_moved() -> None:
     assert not made.nodes[0].is_ready_to_stop
 
 
+def test_a_leaving_broker_finds_the_controller_though_it_was_told_another() -> None:
+    made = cluster()
+    active = next(each for each, node in made.nodes.items() if node.controller.is_active)
+    leaves = next(each for each in made.nodes if each != active)
+    made.nodes[leaves].replicas.controller_id = leaves
+    made.begin_shutdown(leaves)
+    made.run_until(lambda: made.nodes[leaves].is_ready_to_stop, 20_000)
+    assert made.nodes[leaves].departure is not None
+    assert made.nodes[leaves].departure.has_left
+
+
 def test_any_client_may_ask_for_it_and_nothing_stops() -> None:
     """The request alone stops no broker: it moves what it leads, and serves on."""
     made = cluster()

@@ -493,6 +493,19 @@ def test_a_proposal_refused_for_good_is_asked_again_at_the_next_check() -> None:
     assert not proposals(rig), "the word came, and nobody lags in its epoch yet"
 
 
+def test_a_broker_that_is_not_the_controller_is_asked_no_longer() -> None:
+    """An order may have named the wrong one, and no other order may come: some live broker is it."""
+    rig, sent = lagging()
+    asked = [sent.target]
+    for _ in range(3):
+        body = AlterPartitionResponse(ErrorCode.NOT_CONTROLLER)
+        rig.take(rig.manager.on_response(sent.correlation_id, body, rig.now_ms))
+        rig.tick(rig.config.alter_partition_retry_ms)
+        [sent] = proposals(rig)
+        asked.append(sent.target)
+    assert asked == [CONTROLLER, ME, F1, F2]
+
+
 def test_a_new_controller_is_asked_at_once() -> None:
     """The old one may never answer, and then the connection has to time out first."""
     rig, sent = lagging()
