@@ -37,22 +37,21 @@ from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
-    format_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
 from logstore.checkpoint.identity import (
     PARTITION_METADATA,
-    format_partition_metadata,
     read_partition_metadata,
     write_partition_metadata,
 )
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, is_shortage
-from logstore.disk.files import Disk, put_in_place
+from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import Damage, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
 from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
+from logstore.log.new_log import finish, refuse_if_closed
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
 from logstore.log.stretch import Stretch
 from logstore.log.verification_guard import VerificationGuards
@@ -400,7 +399,7 @@ class PartitionLog:
         `end_offset` was read before the bytes are synced: later appends may be synced too but do not count.
         """
         if self.sync_name is not None:
-            _finish(self, self.sync_name)
+            finish(self, self.sync_name)
         segments = self.segments
         touched = [each for each in segments.since(self.recovery_point) if each.base_offset < end_offset]
         is_open = False
@@ -417,7 +416,7 @@ class PartitionLog:
                 for segment in new:
                     segment.name_is_durable = True
         except OSError as error:
-            _refuse_if_closed(self, error)
+            refuse_if_closed(self, error)
             if not is_open and is_shortage(error):
                 raise refusal(error, self.directory, "nothing was synced") from error
             self.fail(error)
@@ -524,46 +523,13 @@ def _sync_for_group(log: PartitionLog) -> None:
     try:
         log.segments.active.sealing.prepare()
     except OSError as error:
-        _refuse_if_closed(log, error)
+        refuse_if_closed(log, error)
         log.fail(error)
 
 
 def _sync_cursors(log: PartitionLog) -> None:
     log.check_writable()
     log.or_offline(log.cursors.sync)
-
-
-def _finish(log: PartitionLog, sync_name: Callable[[], None]) -> None:
-    """Write and sync what a new log has in memory only: one fsync for each file and each directory."""
-    while log.sync_name is not None:
-        topic_id, epochs = log.topic_id, log.epochs
-        try:
-            if topic_id is not None:
-                data = format_partition_metadata(topic_id)
-                put_in_place(log.disk, log.directory, PARTITION_METADATA, data)
-            if epochs:
-                data = format_leader_epoch_checkpoint(epochs)
-                put_in_place(log.disk, log.directory, LEADER_EPOCH_CHECKPOINT, data)
-        except OSError as error:
-            _refuse_if_closed(log, error)
-            log.disk_failed(error)
-        try:
-            log.disk.sync_dir(log.directory)
-            sync_name()
-        except OSError as error:
-            _refuse_if_closed(log, error)
-            log.fail(error)
-        with log.lock:
-            if (topic_id, epochs) == (log.topic_id, log.epochs):
-                log.sync_name = None
-                for segment in log.segments:
-                    segment.name_is_durable = True
-
-
-def _refuse_if_closed(log: PartitionLog, error: OSError) -> None:
-    """Raise `LogClosed` if a file is missing because the log was deleted meanwhile: the disk is fine."""
-    if log.is_closed and isinstance(error, FileNotFoundError):
-        raise LogClosed(f"{log.directory} was closed; open it again") from error
 
 
 def _close_files(log: PartitionLog) -> None:

@@ -271,8 +271,9 @@ def test_a_leaving_broker_finds_the_controller_though_it_was_told_another() -> N
     made.nodes[leaves].replicas.controller_id = leaves
     made.begin_shutdown(leaves)
     made.run_until(lambda: made.nodes[leaves].is_ready_to_stop, 20_000)
-    assert made.nodes[leaves].departure is not None
-    assert made.nodes[leaves].departure.has_left
+    departure = made.nodes[leaves].departure
+    assert departure is not None
+    assert departure.has_left
 
 
 def test_any_client_may_ask_for_it_and_nothing_stops() -> None:
