@@ -1,9 +1,8 @@
 """The requests and responses of nodes, clients and the controller: Kafka's, as immutable values.
 
 Names and fields are those of Kafka's protocol. `logstore/broker/wire` turns them into bytes; the simulation
-passes them as they are. Most are named tuples, which cost a fifth of a frozen dataclass to create. Offsets
-are record offsets, times are epoch milliseconds. `-1` is Kafka's "none" for epochs and offsets; 0 is a valid
-epoch, so never test an epoch for truth.
+passes them as they are. Most are named tuples, which cost a fifth of a frozen dataclass to create. Times are
+epoch milliseconds. `-1` is Kafka's "none" for epochs and offsets; 0 is a valid epoch: never test its truth.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import RecordError
 from logstore.replication.durability import Durability
+from logstore.replication.log_dir_messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from logstore.segment.epochs import EpochEndOffset
 
 CONSUMER_REPLICA_ID = -1
@@ -575,6 +575,7 @@ RequestBody: TypeAlias = (
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
     | DeleteRecordsRequest
+    | AlterReplicaLogDirsRequest
     | MetadataRequest
 )
 ResponseBody: TypeAlias = (
@@ -595,5 +596,6 @@ ResponseBody: TypeAlias = (
     | AlterPartitionReassignmentsResponse
     | ListPartitionReassignmentsResponse
     | DeleteRecordsResponse
+    | AlterReplicaLogDirsResponse
     | MetadataResponse
 )

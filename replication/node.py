@@ -32,7 +32,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.log.manager import LogManager
-from logstore.replication import healing, messages, orders, serving
+from logstore.replication import healing, log_moves, messages, orders, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.controller import SERVICES, Controller
 from logstore.replication.departure import Departure
@@ -59,6 +59,7 @@ from logstore.replication.effects import (
     WatchFired,
 )
 from logstore.replication.errors import InvalidRequest
+from logstore.replication.log_dir_messages import AlterReplicaLogDirsRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
@@ -80,6 +81,7 @@ SERVED: Final[dict[type[messages.RequestBody], Callable[..., list[Effect]]]] = {
     messages.ProduceRequest: serving.produce,
     messages.FetchRequest: serving.fetch,
     messages.DeleteRecordsRequest: serving.delete_records,
+    AlterReplicaLogDirsRequest: log_moves.alter_log_dirs,
     messages.ListOffsetsRequest: serving.list_offsets,
     messages.OffsetForLeaderEpochRequest: serving.offset_for_leader_epoch,
     messages.MetadataRequest: serving.describe_cluster,

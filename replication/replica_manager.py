@@ -26,7 +26,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch, DamagedLog, DiskFull, LogDirOffline, is_refusal
 from logstore.log.manager import LogManager
-from logstore.replication import healing, membership
+from logstore.replication import healing, log_moves, membership
 from logstore.replication.config import LagCriterion, NodeConfig
 from logstore.replication.effects import Effect, Send, SyncDone
 from logstore.replication.errors import (
@@ -43,6 +43,7 @@ from logstore.replication.full_dirs import FullDirs, Relief
 from logstore.replication.healing import DamagedReplicas
 from logstore.replication.isr import CommittedIsr, PendingIsr
 from logstore.replication.isr_channel import IsrChannel
+from logstore.replication.log_moves import LogMoves
 from logstore.replication.messages import (
     NO_EPOCH,
     NO_LEADER,
@@ -115,6 +116,7 @@ class ReplicaManager:
         self.full_dirs = FullDirs(logs.room)
         self.relief = Relief()
         self.damaged = DamagedReplicas()
+        self.moves = LogMoves(replication_windows(config))
         self.throttle = leader_throttle(replication_windows(config), config.node_id)
         """Of what this node sends to followers; `followers` has that of what it fetches."""
         self.now_ms = 0
@@ -186,6 +188,8 @@ class ReplicaManager:
     def end_turn(self, now_ms: int) -> list[Effect]:
         """Complete requests that became ready, add requests that are due, and return all effects."""
         self.now_ms = now_ms
+        if self.logs.moves.under_way or self.moves.turns:
+            log_moves.pump(self, now_ms)
         if len(self.logs.failed_dirs) != self._failed_dirs:
             self._resign_with_failed_dirs()
         if self.full_dirs.found:
@@ -270,6 +274,7 @@ class ReplicaManager:
             self.retries.deadline_ms,
             self.full_dirs.deadline_ms,
             self.damaged.deadline_ms,
+            self.moves.deadline_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -410,7 +415,8 @@ class ReplicaManager:
         partition = self.partitions.get(event.topic_partition)
         if event.error:
             self.take_offline(event.topic_partition, LogDirOffline(event.error))
-        elif partition is not None:
+        log_moves.on_flushed(self, event.topic_partition, now_ms)
+        if partition is not None and not event.error:
             self.advance(partition, now_ms)
             self.report_synced(partition)
             healing.on_flushed(self, event.topic_partition, now_ms)

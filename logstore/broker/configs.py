@@ -28,15 +28,17 @@ _OF_CLUSTER: Final = frozenset({"unclean.leader.election.enable", "min.insync.re
 """Those on which the controller decides: they are the same for all brokers."""
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+MOVES_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 RATES: Final = {
     LEADER_RATE: "Bytes a second that go to throttled replicas, from this broker as their leader.",
     FOLLOWER_RATE: "Bytes a second that throttled replicas on this broker fetch.",
+    MOVES_RATE: "Bytes a second that are copied when replicas move between the log dirs of a broker.",
 }
 """Settings of one broker or of all that can be changed while they run, and what they mean."""
+REPLICATION_RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
+"""Those of moves between brokers."""
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
-_NEVER_SET: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
-"""A throttle of Kafka that does not exist here, so deleting it changes nothing."""
 SMALLEST_SEGMENT: Final = 1 << 20
 """The least `segment.bytes` that a client may set, as in Kafka since 4.0 (KIP-1030)."""
 _LISTS: Final = frozenset(
@@ -256,15 +258,11 @@ def check_segment_size(settings: Mapping[str, str]) -> None:
 def changed_for_broker(
     now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]
 ) -> dict[str, str]:
-    """Return one broker's own settings after these changes. Raises as `changed`.
-
-    Kafka's reassignment tool deletes the throttles of every broker when a plan is completed.
-    """
+    """Return one broker's own settings after these changes. Raises as `changed`."""
     for name, operation, _ in changes:
         if name in _OF_CLUSTER and operation is not Operation.DELETE:
             raise InvalidConfigChange(f"{name} is the same for all brokers; change it for all of them")
-    deletion = _NEVER_SET, Operation.DELETE, None
-    return changed_for_all_brokers(now, [each for each in changes if each != deletion])
+    return changed_for_all_brokers(now, changes)
 
 
 def live_defaults(base: LogManagerConfig, live: Live) -> LogConfig:

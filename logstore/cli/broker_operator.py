@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from logstore.broker.configs import RATES
+from logstore.broker.configs import REPLICATION_RATES
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.translation import by_topic, id_from_wire
 from logstore.broker.wire import types as t
@@ -191,19 +191,21 @@ class BrokerOperator:
 
     def limit_replication(self, brokers: Iterable[int], rate: int | None) -> None:
         for broker in brokers:
-            changed = {} if rate is None else dict.fromkeys(RATES, str(rate))
-            alter_settings(self._brokers, BROKER, str(broker), changed, RATES if rate is None else ())
+            changed = {} if rate is None else dict.fromkeys(REPLICATION_RATES, str(rate))
+            alter_settings(
+                self._brokers, BROKER, str(broker), changed, REPLICATION_RATES if rate is None else ()
+            )
 
     def replication_rates(self, brokers: Iterable[int]) -> dict[int, Rates]:
         found = {}
         for broker in brokers:
-            settings = described_settings(self._brokers, BROKER, [str(broker)], keys=list(RATES))
+            settings = described_settings(self._brokers, BROKER, [str(broker)], keys=list(REPLICATION_RATES))
             given = {
                 each.name: each.value
                 for each in settings[str(broker)]
                 if each.config_source != _DEFAULT and each.value is not None
             }
-            found[broker] = rates_in(given, RATES)
+            found[broker] = rates_in(given, REPLICATION_RATES)
         return found
 
     def _move(self, wanted: Mapping[TopicPartition, list[int] | None]) -> None:

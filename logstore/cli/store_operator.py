@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import typer
 
-from logstore.broker.configs import RATES
+from logstore.broker.configs import REPLICATION_RATES
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
 from logstore.cli.cluster_state import Cluster, Session, read_cluster
 from logstore.cli.throttles import Rates, rates_in
@@ -164,9 +164,9 @@ class StoreOperator:
             path = f"/config/{entity}"
             node = self._session.read(Get(path))
             now = layout.parse_topic_config(node.data) if node.stat is not None else {}
-            wanted = {name: value for name, value in now.items() if name not in RATES}
+            wanted = {name: value for name, value in now.items() if name not in REPLICATION_RATES}
             if rate is not None:
-                wanted |= dict.fromkeys(RATES, str(rate))
+                wanted |= dict.fromkeys(REPLICATION_RATES, str(rate))
             if wanted == now:
                 continue
             data = layout.encode_topic_config(wanted)
@@ -179,7 +179,9 @@ class StoreOperator:
 
     def replication_rates(self, brokers: Iterable[int]) -> dict[int, Rates]:
         every = self._settings(layout.DEFAULT_ENTITY)
-        return {broker: rates_in(every | self._settings(str(broker)), RATES) for broker in brokers}
+        return {
+            broker: rates_in(every | self._settings(str(broker)), REPLICATION_RATES) for broker in brokers
+        }
 
     def _settings(self, broker: str) -> dict[str, str]:
         node = self._session.read(Get(f"/config/brokers/{broker}"))

@@ -24,6 +24,7 @@ _SET_ASIDE_DIRECTORY = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})\.[0-9a-f]{32}-(?P<fate>delete|stray|future)",
     re.ASCII,
 )
+_LONGEST_NAME = 255
 
 
 class TopicPartition(NamedTuple):
@@ -68,6 +69,28 @@ def set_aside_fate(name: str) -> str | None:
     """Return `delete`, `stray` or `future` for a directory that was set aside; None for any other."""
     match = _SET_ASIDE_DIRECTORY.fullmatch(name)
     return match["fate"] if match else None
+
+
+def future_name(topic_partition: TopicPartition, unique: str) -> str:
+    """Return the name of the copy of a partition that is to replace it; `unique` is 32 hex digits.
+
+    Raises `InvalidTopic` if no directory can have that name.
+    """
+    name = f"{topic_partition}.{unique}-future"
+    if len(name) > _LONGEST_NAME:
+        raise InvalidTopic(
+            f"{topic_partition} cannot move to another log dir: the name of its copy would have {len(name)} "
+            f"characters, and a file system allows {_LONGEST_NAME}"
+        )
+    return name
+
+
+def partition_of_future(name: str) -> TopicPartition | None:
+    """Return the partition of which the directory `name` is a copy (`future_name`); None for any other."""
+    match = _SET_ASIDE_DIRECTORY.fullmatch(name)
+    if match is None or match["fate"] != "future":
+        return None
+    return TopicPartition(match["topic"], int(match["partition"]))
 
 
 def partitions_among(names: Iterable[str]) -> Iterator[tuple[TopicPartition, str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from sortedcontainers import SortedDict
 
@@ -40,6 +40,12 @@ from logstore.segment.segment import (
 from logstore.segment.segments import end_offset_of
 from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX, give_names
 
+LEAVING: Final = "leaving"
+"""A file in a log's directory: a directory of the same name in another log dir is the log (`moves.py`)."""
+ARRIVING: Final = "arriving"
+"""A file in a copy, and in a log that it became: there may be an older directory in another log dir."""
+MARKS: Final = frozenset({LEAVING, ARRIVING})
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -66,7 +72,8 @@ class RecoveryReport:
 
     `met` is damage in what did not have to be read, where the replay of producers went past it. `wrong` are
     derived files of the log as a whole that contradicted the batches, and were rebuilt.
-    `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it.
+    `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it. `marks` are
+    those of a move between log dirs.
     """
 
     damages: list[Damage] = field(default_factory=list)
@@ -80,6 +87,7 @@ class RecoveryReport:
     splits: list[Split] = field(default_factory=list)
     scanned_bytes: int = 0
     unrecorded: list[str] = field(default_factory=list)
+    marks: frozenset[str] = frozenset()
     lost_records: int = 0
     """Sound records among the bytes that were cut."""
 
@@ -154,6 +162,7 @@ class Loading:
 def clear_leftovers(loading: Loading) -> None:
     """Finish or undo what the last owner was doing when it stopped."""
     entries = list_files(loading)
+    loading.report.marks = MARKS & loading.files.keys()
     if any(entry.name == LOST_DIRECTORY for entry in entries):
         loading.quarantine.due_ms = loading.opening.now_ms
     delete_files(

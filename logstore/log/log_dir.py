@@ -11,6 +11,7 @@ data/
   orders-0/ orders-1/ …                 partitions
   orders-2.<32 hex>-delete/             to be removed later
   orders-3.<32 hex>-stray/              set aside for an operator: no topic has this partition
+  orders-4.<32 hex>-future/             a copy that is to replace the log in another log dir (`moves.py`)
 """
 
 from __future__ import annotations
@@ -34,11 +35,17 @@ from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadat
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.copying import remove_tree
 from logstore.disk.errors import CorruptCheckpoint, EngineError, is_shortage
-from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir
+from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, publish
 from logstore.disk.marks import mark
 from logstore.disk.running import has_run_on, remove_running
-from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from logstore.disk.topic_partition import (
+    TopicPartition,
+    parse_directory_name,
+    partition_of_future,
+    set_aside_fate,
+)
 from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, bare, is_refusal, refusal
+from logstore.log.loading import ARRIVING
 from logstore.log.log import Log
 from logstore.log.log_dir_checkpoints import OFFSET_FILES, LogDirCheckpoints
 from logstore.log.manager_config import LogManagerConfig
@@ -109,6 +116,8 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         self.known: set[TopicPartition] = set()
         self.damaged: dict[TopicPartition, DamagedLog] = {}
+        self.futures: dict[TopicPartition, str] = {}
+        """The names of the directories that are copies of other dirs' logs."""
         self.failure: OSError | None = None
         self.was_clean = False
         self.has_run_on = False
@@ -176,6 +185,8 @@ class LogDir:
         if fate == "delete":
             mark("log dir: a deletion is ended after a restart")
             self._doomed.append((self._clock(), f"{self.path}/{name}"))
+        elif (copied := partition_of_future(name)) is not None:
+            self.futures.setdefault(copied, name)
         if fate is not None or name == "remote-log-index-cache":
             return None
         return parse_directory_name(name)
@@ -184,7 +195,7 @@ class LogDir:
         self, topic_partition: TopicPartition, config: LogConfig, progress: DirectoryProgress | None
     ) -> None:
         self.known.add(topic_partition)
-        forget_stand_alone(self._disk, self._directory_of(topic_partition))
+        forget_stand_alone(self._disk, self.directory_of(topic_partition))
         try:
             self._load(topic_partition, config, progress)
         except DamagedLog as error:
@@ -195,7 +206,8 @@ class LogDir:
         except EngineError as error:
             self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
 
-    def _directory_of(self, topic_partition: TopicPartition) -> str:
+    def directory_of(self, topic_partition: TopicPartition) -> str:
+        """Return the path of a partition's directory here, there or not."""
         return f"{self.path}/{topic_partition.directory_name}"
 
     def _load(
@@ -206,7 +218,7 @@ class LogDir:
         *,
         is_new: bool = False,
     ) -> Log:
-        directory, producers = self._directory_of(topic_partition), self._node.settings.producers
+        directory, producers = self.directory_of(topic_partition), self._node.settings.producers
         checkpoints = self.checkpoints
         recovery_point = checkpoints.recovery_points.find(topic_partition)
         loaded = load(
@@ -269,7 +281,7 @@ class LogDir:
         # Remove the entries of a deleted log of the same name: they do not apply to the new log.
         self._forget([topic_partition])
         with self._or_offline(f"cannot create {topic_partition}", f"creating {topic_partition}"):
-            self._disk.make_dir(self._directory_of(topic_partition))
+            self._disk.make_dir(self.directory_of(topic_partition))
             self._names_made += 1
             log = self._load(topic_partition, config, is_new=True)
         log.partition.sync_name = partial(self._sync_names, self._names_made)
@@ -305,7 +317,7 @@ class LogDir:
         self.check_online(topic_partition)
         with self._or_offline("", f"reading {topic_partition}"):
             try:
-                return read_partition_metadata(self._disk, self._directory_of(topic_partition))
+                return read_partition_metadata(self._disk, self.directory_of(topic_partition))
             except CorruptCheckpoint:
                 return None
 
@@ -322,7 +334,8 @@ class LogDir:
         # First, because a full disk may refuse it: nothing has changed then, and the call can be repeated.
         # If a crash prevents the rename, recovery reads the log from the start.
         self._forget([each.topic_partition for each in going])
-        for topic_partition, unique, delay_ms in going:
+        for leaving in going:
+            topic_partition = leaving.topic_partition
             log = self.logs.pop(topic_partition, None)
             if log is None:
                 mark("log dir: a damaged log is taken away")
@@ -330,17 +343,51 @@ class LogDir:
             else:
                 log.partition.abandon()
             self.known.discard(topic_partition)
-            # A name has at most 255 characters: a long topic name is shortened, and the id keeps it unique.
-            suffix = f"-{topic_partition.partition}.{unique}-{fate}"
-            renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
-            with self._or_offline("", f"moving {topic_partition}"):
-                self._disk.rename(self._directory_of(topic_partition), renamed)
-            if fate == "delete":
-                due_ms = self._clock() + delay_ms
-                self._doomed.append((due_ms, renamed))
-                self.deadline_ms = min(self.deadline_ms, due_ms)
+            self._rename(self.directory_of(topic_partition), leaving, fate)
         with self._or_offline("", f"moving {going[0].topic_partition}"):
             self._disk.sync_dir(self.path)
+
+    def _rename(self, directory: str, leaving: Leaving, fate: str) -> None:
+        topic_partition, unique, delay_ms = leaving
+        # A name has at most 255 characters: a long topic name is shortened, and the id keeps it unique.
+        suffix = f"-{topic_partition.partition}.{unique}-{fate}"
+        renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
+        with self._or_offline("", f"moving {topic_partition}"):
+            self._disk.rename(directory, renamed)
+        if fate == "delete":
+            due_ms = self._clock() + delay_ms
+            self._doomed.append((due_ms, renamed))
+            self.deadline_ms = min(self.deadline_ms, due_ms)
+
+    def retire(self, directory: str, leaving: Leaving) -> None:
+        """Rename a directory that no log uses any more to `…-delete`, durably. Raises `LogDirOffline`."""
+        self.check_online(leaving.topic_partition)
+        self._rename(directory, leaving, "delete")
+        with self._or_offline("", f"moving {leaving.topic_partition}"):
+            self._disk.sync_dir(self.path)
+
+    def make_future(self, topic_partition: TopicPartition, name: str) -> None:
+        """Make the directory of a copy, with its mark, durably. Raises `LogDirOffline`, `DiskFull`."""
+        with self._or_offline(f"cannot copy {topic_partition}", f"copying {topic_partition}"):
+            self.checkpoints.forget([topic_partition])
+            directory = f"{self.path}/{name}"
+            self._disk.make_dir(directory)
+            publish(self._disk, directory, ARRIVING, b"")
+            self._disk.sync_dir(self.path)
+        self.futures[topic_partition] = name
+
+    def hand_over(self, topic_partition: TopicPartition, other: LogDir) -> None:
+        """Let `other` have the log, whose files are there by now."""
+        log = other.logs[topic_partition] = self.logs.pop(topic_partition)
+        self.known.discard(topic_partition)
+        other.known.add(topic_partition)
+        # A lower bound that is too low does not hurt; the file is written on a schedule.
+        self.checkpoints.high_watermarks.offsets.pop(topic_partition, None)
+        other.heed(log.partition)
+
+    def fail(self, error: OSError) -> None:
+        """Take the dir offline, with every log in it."""
+        self._take_offline(error)
 
     def _forget(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """Remove partitions from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""

@@ -104,6 +104,23 @@ class LogDirCheckpoints:
                     mark("log dir: no room to forget a partition that is to go")
                 raise
 
+    def expect(self, log: PartitionLog) -> None:
+        """Write the entries of a log that is about to be moved into this dir.
+
+        Lower ones stay where they are only bounds. The log start is written as it is.
+        """
+        topic_partition = log.topic_partition
+        with self._lock:
+            self.log_starts.set(topic_partition, log.log_start_offset)
+            for file, offset in (
+                (self.recovery_points, log.recovery_point),
+                (self.high_watermarks, log.high_watermark),
+                (self.first_dirty, log.first_dirty_offset),
+            ):
+                known = file.get(topic_partition)
+                if known > offset or (offset and not known):
+                    file.set(topic_partition, offset)
+
     # --- on a schedule --------------------------------------------------------------------------------
 
     def write_high_watermarks(self) -> None:

@@ -26,6 +26,7 @@ from logstore.log.log import Log
 from logstore.log.log_dir import DirectoryProgress, Leaving, LogDir, NodeFacts, RunAll, one_by_one
 from logstore.log.losses import Loss
 from logstore.log.manager_config import LogManagerConfig
+from logstore.log.moves import Moves
 from logstore.log.partition_log import Clock
 from logstore.log.retention import Expired
 from logstore.log.upkeep import remove_expired_producers
@@ -81,7 +82,8 @@ class LogManager:
         self._log_starts = every(settings.log_flush_start_offset_checkpoint_interval_ms)
         self._expiration = every(settings.producers.producer_id_expiration_check_interval_ms)
         self.cleaner = Cleaner(
-            lambda: {tp: log.partition for tp, log in self.logs().items()},
+            # A log that moves is not compacted: its copy would be made again and again.
+            lambda: {tp: log.partition for tp, log in self.logs().items() if tp not in self.moves.under_way},
             CleanerConfig.of(settings),
             now_ms=now_ms,
         )
@@ -90,6 +92,8 @@ class LogManager:
         """Log dirs whose disk failed, as they failed: a look at its length tells of a new one."""
         node = NodeFacts(disk, clock, random, settings, broker_epoch, boot_id, self.failed_dirs, run_all)
         self._dirs: list[LogDir] = []
+        self.moves = Moves(self._dirs, disk, random)
+        """Logs on their way from one of the log dirs to another."""
         try:
             for directory in log_dirs:
                 log_dir = LogDir(directory, node, accept_loss)
@@ -98,6 +102,7 @@ class LogManager:
             if not self._online():
                 reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
                 raise LogDirOffline(f"every log dir failed: {reasons}")
+            self.moves.settle()
         except BaseException:
             self.abandon()
             raise
@@ -204,7 +209,7 @@ class LogManager:
     def get_or_create(
         self, topic_partition: TopicPartition, *, config: LogConfig | None = None, topic_id: str = ""
     ) -> Log:
-        """Return the partition's log; a new one goes to the dir with the fewest logs.
+        """Return the partition's log; a new one goes to the dir named for it (`moves`) or with fewest logs.
 
         The log, its directory and `topic_id` are durable when this returns. Raises `InconsistentTopicId`,
         `LogDirOffline`, `DamagedLog`, `DiskFull`.
@@ -226,7 +231,8 @@ class LogManager:
             online = self._online()
             if not online:
                 raise LogDirOffline(f"{topic_partition} cannot be created: all log dirs are offline")
-            home = min(online, key=lambda log_dir: len(log_dir.logs))
+            named = self.moves.preferred.pop(topic_partition, None)
+            home = min(online, key=lambda log_dir: (log_dir.path != named, len(log_dir.logs)))
             log = home.create(topic_partition, config or self._config_of(topic_partition))
         elif config is not None:
             log.partition.config = config
@@ -247,9 +253,13 @@ class LogManager:
         quarantine, `LogDirOffline`.
         """
         (home,) = (log_dir for log_dir in self._dirs if topic_partition in log_dir.damaged)
-        return home.reopen(
+        if not accept_loss:
+            self.moves.check_doubt(topic_partition)
+        log = home.reopen(
             topic_partition, config or self._config_of(topic_partition), accept_loss=accept_loss
         )
+        self.moves.decide_for(topic_partition, home)
+        return log
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
         """Remove logs, even damaged ones; their files are deleted after `file.delete.delay.ms`.
@@ -270,6 +280,7 @@ class LogManager:
     def _rename_away(self, topic_partitions: Iterable[TopicPartition], fate: str) -> None:
         going: dict[str, list[Leaving]] = {}
         for topic_partition in topic_partitions:
+            self.moves.cancel(topic_partition)
             home = self._home_of_damaged(topic_partition)
             config = self._config_of(topic_partition)
             if home is None:

@@ -7,7 +7,7 @@ not come back, and one with its id keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -61,11 +61,12 @@ class DirScript:
     lab: CrashRun[Expected]
     seed: int = 0
     config: LogConfig = CONFIG
+    roots: tuple[str, ...] = (ROOT,)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self._expected = Expected()
-        self.manager = manager_on(self.lab.disk, self.config)
+        self.manager = manager_on(self.lab.disk, self.config, self.roots)
 
     @property
     def expected(self) -> Expected:
@@ -160,13 +161,13 @@ class DirScript:
         self.manager.close()
         for partition, known in self.expected.partitions:
             self._note(partition, replace(known, durable=len(known.history)))
-        self.manager = manager_on(self.lab.disk, self.config)
+        self.manager = manager_on(self.lab.disk, self.config, self.roots)
         self.expected = replace(self.expected, may_be_clean=False)
 
     def crash(self) -> None:
         """A power cut, and the start after it: what that shows is promised."""
         self.lab.power_cut(self.random)
-        self.manager = manager_on(self.lab.disk, self.config)
+        self.manager = manager_on(self.lab.disk, self.config, self.roots)
         for partition, known in self.expected.partitions:
             log = self.manager.get(partition)
             if log is None:
@@ -179,8 +180,8 @@ class DirScript:
             self._note(partition, Known(history, len(history), (start, start), marks))
 
 
-def manager_on(disk: Disk, config: LogConfig = CONFIG) -> LogManager:
-    return LogManager([ROOT], disk=disk, clock=lambda: NOW_MS, random=Random(5), config=config)
+def manager_on(disk: Disk, config: LogConfig = CONFIG, roots: Sequence[str] = (ROOT,)) -> LogManager:
+    return LogManager(roots, disk=disk, clock=lambda: NOW_MS, random=Random(5), config=config)
 
 
 # --- the checker -------------------------------------------------------------------------------------

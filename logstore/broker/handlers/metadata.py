@@ -1,4 +1,4 @@
-"""Requests about the cluster: Metadata, DescribeCluster, DescribeLogDirs.
+"""Requests about the cluster: Metadata, DescribeCluster.
 
 Metadata without topics means all of them in version 0, and none later, where null means all. An unknown
 topic is UNKNOWN_TOPIC_OR_PARTITION (3), or is created if it may be; a bad name is INVALID_TOPIC_EXCEPTION
@@ -21,14 +21,9 @@ from logstore.broker.topic_creation import MOST_OF_ONE_REQUEST
 from logstore.broker.translation import NO_ID, by_topic, id_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
-from logstore.disk.files import Room
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
-from logstore.log.partition_log import PartitionLog
-from logstore.replication.healing import damaged_partitions, failed_partitions
 from logstore.replication.messages import NO_LEADER, NewTopic, PartitionState
-from logstore.replication.node import Node
-from logstore.replication.state_change import format_time
 
 NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -212,84 +207,3 @@ def describe_cluster(
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )
-
-
-# --- log dirs ---------------------------------------------------------------------------------
-
-
-def describe_log_dirs(
-    call: Call, body: t.DescribeLogDirsRequest, services: Services
-) -> t.DescribeLogDirsResponse:
-    """List the replicas in each log dir, with sizes and lags; null topics mean all.
-
-    A failed dir is KAFKA_STORAGE_ERROR (56) and lists nothing. A replica's lag is the distance of its end
-    from the high watermark; a leader has none. The sizes of a file system that cannot be asked are -1. Tags
-    of ours have the end offsets in the order of the partitions, the reason of a failure, a lack of room, the
-    replicas that are damaged or cannot follow, since when brokers are gone and partitions lack a leader
-    or replicas in sync, when brokers have left lately, and the clock of this one.
-    """
-    wanted = None
-    if body.topics is not None:
-        wanted = {TopicPartition(topic.topic, each) for topic in body.topics for each in topic.partitions}
-    logs = services.node.logs
-    inside: dict[str, dict[TopicPartition, PartitionLog]] = {path: {} for path in logs.log_dirs}
-    for topic_partition, log in sorted(logs.logs().items()):
-        if wanted is None or topic_partition in wanted:
-            inside[log.partition.directory.rpartition("/")[0]][topic_partition] = log.partition
-    results = []
-    for path, found in inside.items():
-        is_offline = path in logs.offline_dirs
-        room = Room(-1, -1) if is_offline else logs.room(path)
-        result = t.DescribeLogDirsResponseDescribeLogDirsResult(
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE,
-            log_dir=path,
-            topics=[] if is_offline else _replicas(found),
-            total_bytes=room.total,
-            usable_bytes=room.free,
-            problem=_problem(services.node, path),
-        )
-        results.append(result)
-    replicas = services.node.replicas
-    problems = {str(each): text for each, text in sorted(failed_partitions(replicas).items())}
-    problems |= {
-        name: f"damaged: {'; '.join(places)}" for name, places in damaged_partitions(replicas).items()
-    }
-    damaged = [t.DamagedReplica(name=name, problem=text) for name, text in problems.items()]
-    now_ms = services.now_ms()
-    return t.DescribeLogDirsResponse(
-        results=results,
-        damaged=damaged,
-        since=services.since.troubled(services.metadata),
-        departures=services.since.departures(now_ms),
-        now_ms=now_ms,
-    )
-
-
-def _problem(node: Node, path: str) -> str:
-    """Return what is wrong with a log dir, for `logstore why` and `health`; empty if nothing is."""
-    if path in node.logs.offline_dirs:
-        return f"offline: {node.logs.offline_dirs[path]}"
-    if path in node.replicas.full_dirs.since_ms:
-        since = format_time(node.replicas.full_dirs.since_ms[path])
-        return f"full: an append found no room at {since} UTC"
-    return ""
-
-
-def _replicas(
-    logs: dict[TopicPartition, PartitionLog],
-) -> list[t.DescribeLogDirsResponseDescribeLogDirsTopic]:
-    return [
-        t.DescribeLogDirsResponseDescribeLogDirsTopic(
-            name=name,
-            partitions=[
-                t.DescribeLogDirsResponseDescribeLogDirsPartition(
-                    partition_index=number,
-                    partition_size=log.segments.size,
-                    offset_lag=max(log.high_watermark - log.log_end_offset, 0),
-                )
-                for number, log in partitions
-            ],
-            end_offsets=[log.log_end_offset for _, log in partitions],
-        )
-        for name, partitions in by_topic(logs.items()).items()
-    ]

@@ -405,6 +405,24 @@ def _elect_leaders(question: Question) -> Struct | None:
     return question.refused(R.CLUSTER, replica_election_results=results)
 
 
+def _alter_log_dirs(question: Question) -> Struct | None:
+    if question.may_cluster(O.ALTER):
+        return None
+    topic = t.AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult
+    partition = t.AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult
+    code = _CODES[R.CLUSTER]
+    return t.AlterReplicaLogDirsResponse(
+        results=[
+            topic(
+                topic_name=each.name,
+                partitions=[partition(partition_index=one, error_code=code) for one in each.partitions],
+            )
+            for log_dir in question.body.dirs
+            for each in log_dir.topics
+        ]
+    )
+
+
 def _init_producer_id(question: Question) -> Struct | None:
     body = question.body
     if body.transactional_id is not None:
@@ -527,6 +545,7 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     31: _every_result(O.ALTER, "filters", "filter_results"),
     32: _configs(O.DESCRIBE_CONFIGS, "results"),
     33: _configs(O.ALTER_CONFIGS, "responses"),
+    34: _alter_log_dirs,
     35: _cluster(O.DESCRIBE),
     37: _entries(O.ALTER, answer="results"),
     38: _create_token,

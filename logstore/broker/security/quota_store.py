@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Final
 
 from logstore.broker.config_nodes import read_live
-from logstore.broker.configs import FOLLOWER_RATE, LEADER_RATE, live_defaults, rate_of
+from logstore.broker.configs import FOLLOWER_RATE, LEADER_RATE, MOVES_RATE, live_defaults, rate_of
 from logstore.broker.identity import AskStore
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.quotas import Entity, Kind, Quotas, entity_of, parse, path_of
@@ -138,7 +138,9 @@ class Followed:
         replicas = self._node.replicas
         try:
             live = await read_live(self._store.ask, self._node.node_id)
-            leader, follower = (rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE))
+            leader, follower, moves = (
+                rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE, MOVES_RATE)
+            )
             for topic in change_defaults(replicas, live_defaults(self._logs, live)):
                 _log.warning(
                     "a setting of topic %s contradicts a changed default of this broker, which does not "
@@ -150,6 +152,7 @@ class Followed:
             return
         replicas.throttle.limit(leader)
         replicas.followers.throttle.limit(follower)
+        replicas.moves.limit(moves)
 
     async def _follow(self) -> None:
         while True:

@@ -971,6 +971,43 @@ class AlterConfigsResponse(Struct, key=33, versions="0-2", flexible="2+"):
     )
 
 
+class AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(Struct):
+    name: str = wire("string")
+    partitions: list[int] = wire(["int32"])
+
+
+class AlterReplicaLogDirsRequestAlterReplicaLogDir(Struct):
+    path: str = wire("string")
+    topics: list[AlterReplicaLogDirsRequestAlterReplicaLogDirTopic] = wire(
+        [AlterReplicaLogDirsRequestAlterReplicaLogDirTopic]
+    )
+
+
+class AlterReplicaLogDirsRequest(Struct, key=34, versions="1-2", flexible="2+"):
+    dirs: list[AlterReplicaLogDirsRequestAlterReplicaLogDir] = wire(
+        [AlterReplicaLogDirsRequestAlterReplicaLogDir]
+    )
+
+
+class AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult(Struct):
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16")
+
+
+class AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult(Struct):
+    topic_name: str = wire("string")
+    partitions: list[AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult] = wire(
+        [AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult]
+    )
+
+
+class AlterReplicaLogDirsResponse(Struct, key=34, versions="1-2", flexible="2+"):
+    throttle_time_ms: int = wire("int32")
+    results: list[AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult] = wire(
+        [AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult]
+    )
+
+
 class DescribeLogDirsRequestDescribableLogDirTopic(Struct):
     topic: str = wire("string")
     partitions: list[int] = wire(["int32"])

@@ -55,6 +55,7 @@ TABLE = (
     Versions(31, "DeleteAcls", "1-3", "1-3"),
     Versions(32, "DescribeConfigs", "1-4", "1-4"),
     Versions(33, "AlterConfigs", "0-2", "0-2"),
+    Versions(34, "AlterReplicaLogDirs", "1-2", "1-2"),
     Versions(35, "DescribeLogDirs", "1-4", "1-4"),
     Versions(36, "SaslAuthenticate", "0-2", "0-2"),
     Versions(37, "CreatePartitions", "0-3", "0-3"),

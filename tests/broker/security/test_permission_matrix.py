@@ -236,6 +236,11 @@ MATRIX: tuple[Asked, ...] = (
         )
         for resources, need in ((TOPICS, on_theirs(operation)), (BROKER, cluster(operation)))
     ),
+    Asked(
+        "AlterReplicaLogDirs",
+        {"dirs": [{"path": "data", "topics": both("name", {"partitions": [0]})}]},
+        (cluster(O.ALTER),),
+    ),
     Asked("DescribeLogDirs", {"topics": None}, (cluster(O.DESCRIBE, error=0),), "1-2"),
     Asked("DescribeLogDirs", {"topics": None}, (cluster(O.DESCRIBE),), "3+"),
     Asked("CreatePartitions", {"topics": both("name", {"count": 9})}, (on_theirs(O.ALTER),)),

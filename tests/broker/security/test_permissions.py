@@ -152,6 +152,10 @@ REQUESTS: dict[str, tuple[dict[str, Any], int]] = {
     "DescribeConfigs": ({"resources": [{"resource_type": 4, "resource_name": "1"}]}, CLUSTER),
     "AlterConfigs": ({"resources": [ORDERS]}, TOPIC),
     "IncrementalAlterConfigs": ({"resources": [ORDERS]}, TOPIC),
+    "AlterReplicaLogDirs": (
+        {"dirs": [{"path": "data", "topics": [{"name": "orders", "partitions": [0]}]}]},
+        CLUSTER,
+    ),
     "DescribeLogDirs": ({"topics": None}, CLUSTER),
     "CreatePartitions": ({"topics": [{"name": "orders", "count": 9}]}, TOPIC),
     "DeleteGroups": ({"groups_names": ["g"]}, GROUP),
