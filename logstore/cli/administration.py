@@ -1,6 +1,6 @@
 """Verbs over brokers, ours or Apache Kafka's: live brokers, settings, offsets, sizes.
 
-cluster describe     brokers list, log-dirs, drain     configs describe, alter     offsets     delete-records
+cluster describe     brokers list, log-dirs, move-log, drain     configs describe, alter     offsets     delete-records
 """
 
 from __future__ import annotations
@@ -31,6 +31,13 @@ AllBrokers = Annotated[
 ]
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "all brokers", 4: "file", 5: "default"}
 _SENSITIVE: Final = "***"
+_REFUSALS: Final = {
+    57: "LOG_DIR_NOT_FOUND (57): the broker has no such log dir; `logstore brokers log-dirs` lists them",
+    56: "KAFKA_STORAGE_ERROR (56): a log dir or the replica is offline; `logstore health` says which",
+    17: "INVALID_TOPIC_EXCEPTION (17): the topic's name is too long, or no name of a topic",
+    9: "REPLICA_NOT_AVAILABLE (9): it is not on this broker; if it comes, it will be made in that log dir",
+}
+"""What a broker answers to a move, by the error's number."""
 
 
 def describe_cluster(
@@ -91,7 +98,7 @@ def log_dirs(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Show the log dirs of brokers, and the size of each replica in bytes; exit 1 if one is offline."""
+    """Show the log dirs of brokers, the size of each replica in bytes, and moves; exit 1 if one is offline."""
     from logstore.disk.errors import ErrorCode
 
     is_sound = True
@@ -105,16 +112,76 @@ def log_dirs(
                     for each_topic in found.topics
                     if not topic or each_topic.name in topic
                     for one in each_topic.partitions
+                    if not one.is_future_key
+                }
+                comes = {
+                    f"{each_topic.name}-{one.partition_index}": {
+                        "size": one.partition_size,
+                        "lag": one.offset_lag,
+                    }
+                    for each_topic in found.topics
+                    if not topic or each_topic.name in topic
+                    for one in each_topic.partitions
+                    if one.is_future_key
                 }
                 if as_json:
                     facts = {"broker": each, "log_dir": found.log_dir, "error": error.name}
-                    print_json({**facts, "usable_bytes": found.usable_bytes, "replicas": sizes})
+                    more = {"replicas": sizes, "arriving": comes}
+                    print_json({**facts, "usable_bytes": found.usable_bytes, **more})
                     continue
                 problem = "" if error is ErrorCode.NONE else f"  {error.name}"
                 print(f"broker {each}  {found.log_dir}  {sum(sizes.values())} bytes{problem}")
                 for name, size in sorted(sizes.items()):
                     print(f"  {name}  {size}")
+                hanging = {one.name: f": {one.problem}" for one in found.hanging}
+                for name, copied in sorted(comes.items()):
+                    missing = f"moves here, {copied['lag']} records are missing{hanging.get(name, '')}"
+                    print(f"  {name}  {copied['size']}  {missing}")
     return 0 if is_sound else 1
+
+
+@brokers.command("move-log")
+def move_log(
+    partitions: Annotated[list[str], typer.Argument(metavar="TOPIC-PARTITION...", help="Such as orders-0.")],
+    bootstrap: RequiredBootstrap,
+    broker: Annotated[int, typer.Option("--broker", metavar="ID", help="The broker of the replicas.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="One of its log dirs.")],
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
+    """Move replicas to another log dir of their broker; exit 1 if one is refused.
+
+    The moves go on in the background: `brokers log-dirs` shows them. One to the log dir in which a replica
+    is ends its move.
+    """
+    from logstore.broker.wire import types as t
+    from logstore.disk.errors import ErrorCode
+    from logstore.disk.topic_partition import parse_directory_name
+
+    topics: dict[str, list[int]] = {}
+    for each in partitions:
+        where = parse_directory_name(each)
+        topics.setdefault(where.topic, []).append(where.partition)
+    kind = t.AlterReplicaLogDirsRequestAlterReplicaLogDirTopic
+    wanted = t.AlterReplicaLogDirsRequestAlterReplicaLogDir(
+        path=to, topics=[kind(name=name, partitions=numbers) for name, numbers in topics.items()]
+    )
+    with asked_at(bootstrap, command_config) as asked:
+        answer: t.AlterReplicaLogDirsResponse = asked.broker(
+            broker, t.AlterReplicaLogDirsRequest(dirs=[wanted])
+        )
+    is_done = True
+    for topic in answer.results:
+        for one in topic.partitions:
+            name, error = f"{topic.topic_name}-{one.partition_index}", ErrorCode(one.error_code)
+            is_done = is_done and error is ErrorCode.NONE
+            if as_json:
+                print_json({"partition": name, "broker": broker, "to": to, "error": error.name})
+            elif error is ErrorCode.NONE:
+                print(f"{name} moves to {to} of broker {broker}")
+            else:
+                print_error(f"{name} does not move: {_REFUSALS.get(error, error.name)}")
+    return 0 if is_done else 1
 
 
 @configs.command()

@@ -16,12 +16,13 @@ from logstore.cli.clocks import Clock, clock
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.group_explanations import STABLE, ObservedGroup, Progress
 from logstore.cli.group_facts import Member, committed_offsets, membership
+from logstore.cli.log_dirs import LogDir
 from logstore.cli.operating import pause
 from logstore.cli.store_operator import StoreOperator, own_min_isr
 from logstore.cli.throttles import LISTS, topics_with_lists
-from logstore.cli.troubles import LogDir, Observed, Since
+from logstore.cli.troubles import Observed, Since
 from logstore.disk.errors import ErrorCode
-from logstore.disk.topic_partition import TopicPartition
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.replication.messages import LATEST_TIMESTAMP
 
 PATIENCE_S: Final = 5.0
@@ -121,7 +122,9 @@ def _log_dir(broker: int, each: t.DescribeLogDirsResponseDescribeLogDirsResult) 
             TopicPartition(topic.name, one.partition_index): end
             for topic in each.topics
             for one, end in zip(topic.partitions, topic.end_offsets, strict=False)
+            if not one.is_future_key
         },
+        {parse_directory_name(one.name): one.problem for one in each.hanging},
     )
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from logstore.cli.clocks import Clock, wrong_clocks
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 from logstore.cli.cluster_state import Cluster
+from logstore.cli.log_dirs import LogDir, hanging
 from logstore.cli.throttles import Rates, throttle_of, told
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr
@@ -93,25 +94,6 @@ class Trouble:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class LogDir:
-    """A log dir as its broker reports it; sizes in bytes, -1 if unknown.
-
-    `sizes` and `end_offsets` are of the replicas in it. Brokers of ours alone report `problem` and
-    `end_offsets`.
-    """
-
-    broker: int
-    path: str
-    error: str = ""
-    total_bytes: int = -1
-    usable_bytes: int = -1
-    replicas: frozenset[TopicPartition] = frozenset()
-    problem: str = ""
-    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
-    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-
 class Since(NamedTuple):
     """When something began (epoch ms), and why; brokers of ours tell it."""
 
@@ -158,6 +140,7 @@ class Observed:
 def troubles(observed: Observed) -> list[Trouble]:
     """Return all troubles, worst first; of the same rank, first those that explain more partitions."""
     found = [*_of_the_cluster(observed), *_of_brokers(observed), *_of_log_dirs(observed)]
+    found += _of_moves(observed)
     for each, replicas in observed.cluster.partitions():
         found += _of_partition(observed, each, replicas)
     return in_order(_dated(observed, each) for each in found)
@@ -372,6 +355,18 @@ def _of_log_dirs(observed: Observed) -> Iterator[Trouble]:
                 each.replicas,
                 no_help=_BY_HAND,
             )
+
+
+def _of_moves(observed: Observed) -> Iterator[Trouble]:
+    for log_dir, each, problem in hanging(observed.log_dirs):
+        yield Trouble(
+            Rank.UNDER_WAY,
+            str(each),
+            f"its move to {log_dir.path} of broker {log_dir.broker} hangs; the replica serves as before",
+            problem,
+            f"mend that, or end it: logstore brokers move-log {each} --broker {log_dir.broker} --to PRESENT_DIR",
+            frozenset((each,)),
+        )
 
 
 def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int, ...]) -> Iterator[Trouble]:

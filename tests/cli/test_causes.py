@@ -8,7 +8,8 @@ from logstore.cli.causes import causes, named
 from logstore.cli.cluster_state import Cluster, Topic
 from logstore.cli.explanations import explain_partition
 from logstore.cli.group_explanations import troubles_of_groups
-from logstore.cli.troubles import LogDir, Observed, Rank, Since, troubles
+from logstore.cli.log_dirs import LogDir
+from logstore.cli.troubles import Observed, Rank, Since, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from tests.cli.test_health import ORDERS, observed

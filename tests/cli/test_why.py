@@ -21,8 +21,9 @@ from logstore.broker.groups.group import Group, State
 from logstore.cli.explanations import Explanation, explain_broker, explain_cluster, explain_partition
 from logstore.cli.group_explanations import ObservedGroup, Progress, explain_group
 from logstore.cli.group_facts import Member
+from logstore.cli.log_dirs import LogDir
 from logstore.cli.operating import wait_until
-from logstore.cli.troubles import LogDir, Observed, Rank
+from logstore.cli.troubles import Observed, Rank
 from logstore.cli.why import Subject, parse_subject
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore

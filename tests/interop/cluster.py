@@ -38,7 +38,8 @@ class _Process:
         self.address = "127.0.0.1:0"
         self._errors = directory / f"broker-{node_id}.err"
         self._process: subprocess.Popen[str] | None = None
-        self._node_id, self._log_dir, self._url = node_id, directory / f"data-{node_id}", store_url
+        self._node_id, self._url = node_id, store_url
+        self.log_dirs = [str(directory / f"data-{node_id}"), str(directory / f"data-{node_id}-2")]
         self._settings = settings
 
     def start(self) -> None:
@@ -46,7 +47,7 @@ class _Process:
         command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
             *(sys.executable, "-m", "logstore.cli.main", "serve", "--node-id", str(self._node_id)),
-            *("--listen", self.address, "--log-dirs", str(self._log_dir), "--metadata", self._url),
+            *("--listen", self.address, "--log-dirs", ",".join(self.log_dirs), "--metadata", self._url),
             *(part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")),
         ]
         with self._errors.open("ab") as errors:
@@ -103,6 +104,11 @@ class Cluster:
     def addresses(self) -> dict[int, str]:
         """`host:port` of each broker; the same after it was started again."""
         return {node_id: process.address for node_id, process in self._processes.items()}
+
+    @property
+    def log_dirs(self) -> dict[int, list[str]]:
+        """The log dirs of each broker."""
+        return {node_id: process.log_dirs for node_id, process in self._processes.items()}
 
     @property
     def bootstrap(self) -> str:

@@ -458,6 +458,57 @@ def reassign_partitions_with_a_throttle(tools: Tools) -> None:
     assert "Clearing" in said, said
 
 
+def homes(tools: Tools) -> dict[int, str]:
+    """Return the log dir of partition 0 on each broker that has it, as kafka-log-dirs says."""
+    said = tools.ask(f"{_TOOLS}.LogDirsCommand", "--describe", "--topic-list", _TOPIC)
+    found = json.loads(next(row for row in said.splitlines() if row.startswith("{")))
+    return {
+        broker["broker"]: log_dir["logDir"]
+        for broker in found["brokers"]
+        for log_dir in broker["logDirs"]
+        for each in log_dir["partitions"]
+        if each["partition"] == f"{_TOPIC}-0" and not each["isFuture"]
+    }
+
+
+@check
+def reassign_partitions_between_log_dirs(tools: Tools) -> None:
+    """A plan with log dirs: both replicas move on their brokers; then back, with a throttle."""
+    before = homes(tools)
+    assert before.keys() == {0, 1}, before
+    for options in ((), ("--replica-alter-log-dirs-throttle", "50000000")):
+        wanted = {
+            broker: next(each for each in tools.cluster.log_dirs[broker] if each != home)
+            for broker, home in homes(tools).items()
+        }
+        partition = {"topic": _TOPIC, "partition": 0, "replicas": [0, 1], "log_dirs": [wanted[0], wanted[1]]}
+        plan = tools.file("plan.json", {"version": 1, "partitions": [partition]})
+        tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+        said = tools.ask(tool, "--reassignment-json-file", plan, "--execute", *options)
+        assert "Successfully started log directory moves" in said, said
+        tools.until(lambda plan=plan: _are_moved(tools, plan), "the moves between log dirs")  # type: ignore[misc]
+        assert homes(tools) == wanted
+    assert homes(tools) == before
+
+
+def _are_moved(tools: Tools, plan: str) -> bool:
+    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    said = tools.ask(tool, "--reassignment-json-file", plan, "--verify")
+    return said.count("completed successfully") >= 2
+
+
+@check
+def reassign_partitions_to_a_named_log_dir(tools: Tools) -> None:
+    """The log of a new replica is made in the log dir that the plan names for it."""
+    place = tools.cluster.log_dirs[2][1]
+    partition = {"topic": _TOPIC, "partition": 0, "replicas": [0, 2], "log_dirs": ["any", place]}
+    plan = tools.file("plan.json", {"version": 1, "partitions": [partition]})
+    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    tools.ask(tool, "--reassignment-json-file", plan, "--execute", "--timeout", "60000")
+    tools.until(lambda: homes(tools).get(2) == place, "the replica on broker 2")
+    assert "is completed" in tools.ask(tool, "--reassignment-json-file", plan, "--verify")
+
+
 @check
 def leader_election(tools: Tools) -> None:
     election = f"{_TOOLS}.LeaderElectionCommand"

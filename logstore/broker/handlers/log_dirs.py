@@ -80,6 +80,7 @@ def describe(call: Call, body: t.DescribeLogDirsRequest, services: Services) -> 
             total_bytes=room.total,
             usable_bytes=room.free,
             problem=_problem(services.node, path),
+            hanging=_hanging(services.node, path),
         )
         results.append(result)
     replicas = services.node.replicas

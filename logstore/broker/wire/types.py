@@ -1043,6 +1043,7 @@ class DescribeLogDirsResponseDescribeLogDirsResult(Struct):
     total_bytes: int = wire("int64", versions="4+", ignorable=True, default=-1)
     usable_bytes: int = wire("int64", versions="4+", ignorable=True, default=-1)
     problem: str = wire("string", versions="2+", tag=10000, ignorable=True)
+    hanging: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10001, ignorable=True)
 
 
 class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):

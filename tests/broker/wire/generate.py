@@ -133,7 +133,8 @@ _OURS: Final = {
         'end_offsets: list[int] = wire(["int64"], versions="2+", tag=10000, ignorable=True)'
     ],
     "DescribeLogDirsResponseDescribeLogDirsResult": [
-        'problem: str = wire("string", versions="2+", tag=10000, ignorable=True)'
+        'problem: str = wire("string", versions="2+", tag=10000, ignorable=True)',
+        'hanging: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10001, ignorable=True)',
     ],
     "DescribeLogDirsResponse": [
         'damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)',

@@ -9,7 +9,8 @@ import pytest
 from logstore.cli.cluster_state import Topic
 from logstore.cli.console import views
 from logstore.cli.console.desk import Seen
-from logstore.cli.troubles import LogDir, Observed
+from logstore.cli.log_dirs import LogDir
+from logstore.cli.troubles import Observed
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr, TopicAssignment
 from tests.cli.test_health import ORDERS, observed
