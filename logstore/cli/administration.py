@@ -1,6 +1,7 @@
 """Verbs over brokers, ours or Apache Kafka's: live brokers, settings, offsets, sizes.
 
-cluster describe     brokers list, log-dirs, move-log, drain     configs describe, alter     offsets     delete-records
+cluster describe     brokers list, log-dirs, move-log, drain     configs describe, alter     offsets
+delete-records
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def log_dirs(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Show the log dirs of brokers, the size of each replica in bytes, and moves; exit 1 if one is offline."""
+    """Show the log dirs of brokers, the bytes of each replica, and moves; exit 1 if one is offline."""
     from logstore.disk.errors import ErrorCode
 
     is_sound = True

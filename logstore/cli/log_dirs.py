@@ -12,8 +12,8 @@ from logstore.disk.topic_partition import TopicPartition
 class LogDir:
     """A log dir as its broker reports it; sizes in bytes, -1 if unknown.
 
-    `sizes` and `end_offsets` are of the replicas in it. Brokers of ours alone report `problem`, `end_offsets` and
-    `hanging`, the moves to it that cannot go on, with the reason.
+    `sizes` and `end_offsets` are of the replicas in it, `hanging` has the moves to it that cannot go on, with
+    the reason. Brokers of ours alone report `problem`, `end_offsets` and `hanging`.
     """
 
     broker: int

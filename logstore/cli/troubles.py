@@ -359,12 +359,13 @@ def _of_log_dirs(observed: Observed) -> Iterator[Trouble]:
 
 def _of_moves(observed: Observed) -> Iterator[Trouble]:
     for log_dir, each, problem in hanging(observed.log_dirs):
+        back = f"logstore brokers move-log {each} --broker {log_dir.broker} --to DIR"
         yield Trouble(
             Rank.UNDER_WAY,
             str(each),
             f"its move to {log_dir.path} of broker {log_dir.broker} hangs; the replica serves as before",
             problem,
-            f"mend that, or end it: logstore brokers move-log {each} --broker {log_dir.broker} --to PRESENT_DIR",
+            f"mend that, or end it with the log dir in which the replica is: {back}",
             frozenset((each,)),
         )
 

@@ -106,10 +106,16 @@ def _problem(node: Node, path: str) -> str:
     if path in node.replicas.full_dirs.since_ms:
         since = format_time(node.replicas.full_dirs.since_ms[path])
         return f"full: an append found no room at {since} UTC"
-    moves = [each for each in node.logs.moves.under_way.values() if each.target.path == path]
-    return "; ".join(
-        f"{each.topic_partition} cannot move here: {each.problem}" for each in moves if each.problem
-    )
+    return ""
+
+
+def _hanging(node: Node, path: str) -> list[t.DamagedReplica]:
+    """Return the moves to a log dir that cannot go on, and why."""
+    return [
+        t.DamagedReplica(name=str(each.topic_partition), problem=each.problem)
+        for each in node.logs.moves.under_way.values()
+        if each.target.path == path and each.problem
+    ]
 
 
 class Listed(NamedTuple):
