@@ -246,7 +246,7 @@ def schedules_page() -> str:
         "# Failure schedules\n",
         "Sequences of failures that replication must survive. S0 to S67 concern logs, the ISR, the controller and",
         "disks; R1 to R15 concern a reassignment whose controller fails at each step. Each number is carried by the",
-        "name of a test. (The rules S1 to S12 and R1 to R7 in [Durability](../durability.md) are another list.)\n",
+        "name of a test. (The rules S1 to S13 and R1 to R7 in [Durability](../durability.md) are another list.)\n",
         "| schedule | what happens | test |",
         "|---|---|---|",
     ]

@@ -316,13 +316,15 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ),
         ("delayedoperations", "Waiting requests", replicas.waiting.count),
     )
-    sent, fetched = (
-        each.per_second(replicas.now_ms) for each in (replicas.throttle, replicas.followers.throttle)
+    sent, fetched, copied = (
+        each.per_second(replicas.now_ms)
+        for each in (replicas.throttle, replicas.followers.throttle, replicas.moves)
     )
     yield from gauges(
         "kafka_server_",
         ("leaderreplication_byte_rate", "Bytes a second that throttled replicas got from here", sent),
         ("followerreplication_byte_rate", "Bytes a second that throttled replicas here fetched", fetched),
+        ("alterlogdirsreplication_byte_rate", "Bytes a second copied between log dirs", copied),
     )
     replicated = ("replicationbytesin", "Bytes fetched from leaders", counted.replicated_bytes)
     yield from counters("kafka_server_brokertopicmetrics_", replicated)
@@ -429,6 +431,11 @@ def _of_logs(node: Node) -> Iterator[Metric]:
     yield gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log dirs", failed)
     full = len(node.replicas.full_dirs.since_ms)
     yield gauge("kafka_log_logmanager_fulllogdirectorycount", "Log dirs without room for an append", full)
+    moves = node.logs.moves.under_way.values()
+    moving = "Logs on their way to another log dir of the broker"
+    yield gauge("logstore_logdir_moves", moving, len(moves))
+    hanging = sum(bool(each.problem) for each in moves)
+    yield gauge("logstore_logdir_moves_hanging", "Those of them that cannot go on", hanging)
 
 
 def _of_log_dirs(node: Node) -> Iterator[Metric]:

@@ -96,6 +96,11 @@ def parse_plan(text: str) -> Plan:
         replicas = tuple(entry["replicas"])
         if each in plan:
             raise BadPlan(f"{each} is listed twice")
+        if any(log_dir != "any" for log_dir in entry.get("log_dirs") or ()):
+            raise BadPlan(
+                f"{each} has log dirs, which this verb does not assign: leave them out, and move replicas "
+                "with logstore brokers move-log"
+            )
         if len(set(replicas)) != len(replicas):
             raise BadPlan(f"{each} lists a broker twice: {list(replicas)}")
         plan[each] = replicas

@@ -117,6 +117,7 @@ class Mirror:
         self._log, self._disk, self._directory = log, log.disk, directory
         self._copies: dict[int, Copy] = {}
         self._snapshots: set[int] = set()
+        self._written: dict[str, bytes] = {}
         self._synced_version: Version | None = None
         self.unsynced = 0
         """Bytes that were copied since the last `sync`."""
@@ -262,6 +263,7 @@ class Mirror:
             if renewed or offset not in self._snapshots:
                 self._copy_snapshot(offset)
         self._copy_losses()
+        self._write_state()
         disk.sync_dir(self._directory)
         for copy, seal in zip(complete, seals, strict=True):
             if seal is not None:
@@ -295,6 +297,19 @@ class Mirror:
     def _copy_snapshot(self, offset: int) -> None:
         if self._copy_small(file_name(offset, SNAPSHOT_SUFFIX)):
             self._snapshots.add(offset)
+
+    def _write_state(self) -> None:
+        """Write the small files that hold a part of the log's state, where they differ from it."""
+        log = self._log
+        wanted = {LEADER_EPOCH_CHECKPOINT: format_leader_epoch_checkpoint(log.epochs)}
+        if log.topic_id is not None:
+            wanted[PARTITION_METADATA] = format_partition_metadata(log.topic_id)
+        if log.cursors.offsets or CURSORS_FILE in self._written:
+            wanted[CURSORS_FILE] = format_cursors(log.cursors.offsets)
+        for name, data in wanted.items():
+            if self._written.get(name) != data:
+                put_in_place(self._disk, self._directory, name, data)
+                self._written[name] = data
 
     def _copy_losses(self) -> None:
         """Copy the loss ledger and what is in quarantine; files there never change, but for the ledger."""
@@ -367,13 +382,7 @@ class Mirror:
         for offset in self._snapshots - set(log.snapshots.offsets):
             remove_if_exists(disk, self._target(offset, SNAPSHOT_SUFFIX))
             self._snapshots.remove(offset)
-        epochs = format_leader_epoch_checkpoint(log.epochs)
-        put_in_place(disk, self._directory, LEADER_EPOCH_CHECKPOINT, epochs)
-        if log.topic_id is not None:
-            data = format_partition_metadata(log.topic_id)
-            put_in_place(disk, self._directory, PARTITION_METADATA, data)
-        if log.cursors.offsets:
-            put_in_place(disk, self._directory, CURSORS_FILE, format_cursors(log.cursors.offsets))
+        self._write_state()
         copy = self._copies[active.base_offset]
         if copy.synced < copy.size and log.recovery_point > active.base_offset:
             self._sync_log(active)

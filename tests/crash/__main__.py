@@ -27,6 +27,7 @@ from tests.crash import (
     test_heal_points,
     test_log_dir_points,
     test_log_points,
+    test_move_points,
     test_queue_points,
     test_snapshot_points,
     test_store_points,
@@ -35,6 +36,7 @@ from tests.crash import (
 ROOMS: tuple[Any, ...] = (
     test_log_points,
     test_log_dir_points,
+    test_move_points,
     test_store_points,
     test_snapshot_points,
     test_heal_points,

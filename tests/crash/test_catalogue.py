@@ -1,8 +1,4 @@
-"""Every kind of operation that writes has a crash script, and the campaign runs it.
-
-Moving a partition between log dirs is the one operation of a broker's storage that the engine does not
-have yet.
-"""
+"""Every kind of operation that writes has a crash script, and the campaign runs it."""
 
 from __future__ import annotations
 
@@ -42,6 +38,8 @@ CATALOGUE = {
     "rebuilding of derived files": "rebuilding_of_derived_files",
     "topic made": "topic_create topic_id",
     "topic deleted": "deletions delete_and_crash",
+    "a partition moved between log dirs": "move_of_a_log move_and_truncation move_and_crashes",
+    "such a move ended": "move_that_is_ended",
     "a log taken over by a log dir": "stand_alone_log_taken_over",
     "metadata store: append": "store_appends store_group",
     "metadata store: snapshot": "store_snapshots store_restarts",

@@ -21,11 +21,13 @@ TOPIC, BROKER = 2, 4
 Test = Callable[[Nodes, Asker], Awaitable[None]]
 
 
-def run(test: Test, count: int = 2) -> None:
-    """Some nodes, and a connection to the controller."""
+def run(test: Test, count: int = 2, log_dirs: tuple[str, ...] = ("data",)) -> None:
+    """Some nodes with these log dirs, and a connection to the controller."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(90), Nodes(count) as nodes:
+        made = Nodes(count)
+        made.log_dirs = list(log_dirs)
+        async with asyncio.timeout(90), made as nodes:
             await nodes.until(lambda: nodes.controller() >= 0)
             controller = nodes.controller()
             metadata = nodes.running[controller].node.replicas.metadata

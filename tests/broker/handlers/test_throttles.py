@@ -25,7 +25,6 @@ def test_the_throttles_of_a_broker_are_deleted_though_there_are_none() -> None:
         assert (await change(client, BROKER, "0", *throttles)).error_code == ErrorCode.NONE
         for broker, changes in (
             ("1", throttles),
-            ("0", [(THROTTLES[2], 0, "1000")]),
             ("0", [*throttles, ("log.dirs", 1, None)]),
         ):
             assert (await change(client, BROKER, broker, *changes)).error_code == ErrorCode.INVALID_REQUEST
