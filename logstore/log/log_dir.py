@@ -143,7 +143,7 @@ class LogDir:
         except OSError as error:
             if is_shortage(error):
                 raise refusal(error, self.path, "its logs were not opened") from error
-            self._take_offline(error)
+            self.take_offline(error)
 
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
         disk = self._disk
@@ -161,7 +161,7 @@ class LogDir:
                     remove_seals(disk, f"{self.path}/{entry.name}")
         # Durably removed before any other write: a crash from here on is an unclean shutdown.
         remove_clean_shutdown(disk, self.path)
-        self.checkpoints = LogDirCheckpoints(disk, self.path, self.logs, self.damaged, self._take_offline)
+        self.checkpoints = LogDirCheckpoints(disk, self.path, self.logs, self.damaged, self.take_offline)
         entries = disk.scan(self.path)
         # A new dir may have these two files: its owner writes them first.
         self.was_empty = marker is None and all(
@@ -265,7 +265,7 @@ class LogDir:
         except OSError as error:
             if no_room and is_refusal(error):
                 raise refusal(error, self.path, no_room) from error
-            self._take_offline(error)
+            self.take_offline(error)
             raise LogDirOffline(f"{self.path} went offline {doing}: {error}") from error
 
     def check_online(self, topic_partition: TopicPartition) -> None:
@@ -376,19 +376,6 @@ class LogDir:
             self._disk.sync_dir(self.path)
         self.futures[topic_partition] = name
 
-    def hand_over(self, topic_partition: TopicPartition, other: LogDir) -> None:
-        """Let `other` have the log, whose files are there by now."""
-        log = other.logs[topic_partition] = self.logs.pop(topic_partition)
-        self.known.discard(topic_partition)
-        other.known.add(topic_partition)
-        # A lower bound that is too low does not hurt; the file is written on a schedule.
-        self.checkpoints.high_watermarks.offsets.pop(topic_partition, None)
-        other.heed(log.partition)
-
-    def fail(self, error: OSError) -> None:
-        """Take the dir offline, with every log in it."""
-        self._take_offline(error)
-
     def _forget(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """Remove partitions from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
         first = topic_partitions[0]
@@ -467,7 +454,7 @@ class LogDir:
             return False
         except OSError as error:
             if not is_refusal(error):
-                self._take_offline(error)
+                self.take_offline(error)
             return False
         except LogDirOffline:
             # The failed log has called `failed`.
@@ -475,7 +462,8 @@ class LogDir:
             return False
         return True
 
-    def _take_offline(self, error: OSError) -> None:
+    def take_offline(self, error: OSError) -> None:
+        """Take the dir offline, with every log in it: its disk failed."""
         if self.failure is None:
             self.failure = bare(error)
             for log in list(self.logs.values()):  # any thread may detect the failure

@@ -295,7 +295,7 @@ class Moves:
             return refusal(error, move.target.path, outcome, "wait")
         mark("moves: the disk of a copy fails")
         self.under_way.pop(move.topic_partition, None)
-        move.target.fail(error)
+        move.target.take_offline(error)
         return LogDirOffline(
             f"{move.target.path} went offline while {move.topic_partition} was copied to it: {error}. "
             f"The log stays in {move.source.path}"
@@ -324,7 +324,7 @@ class Moves:
             self._announce(move)
             self._rename(move)
             mirror.relocate(place, move.target.checkpoints)
-            move.source.hand_over(move.topic_partition, move.target)
+            _hand_over(move)
             move.target.futures.pop(move.topic_partition, None)
             del self.under_way[move.topic_partition]
             self.completed += 1
@@ -339,7 +339,7 @@ class Moves:
             if is_refusal(error):
                 outcome = f"{move.topic_partition} stays there"
                 raise refusal(error, move.source.path, outcome, "wait") from error
-            move.source.fail(error)
+            move.source.take_offline(error)
             raise LogDirOffline(f"{move.source.path} went offline: {error}") from error
 
     def _rename(self, move: Move) -> None:
@@ -350,13 +350,13 @@ class Moves:
         except OSError as error:
             mark("moves: the swap fails, and the log stays")
             self.under_way.pop(move.topic_partition, None)
-            target.fail(error)
+            target.take_offline(error)
             try:
                 # Durably, before the log goes on: the other directory may have got its name.
                 self._disk.remove(f"{directory}/{LEAVING}")
                 self._disk.sync_dir(directory)
             except OSError as another:
-                move.source.fail(another)
+                move.source.take_offline(another)
             raise LogDirOffline(
                 f"{target.path} went offline when {move.topic_partition} was to be renamed in it: {error}"
             ) from error
@@ -395,6 +395,17 @@ def _found(disk: Disk, home: LogDir, topic_partition: TopicPartition) -> Found:
         directory = home.directory_of(topic_partition)
         marks = frozenset(name for name in MARKS if read_small_file(disk, f"{directory}/{name}") is not None)
     return Found(home.path, LEAVING in marks, ARRIVING in marks)
+
+
+def _hand_over(move: Move) -> None:
+    """Let the target have the log, whose files are there by now."""
+    source, target, topic_partition = move.source, move.target, move.topic_partition
+    log = target.logs[topic_partition] = source.logs.pop(topic_partition)
+    source.known.discard(topic_partition)
+    target.known.add(topic_partition)
+    # Another move may bring it back; until then the entry in the file is a bound that is too low.
+    source.checkpoints.high_watermarks.offsets.pop(topic_partition, None)
+    target.heed(log.partition)
 
 
 def _let_go(home: LogDir, topic_partition: TopicPartition) -> None:
