@@ -16,8 +16,9 @@ before it is exceeded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from logstore.disk.errors import EngineError, ErrorCode
@@ -51,6 +52,8 @@ class Turn:
     due_ms: int | None
     log: PartitionLog | None = None
     """What is flushed; its `compaction_lock` is held meanwhile."""
+    begun: Lock = field(default_factory=Lock)
+    """Taken by the flush that syncs the copy."""
     is_flushed: bool = False
     error: CannotRead | OSError | None = None
 
@@ -197,7 +200,7 @@ def _go_on(manager: ReplicaManager, turn: Turn, now_ms: int) -> str:
         return ""
     # Held until the flush is done: whoever mends a segment has one thing flushed first, too.
     if log.compaction_lock.acquire(blocking=False):
-        turn.due_ms, turn.log, turn.is_flushed, turn.error = None, log, False, None
+        turn.due_ms, turn.log, turn.begun, turn.is_flushed, turn.error = None, log, Lock(), False, None
         log.flushed_first = partial(_sync, turn, mirror, log)
         manager.flushes.demand(move.topic_partition, log.log_end_offset)
     return ""
@@ -205,8 +208,8 @@ def _go_on(manager: ReplicaManager, turn: Turn, now_ms: int) -> str:
 
 def _sync(turn: Turn, mirror: Mirror, log: PartitionLog) -> None:
     """Sync the copy, in a thread that flushes the log; an error is for the next turn."""
-    if turn.is_flushed:
-        return
+    if not turn.begun.acquire(blocking=False):
+        return  # another flush does it
     try:
         mirror.sync()
         turn.move.target.checkpoints.expect(log)

@@ -392,8 +392,13 @@ def _found(disk: Disk, home: LogDir, topic_partition: TopicPartition) -> Found:
     if log is not None:
         marks = log.partition.report.marks
     else:
-        directory = home.directory_of(topic_partition)
-        marks = frozenset(name for name in MARKS if read_small_file(disk, f"{directory}/{name}") is not None)
+        directory, marks = home.directory_of(topic_partition), frozenset()
+        try:
+            marks = frozenset(
+                name for name in MARKS if read_small_file(disk, f"{directory}/{name}") is not None
+            )
+        except OSError as error:
+            home.take_offline(error)
     return Found(home.path, LEAVING in marks, ARRIVING in marks)
 
 

@@ -475,6 +475,10 @@ class TestReassign:
                 '{"topic":"t","partition":0,"replicas":[2]}]}',
                 "listed twice",
             ),
+            (
+                '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["/b"]}]}',
+                "move replicas with logstore brokers move-log",
+            ),
             ('{"partitions":[{"topic":"t","partition":0,"replicas":[9]}]}', "[9] are not alive"),
             ('{"partitions":[{"topic":"x","partition":0,"replicas":[1]}]}', "no partition x-0"),
         ],

@@ -182,3 +182,12 @@ def test_the_next_step_ends_a_trouble(command: Command, tmp_path: Path) -> None:
         assert command("groups", "delete", "billing", *over).code == 0
         while first():
             pass
+
+
+def test_a_move_to_another_log_dir_that_hangs() -> None:
+    where = LogDir(2, "/b", hanging={TopicPartition("orders", 0): "/b is full: 7 bytes are free"})
+    (trouble,) = troubles(observed(log_dirs=(where,)))
+    assert (trouble.subject, trouble.rank) == ("orders-0", Rank.UNDER_WAY)
+    assert "its move to /b of broker 2 hangs" in trouble.says
+    assert "7 bytes" in trouble.evidence
+    assert "logstore brokers move-log orders-0 --broker 2 --to DIR" in trouble.next_step

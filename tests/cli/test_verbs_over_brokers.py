@@ -505,6 +505,11 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str, tmp_p
     assert dirs[0]["replicas"]["sized-0"] > 500
     some = lines(over("brokers", "log-dirs", "--broker", 2, "--topic", "sized", "--json"))
     assert some[0]["replicas"].keys() == {"sized-0"}
+    moving = ("brokers", "move-log", "sized-0", "--broker", 2, "--to")
+    (moved,) = lines(over(*moving, dirs[0]["log_dir"], "--json"))
+    assert (moved["partition"], moved["error"]) == ("sized-0", "NONE")
+    refused = over(*moving, "/nowhere")
+    assert (refused.code, "LOG_DIR_NOT_FOUND (57)" in refused.err) == (1, True)
     (tmp_path / "settings").write_text("# as a file\nretention.ms=1\nsegment.ms = 9000\n")
     of_file = ("configs", "alter", "--topic", "sized", "--config-file", tmp_path / "settings")
     assert over(*of_file, "--config", "retention.ms=8000").code == 0

@@ -468,6 +468,22 @@ class TestDeletion:
         left = [f"/a/{entry.name}" for entry in disk.scan("/a") if entry.is_directory]
         assert left == [future, stray]
 
+    def test_two_directories_of_one_partition_are_named_and_not_used(self) -> None:
+        """Somebody copied one into another log dir: nothing tells which has the newer records."""
+        disk = MemoryDisk()
+        manager = manager_on(disk, "/a", "/b")
+        append(manager.get_or_create(ORDERS), 2)
+        manager.close()
+        for path, data in disk.files().items():
+            if path.startswith("/a/orders-0/"):
+                copy = path.replace("/a/", "/b/", 1)
+                disk.make_dir("/b/orders-0")
+                disk.open(copy, create=True).pwrite(data, 0)
+        again = manager_on(disk, "/a", "/b")
+        assert ORDERS not in again.logs()
+        with pytest.raises(DamagedLog, match="orders-0 is in /a/orders-0 and /b/orders-0, and nothing tells"):
+            again.get(ORDERS)
+
 
 class TestRetention:
     OLD = LogConfig(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=5000)

@@ -390,21 +390,6 @@ def test_a_log_that_arrived_keeps_its_mark_while_the_other_dir_is_offline() -> N
     assert (home(again), offsets(again.get(ORDERS))) == ("/b", list(range(11)))
 
 
-def test_two_directories_without_marks_are_named_and_not_used() -> None:
-    """Somebody copied one: nothing tells which has the newer records."""
-    disk = MemoryDisk()
-    manager, _ = filled(disk, 2)
-    manager.close()
-    for path, data in disk.files().items():
-        if path.startswith("/a/orders-0/"):
-            copy = path.replace("/a/", "/b/", 1)
-            disk.make_dir(copy.rpartition("/")[0])
-            disk.open(copy, create=True).pwrite(data, 0)
-    again = manager_on(disk, *DIRS)
-    with pytest.raises(DamagedLog, match="orders-0 is in /a/orders-0 and /b/orders-0, and nothing tells"):
-        again.get(ORDERS)
-
-
 def test_a_damaged_segment_stays_damaged() -> None:
     """The copy has the bytes and the seal of the segment: what is wrong is still known there."""
     disk = MemoryDisk()
