@@ -1,8 +1,7 @@
 """The requests and responses of nodes, clients and the controller: Kafka's, as immutable values.
 
 Names and fields are Kafka's. `logstore/broker/wire` turns them into bytes; the simulation passes them as they
-are. Most are named tuples, which cost a fifth of a frozen dataclass to create. Times are epoch milliseconds.
-`-1` is Kafka's "none" for epochs and offsets; 0 is a valid epoch: never test its truth.
+are. Times are epoch milliseconds. `-1` is Kafka's "none" for epochs and offsets; 0 is a valid epoch.
 """
 
 from __future__ import annotations
