@@ -281,6 +281,7 @@ class LogManager:
         going: dict[str, list[Leaving]] = {}
         for topic_partition in topic_partitions:
             self.moves.cancel(topic_partition)
+            self.moves.in_doubt.discard(topic_partition)
             home = self._home_of_damaged(topic_partition)
             config = self._config_of(topic_partition)
             if home is None:

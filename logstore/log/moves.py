@@ -172,16 +172,18 @@ class Moves:
                 _let_go(home, topic_partition)
             self._doubt(topic_partition, homes[0], text)
             return
-        for home, each in zip(homes, found, strict=True):
-            if each is not log:
+        (home,) = (home for home, each in zip(homes, found, strict=True) if each is log)
+        # The older one may have what is damaged in the newer.
+        fate = "stray" if topic_partition in home.damaged else "delete"
+        for other in homes:
+            if other is not home:
                 mark("moves: the directory that a log has left goes")
                 try:
-                    home.rename_away([self._leaving(topic_partition)], "delete")
+                    other.rename_away([self._leaving(topic_partition)], fate)
                 except LogDirOffline:
                     pass  # nothing in it is used
                 except OutOfResources:
-                    _let_go(home, topic_partition)  # the next start tries again
-        (home,) = (home for home, each in zip(homes, found, strict=True) if each is log)
+                    _let_go(other, topic_partition)  # the next start tries again
         if not self._has_offline:
             mark("moves: the marks of an interrupted swap go")
             home.guarded(lambda: self._unmark(home.directory_of(topic_partition)))

@@ -361,6 +361,19 @@ def test_the_newer_of_two_directories_is_the_log() -> None:
     assert not {LEAVING, ARRIVING} & {each.name for each in disk.scan("/b/orders-0")}
 
 
+def test_the_older_directory_is_kept_if_the_newer_is_damaged() -> None:
+    disk = swapped_by_half()
+    path = f"/b/orders-0/{file_name(0, '.log')}"
+    disk.open(path, write=True).truncate(disk.open(path).size() - 40)
+    manager = manager_on(disk, *DIRS)
+    with pytest.raises(DamagedLog):
+        manager.get(ORDERS)
+    manager.tick(2_000_000)
+    newer, older = sorted(directories(disk), reverse=True)
+    assert newer == "/b/orders-0"
+    assert older.endswith("-stray")
+
+
 def test_a_log_that_was_leaving_is_not_opened_while_the_other_dir_is_offline() -> None:
     """It lacks a record. Where other replicas have it, the controller lets it be used; then it is the log."""
     disk = swapped_by_half()
