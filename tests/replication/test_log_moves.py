@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import Durability, InProcessCluster
@@ -25,17 +28,24 @@ SMALL = LogConfig(min_insync_replicas=2, segment_bytes=600, retention_ms=-1)
 
 
 def cluster(durability: Durability = Durability.REPLICATED) -> tuple[InProcessCluster, dict[int, FaultyDisk]]:
-    """Three nodes with two log dirs each, and a topic of one partition, led by node 0."""
+    """A cluster on disks that may fail."""
     disks = {node_id: FaultyDisk(MemoryDisk()) for node_id in range(3)}
+    return plain_cluster(durability, disks.__getitem__), disks
+
+
+def plain_cluster(
+    durability: Durability, disk_of: Callable[[int], Disk] = lambda node_id: MemoryDisk()
+) -> InProcessCluster:
+    """Three nodes with two log dirs each, and a topic of one partition, led by node 0."""
     made = InProcessCluster(
         three_nodes(base=replace(BASE, durability=durability)),
-        disk_of=disks.__getitem__,
+        disk_of=disk_of,
         log_config=SMALL,
         log_dirs_of=lambda node_id: ("one", "two"),
     )
     made.start()
     made.create_topic(NewTopic("t", assignment=((0, 1, 2),)))
-    return made, disks
+    return made
 
 
 def home(made: InProcessCluster, node_id: int) -> str:
@@ -87,6 +97,40 @@ def test_leader_and_followers_move_while_records_are_written(durability: Durabil
         made.start_node(node_id)
         assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
         assert values(made, node_id) == logs[0]
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 2 else seed for seed in range(1, 30)]
+)
+def test_nodes_lose_power_while_their_logs_move(seed: int) -> None:
+    """Nothing that was acknowledged is lost, on any node, whichever directory it finds."""
+    rng = Random(seed)
+    made = plain_cluster(Durability.SYNCED)
+    written: list[bytes] = []
+
+    def write_one() -> None:
+        write(made, b"%d" % len(written))
+        written.append(b"%d" % len(written))
+
+    for _ in range(25):
+        for _ in range(rng.randrange(4)):
+            write_one()
+        node_id = rng.randrange(3)
+        if TP in made.nodes[node_id].replicas.partitions and rng.random() < 0.6:
+            alter(made, node_id, rng.choice(("one", "two")))
+        made.advance(rng.choice((0, 1, 3, 8, 20)))
+        if rng.random() < 0.3:
+            made.kill_node(node_id, power_cut=rng if rng.random() < 0.7 else None)
+            if rng.random() < 0.5:
+                write_one()
+            made.start_node(node_id)
+            assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
+    assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
+    for node_id, node in made.nodes.items():
+        # A write that is repeated because its answer was lost may be there twice.
+        assert list(dict.fromkeys(values(made, node_id))) == written
+        assert not node.logs.damaged
+        assert not node.logs.offline_dirs
 
 
 def test_the_answers_are_kafkas() -> None:
