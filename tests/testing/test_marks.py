@@ -23,7 +23,22 @@ NOT_REACHED = {
     "heal: another replica has the same batches, the epoch file is wrong",
     "heal: only derived files were damaged",
     "log dir: a damaged log is taken away",
+    "log moves: one cannot go on",
+    "log moves: one is done",
     "metadata: a topic is another one than before",
+    "mirror: a copy made before a restart is whole",
+    "mirror: the copy of a segment that changed or went is dropped",
+    "mirror: the directory of a copy lacks its mark",
+    "moves: a copy without a use goes",
+    "moves: a log whose newer directory may be in a dir that is offline",
+    "moves: directories of one name, and nothing tells which is the log",
+    "moves: one goes on after a restart",
+    "moves: one is ended before its copy is complete",
+    "moves: the directory that a log has left goes",
+    "moves: the disk of a copy fails",
+    "moves: the disk that a log has left fails",
+    "moves: the marks of an interrupted swap go",
+    "moves: the swap fails, and the log stays",
     "recovery: a damaged segment below the log start goes",
     "recovery: damage below the log start is left out",
     "settle: a topic is gone before its first state",
@@ -31,8 +46,8 @@ NOT_REACHED = {
     "truncation: an epoch below the log start is that of the last sound batch",
 }
 """Marks that none of the seeds 0..2899 reaches: unit tests alone cover them. A simulated cluster has fewer
-partitions than a request holds, and its clients send no second request before the first is answered; the
-others are rare."""
+partitions than a request holds, its clients send no second request before the first is answered, and its
+logs do not move between log dirs; the others are rare."""
 BUDGET = 150
 """Seeds to look through for a mark whose seed has moved."""
 
