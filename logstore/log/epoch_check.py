@@ -61,15 +61,18 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
 
     Everything below `durable_end` was synced. `is_clean`: the last owner stopped in order. Raises `OSError`.
     """
-    history_end = MAX_LONG
-    if loading.tail_may_be_torn and not is_clean:
-        # Batches past it may be newer than the file. All of them are going to be read, and tell their epochs.
-        history_end = durable_end
-        loading.epochs.truncate_from_end(history_end)
-    entries = loading.epochs.entries
-    if not entries or not loading.segments:
+    if not loading.epochs.entries or not loading.segments:
         return
     lowest = max(log_start_offset, next(iter(loading.segments)))
+    history_end = MAX_LONG
+    if loading.tail_may_be_torn and not is_clean:
+        history_end = durable_end
+        if _is_doubtful(loading, loading.epochs.entries, lowest, MAX_LONG):
+            # Batches past it may be newer than the file. All of them will be read, and tell their epochs.
+            loading.epochs.truncate_from_end(history_end)
+    entries = loading.epochs.entries
+    if not entries:
+        return
     if not _is_doubtful(loading, entries, lowest, history_end):
         return
     mark("recovery: the epoch file contradicts a batch")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.kill9.campaign import conclude
 from tests.rot.campaign import LONGEST_PAUSE_S, Round, run
-from tests.rot.rotting import KINDS
+from tests.rot.rotting import KILLED, KINDS
 
 _HEAD = f"{'round':>5}  {'kind':9} {'node':>4} {'bytes':>5} {'mended':>7} {'paused':>7}  file"
 
@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=200, help="in all (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which files rot, and where (%(default)s)")
     parser.add_argument("--plant", choices=["no-scrub"], default="", help="a mistake that must be found")
-    parser.add_argument("--only", choices=KINDS, help="one kind of file")
+    parser.add_argument("--only", choices=(*KINDS, KILLED), help="one kind of file")
     parser.add_argument("--patience", type=float, default=60.0, metavar="S", help="(%(default)s)")
     options = parser.parse_args(arguments)
 
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         options.seed,
         patience_s=options.patience,
         plant=options.plant,
-        kinds=(options.only,) if options.only else KINDS,
+        kinds=(options.only,) if options.only else (*KINDS, KILLED),
         tell_of=show,
     )
     print(

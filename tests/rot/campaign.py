@@ -2,7 +2,8 @@
 
 A round: a bit or a block of a random file of a random replica changes on the disk. The broker has to find it
 within a scrub or by the first read, and to mend it by itself. Then the next round begins, so of every range
-of records a sound copy lives.
+of records a sound copy lives. One kind of round kills the broker first, and starts it over a wrong epoch
+file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.kill9.campaign import (
 )
 from tests.kill9.verdict import violations
 from tests.kill9.workload import TOPIC, Workload
-from tests.rot.rotting import KINDS, Rot, candidates, spoil
+from tests.rot.rotting import KILLED, KINDS, Rot, candidates, lie, spoil
 from tests.rot.transactions import write_aborted
 from tests.rot.workload import Reader, Watch
 
@@ -123,11 +124,28 @@ class RotCampaign(Campaign):
             time.sleep(0.05)
         raise AssertionError(f"no file of the kind {kind} can rot")
 
+    def lie(self, random: Random) -> tuple[int, Rot]:
+        """Kill a broker, let an epoch file of it rot so that it still parses, and start the broker again."""
+        node = random.randint(1, NODES)
+        self._strike("leader", node)
+        directory = self.directory / f"node-{node}"
+        partitions = random.sample(range(PARTITIONS), PARTITIONS)
+        found = (lie(directory / f"{TOPIC}-{partition}", random) for partition in partitions)
+        rot = next((each for each in found if each is not None), None)
+        self._mend("leader", [node])
+        assert rot is not None, "no epoch file can rot unseen"
+        return node, rot
+
     def round_of_rot(self, number: int, kind: str, random: Random, watch: Watch) -> Round:
         """Let it rot, and wait until nobody can tell."""
         before = [self.counted(node) for node in range(1, NODES + 1)]
         watch.longest_s()
-        node, rot = self.spoil(kind, random)
+        if kind == KILLED:
+            node, rot = self.lie(random)
+            before[node - 1] = 0.0  # it counts anew
+            watch.longest_s()  # the death of a leader is another campaign's
+        else:
+            node, rot = self.spoil(kind, random)
         began_s = time.monotonic()
         name = f"{rot.path.parent.name}/{rot.path.name}"
         was_counted = False
@@ -157,7 +175,7 @@ def run(
     *,
     patience_s: float = 60.0,
     plant: str = "",
-    kinds: tuple[str, ...] = KINDS,
+    kinds: tuple[str, ...] = (*KINDS, KILLED),
     tell_of: Callable[[Round], None] = lambda each: None,
 ) -> Outcome:
     """Let files rot, one a round, and judge."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.access import Access
 from tests.rot.campaign import misread
-from tests.rot.rotting import KINDS
+from tests.rot.rotting import KILLED, KINDS
 from tests.rot.workload import Reader
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +31,15 @@ def test_a_round_of_each_kind() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [row[1] for row in rows if row[:1] and row[0].isdigit() and row[1] in KINDS] == [*KINDS]
+    assert ", 0 violations" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LONGEST_S + 60)
+def test_an_epoch_file_that_rots_while_its_broker_is_down() -> None:
+    """It parses, and is made anew at the start: named, counted, and nothing else was touched."""
+    done = campaign("--rounds", "3", "--only", KILLED)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert ", 0 violations" in done.stdout
 
 
