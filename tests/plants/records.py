@@ -225,7 +225,7 @@ def joins_below_the_log_start(stack: ExitStack) -> None:
     real = swap(stack, membership, "may_join", may_join)
 
 
-@plant("a follower never truncates below its log start")
+@plant("a follower never truncates below its log start", is_rare=True)
 def cut_stops_at_the_log_start(stack: ExitStack) -> None:
     def truncate_to(partition: Partition, offset: int, **why: Any) -> None:
         real(partition, max(offset, partition.log.log_start_offset), **why)
