@@ -64,6 +64,7 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
     if not loading.epochs.entries or not loading.segments:
         return
     lowest = max(log_start_offset, next(iter(loading.segments)))
+    first = loading.epochs.entries[0].start_offset
     history_end = MAX_LONG
     if loading.tail_may_be_torn and not is_clean:
         history_end = durable_end
@@ -71,9 +72,7 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
             # Batches past it may be newer than the file. All of them will be read, and tell their epochs.
             loading.epochs.truncate_from_end(history_end)
     entries = loading.epochs.entries
-    if not entries:
-        return
-    if not _is_doubtful(loading, entries, lowest, history_end):
+    if entries and not _is_doubtful(loading, entries, lowest, history_end):
         return
     mark("recovery: the epoch file contradicts a batch")
     torn_from = MAX_LONG if is_clean else durable_end
@@ -85,9 +84,9 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
     if found.is_proven:
         mark("recovery: a wrong epoch file is rebuilt")
         _tell(loading, _difference(entries, rebuilt))
-    elif not found.contradictions and rebuilt and rebuilt[0].start_offset < entries[0].start_offset:
+    elif not found.contradictions and rebuilt and rebuilt[0].start_offset < first:
         mark("recovery: an epoch file without the first batches is completed")
-        text = f"begins at offset {entries[0].start_offset}, the batches at {rebuilt[0].start_offset}"
+        text = f"begins at offset {first}, the batches at {rebuilt[0].start_offset}"
         loading.report.notes.append(f"{LEADER_EPOCH_CHECKPOINT} {text}; it was completed from them")
     else:
         return
@@ -243,11 +242,9 @@ def _read_batches(
 ) -> _Batches | None:
     """Read every batch up to a tail that is torn at or past offset `torn_from`; None if one is damaged."""
     mark("recovery: all batches are read, to judge the epoch file")
-    starts, known = (
-        np.array(column, np.int64)
-        for column in ([e.start_offset for e in entries], [e.epoch for e in entries])
-    )
-    inner = starts[1:][starts[1:] < history_end]
+    starts = np.array([-1, *(entry.start_offset for entry in entries)], np.int64)
+    known = np.array([-1, *(entry.epoch for entry in entries)], np.int64)
+    inner = starts[2:][starts[2:] < history_end]
     epochs = LeaderEpochCache()
     unsealed, is_proven, next_offset = 0, False, 0
     last = next(reversed(loading.segments))
@@ -261,9 +258,9 @@ def _read_batches(
             ):
                 if len(scanned.headers):
                     bases, lasts = scanned.headers["base_offset"].astype(np.int64), scanned.last_offsets
-                    slots = np.searchsorted(starts, bases, "right") - 1
+                    told = known[np.searchsorted(starts, bases, "right") - 1]
                     written = scanned.headers["leader_epoch"]
-                    differ = (slots >= 0) & (bases < history_end) & (written >= 0) & (known[slots] != written)
+                    differ = (told >= 0) & (written >= 0) & (bases < history_end) & (told != written)
                     wrong += int(np.count_nonzero(differ))
                     holders = np.searchsorted(bases, inner) - 1
                     is_proven |= bool(((holders >= 0) & (lasts[holders] >= inner)).any())

@@ -140,8 +140,9 @@ class Rotting:
         host = self._random.choice(list(world.hosts.values()))
         kind, which, where, how = (self._random.random() for _ in range(4))
         if not (host.disk_is_dead or host.disk_is_full):
-            if kind < 0.5 and host.node is None and not host.stopped_in_order:
-                self._spoil_epochs(host, which)
+            is_down = host.node is None and not host.stopped_in_order
+            if kind < 0.5 and is_down and self._spoil_epochs(host, which):
+                pass
             elif kind < 0.3:
                 self._spoil_derived(host, which, where, how)
             elif kind < 0.45 and self._may_spoil_tail(host):
@@ -238,8 +239,8 @@ class Rotting:
                 self._scrub_one(host)
                 self._forget_mended(host)
 
-    def _spoil_epochs(self, host: Host, which: float) -> None:
-        """Change a bit of an epoch file that still parses then, and contradicts a batch."""
+    def _spoil_epochs(self, host: Host, which: float) -> bool:
+        """Change a bit of an epoch file that still parses then, and contradicts a batch; False if none."""
         files, written = host.disk.files(), dict[TopicPartition, list[Stored]]()
         for each in self._segments(host):
             written.setdefault(each.topic_partition, []).extend(_below(bytes(files[each.path]), each.end))
@@ -263,6 +264,7 @@ class Rotting:
             position = next(at for at, byte in enumerate(content) if changed[at] != byte)
             sound, rotten = content[position : position + 1], changed[position : position + 1]
             self._put(host, Rot(topic_partition, path, position, sound, rotten, MAX_LONG, end, changed))
+        return bool(lies)
 
     def _is_held(self, topic_partition: TopicPartition, end_offset: int, host: Host) -> bool:
         """Whether another member of the ISR has synced everything below `end_offset`."""

@@ -243,6 +243,17 @@ def test_past_the_durable_end_the_batches_tell(epochs: bytes) -> None:
         assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)]
 
 
+def test_a_file_whose_entries_all_lie_past_the_durable_end_is_completed() -> None:
+    """The batches before it are sealed, and nothing else would read them."""
+    files = {log_file(0): b"".join(BATCHES[:2]), log_file(4): b""}
+    disk = disk_with(files | {LEADER_EPOCH_CHECKPOINT: b"0\n1\n0 0\n"})
+    opened(disk)  # seals it
+    put(disk, LEADER_EPOCH_CHECKPOINT, b"0\n2\n4 0\n3 4\n")
+    loaded = opened(disk, recovery_point=4)
+    assert epochs_of(loaded) == [(0, 0)]
+    assert len(loaded.report.notes) == 1
+
+
 def test_a_first_entry_past_the_first_batches_is_completed_with_a_note() -> None:
     """Kafka leaves it if it is killed after DeleteRecords: the checkpoint of log starts is a minute older."""
     loaded = opened(directory(*BATCHES, epochs=b"0\n2\n1 6\n3 8\n"), recovery_point=12)
