@@ -20,7 +20,7 @@ def damage_only_noted(stack: ExitStack) -> None:
     swap(stack, healing, "pump", lambda manager, now_ms: None)
 
 
-@plant("a mended segment takes whatever batches are sent (decision 056)")
+@plant("a mended segment takes whatever batches are sent (decision 056)", is_rare=True)
 def mended_with_anything(stack: ExitStack) -> None:
     def take(self: Any, cleaned: Any, found: Any, at: int, wanted: Any, *, must_fill: bool) -> int:
         scanned = scan_buffer(found.records, len(found.records))

@@ -83,7 +83,6 @@ FIRST_SEEDS: dict[str, int] = {
     "told-once": 39,
     "damage-only-noted": 42,
     "gaps-left-out": 6,
-    "mended-with-anything": 42,
     "derived-files-not-compared": 6,
     "tail-of-a-kill-cut": 192,
     "any-boot-believed": 1,
@@ -106,6 +105,7 @@ LATE_SEEDS: dict[str, int] = {
     "served-before-the-comparison": 19951,
     "late-order-takes-back": 7162,
     "cut-where-damage-begins": 414400,
+    "mended-with-anything": 529,
 }
 
 
