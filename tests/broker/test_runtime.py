@@ -27,7 +27,7 @@ from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch, walk
 from logstore.format.record import Record
-from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
 from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Effect, Halt
@@ -368,10 +368,10 @@ def test_a_sync_that_fails_as_no_disk_does_ends_the_node(monkeypatch: pytest.Mon
         async with Nodes(1, base=base) as nodes:
             tp = await nodes.create_topic("t", (0,))
 
-            def bug(log: Log) -> None:
+            def bug(log: PartitionLog, up_to: int) -> None:
                 raise AssertionError("a promise of ours")
 
-            monkeypatch.setattr(Log, "flush", bug)
+            monkeypatch.setattr(PartitionLog, "flush", bug)
             waiting = asyncio.create_task(nodes.client.produce(tp, batch(b"x")))
             with pytest.raises(AssertionError, match="a promise of ours"):
                 await nodes.running[0].ended
