@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.entry_files import (
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from logstore.config import LogConfig
 from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog
 from logstore.log.log import Log
 from logstore.segment.segment import LOG_SUFFIX, file_name
 
 DIRECTORY = "/data/orders-0"
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=60, segment_index_bytes=240)
+LARGE = LogConfig(segment_bytes=4000, index_interval_bytes=60, segment_index_bytes=240)
 
 
 def opened(disk: MemoryDisk) -> Log:
@@ -122,3 +128,37 @@ def test_an_open_log_leaves_them_out_when_it_is_scrubbed() -> None:
         assert offsets(log) == list(range(6, 15))
         flip(disk, bases[1], 2 * size + 70)
         assert [each.offset for each in log.scrub().damages] == [bases[1] + 3], "that one counts"
+
+
+def leaping_over(recovery_point: int, *, log_start: int) -> MemoryDisk:
+    """A disk with a segment of ten batches without those of the offsets 3 to 5."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, LARGE, disk=disk, clock=lambda: 1000)
+    for number in range(10):
+        log.append(b"%02d" % number * 30)
+    log.flush()
+    log.delete_records(log_start)
+    size = log.partition.segments.active.size // 10
+    log.partition.abandon()
+    file = disk.open(f"{DIRECTORY}/{file_name(0, LOG_SUFFIX)}", write=True)
+    behind = file.pread(4 * size, 6 * size)
+    file.truncate(3 * size)
+    file.pwrite(behind, 3 * size)
+    file.close()
+    write_offset_checkpoint(
+        disk, DIRECTORY, RECOVERY_POINT_CHECKPOINT, {TopicPartition("orders", 0): recovery_point}
+    )
+    return disk
+
+
+def test_what_was_left_out_around_the_recovery_point_is_no_hole() -> None:
+    """No batch ends at the recovery point of before: its records were deleted, and rotted."""
+    disk = leaping_over(4, log_start=7)
+    with Log.open(DIRECTORY, LARGE, disk=disk, clock=lambda: 1000) as log:
+        assert offsets(log) == [7, 8, 9]
+
+
+def test_records_that_count_and_are_gone_at_the_recovery_point_are_a_hole() -> None:
+    disk = leaping_over(4, log_start=2)
+    with pytest.raises(DamagedLog, match="begins past offsets that were durable"):
+        Log.open(DIRECTORY, LARGE, disk=disk, clock=lambda: 1000)
