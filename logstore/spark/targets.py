@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -134,8 +135,10 @@ class DirectoryTarget:
             self._close(owed.topic_partition, log)
 
     def close(self) -> None:
-        for partition in list(self._logs):
-            self._close(partition, self._logs[partition])
+        with ExitStack() as stack:  # one that cannot be closed well must not keep the others locked
+            for log in self._logs.values():
+                stack.callback(log.close)
+            self._logs = {}
 
     def _close(self, partition: TopicPartition, log: Log) -> None:
         self._logs.pop(partition, None)

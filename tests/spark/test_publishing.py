@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from logstore.config import LogConfig
-from logstore.disk.errors import DirectoryLocked
+from logstore.disk.errors import DirectoryLocked, EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, encode_batch
@@ -20,7 +21,7 @@ from logstore.spark.publishing import Message, PartPlan, PartWrite, Plan, Produc
 from logstore.spark.sink import Sink
 from logstore.spark.targets import DirectoryTarget
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
-from logstore.testing.disks import MemoryDisk
+from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.spark.sinks import LEDGER, LOGS, NOW_MS, on_memory, rows, staged, values
 
 ROWS = {number: [f"{number} {row}" for row in range(4)] for number in range(3)}
@@ -518,3 +519,20 @@ def test_a_large_record() -> None:
     sink = on_memory(disk, **{**SETTINGS, "kafka.max.request.size": "3000000"})
     sink.commit([staged(sink, 0, [rows(["x" * 2_900_000], partition=i32([0]))])], LEDGER, 0)
     assert len(values(disk)["t-0"][0]) == 2_900_000
+
+
+def test_a_disk_that_fails_for_a_while_keeps_no_log_locked() -> None:
+    """Whatever cannot be written when the logs are closed: the next commit of this process opens them."""
+    memory, is_failing = MemoryDisk(), False
+    publish(memory, 0)
+
+    def before(operation: Operation) -> None:
+        nonlocal is_failing
+        is_failing |= operation.name == "pwrite" and operation.path.startswith(f"{LEDGER}/ledger")
+        if is_failing:
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+
+    with pytest.raises(EngineError, match="Input/output error"):
+        publish(RecordingDisk(memory, before=before), 1)
+    assert publish(memory, 1, attempt=1)
+    assert values(memory) == expected(0, 1)
