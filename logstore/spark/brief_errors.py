@@ -8,9 +8,11 @@ message again. Errors of other kinds keep their traceback, since they are defect
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from types import FunctionType, TracebackType
 from typing import Any, Final, TypeVar
@@ -58,6 +60,11 @@ def reason(error: BaseException) -> str | None:
     return found[-1] if found else None
 
 
+def is_sparks(error: BaseException) -> bool:
+    """Return whether Spark raised `error`: PySpark gives some of Java's errors a class, py4j all others."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
 def end_with_reason() -> None:
     """Print the reason once more when an error of Spark ends the program, below what Spark has to add."""
     shown = sys.excepthook
@@ -66,8 +73,19 @@ def end_with_reason() -> None:
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         shown(kind, error, trace)
-        if kind.__module__.startswith("pyspark.") and (text := reason(error)) is not None:
+        if is_sparks(error) and (text := reason(error)) is not None:
             sys.stderr.write(f"logstore: {text}\n")
 
     show.ends_with_reason = True  # type: ignore[attr-defined]  # a mark on a function
     sys.excepthook = show
+
+
+@contextmanager
+def quiet_proxy() -> Iterator[None]:
+    """Keep py4j from printing the traceback of an error that is raised again here."""
+    logger = logging.getLogger("py4j.clientserver")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError
+from logstore.spark.brief_errors import is_sparks, reason
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import (
     compact,
@@ -36,7 +37,7 @@ from logstore.spark.jobs import (
 )
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
 from logstore.spark.jobs.signals import job_signals
-from logstore.spark.jobs.work import Progress, Workers
+from logstore.spark.jobs.work import Progress, Workers, WorkFailed
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -53,6 +54,8 @@ JOBS: Final[Mapping[str, Job]] = {
     "verify": verify,
     "repair": repair,
 }
+
+_CRASHED: Final = "Python worker exited unexpectedly"
 
 EXTRAS: Final = {
     **dict.fromkeys(("pyspark", "py4j", "pyarrow", "numba"), "spark"),
@@ -120,7 +123,22 @@ def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
     progress = Progress(sys.stderr, stopwatch_s)
     workers = Workers(progress, master=options.master, settings=settings)
     with job_signals(), workers:
-        return prepared.run(workers)
+        try:
+            return prepared.run(workers)
+        except Exception as error:
+            if (text := _reason_in_spark(error)) is None:
+                raise
+            raise WorkFailed(text) from error
+
+
+def _reason_in_spark(error: Exception) -> str | None:
+    """Return one line for an error of Spark; None for others, and where nothing is known but its traces."""
+    if not is_sparks(error):
+        return None
+    text = reason(error)
+    if text is None and _CRASHED in str(error):
+        return "a Python process of Spark has died, perhaps for lack of memory: run the same command again"
+    return text
 
 
 def _complain(text: str, code: int) -> int:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.disk.files import OsDisk
 from logstore.disk.ids import new_id
+from logstore.spark.brief_errors import quiet_proxy
 from logstore.spark.errors import RowRefused
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, named_values
 from logstore.spark.ledger import Entry, Json, read_ledger, remove_staged
@@ -386,7 +387,8 @@ class Ingest:
         writer = stream.writeStream.foreachBatch(publish).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         try:
-            query.awaitTermination()
+            with quiet_proxy():
+                query.awaitTermination()
         finally:
             query.stop()
 

@@ -18,10 +18,9 @@ skips an append whose number its log has (`delta_table.py`).
 from __future__ import annotations
 
 import json
-import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.brief_errors import reason
+from logstore.spark.brief_errors import quiet_proxy
 from logstore.spark.errors import InvalidOption, RowRefused
 from logstore.spark.jobs import delta_table
 from logstore.spark.jobs.compact import sync_tree
@@ -39,7 +38,7 @@ from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, chec
 from logstore.spark.jobs.placing import place_files
 from logstore.spark.jobs.signals import first_signal
 from logstore.spark.jobs.values import Values, add_values, values_of
-from logstore.spark.jobs.work import Workers, WorkFailed, amount
+from logstore.spark.jobs.work import Workers, amount
 from logstore.spark.ledger import (
     Intent,
     Json,
@@ -277,13 +276,11 @@ class Stream:
                 self.publishing.release()
 
         try:
-            with _quiet_proxy():
+            with quiet_proxy():
                 behind = self._wait(workers, self._start(session, publish))
         except PySparkException as error:
             if raised:
                 raise raised[0] from error
-            if (text := reason(error)) is not None:
-                raise WorkFailed(text) from error
             raise (_as_usage(error) if isinstance(error, AnalysisException) else error) from error
         state = read_ledger(self.disk, self.ledger).state
         return self._answer(before, Published.of(state), behind)
@@ -470,17 +467,6 @@ class Stream:
             else "nothing new to stream"
         )
         return Answer(facts, lines, is_yes=not new.refused)
-
-
-@contextmanager
-def _quiet_proxy() -> Iterator[None]:
-    """Keep py4j from printing the traceback of an error that is raised again here."""
-    logger = logging.getLogger("py4j.clientserver")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _as_usage(error: Exception) -> Exception:

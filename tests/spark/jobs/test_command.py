@@ -139,6 +139,30 @@ def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize(
+    ("of_spark", "said"),
+    [
+        (
+            "Query terminated with exception:\nTraceback (most recent call last):\n"
+            "logstore.disk.errors.DirectoryLocked: /logs is in use\n\tat org.apache.spark.Task.run",
+            "logstore: /logs is in use\n",
+        ),
+        (
+            "Job aborted:\nSparkException: Python worker exited unexpectedly (crashed)\n\tat org.apache",
+            "logstore: a Python process of Spark has died, perhaps for lack of memory: run the same command "
+            "again\n",
+        ),
+    ],
+)
+def test_what_fails_in_spark_is_one_line(command: Command, of_spark: str, said: str) -> None:
+    """Spark's error has hundreds of lines; one that nobody here can explain keeps them."""
+    for module in ("pyspark.errors.exceptions.captured", "py4j.protocol"):
+        kind = type("OfSpark", (Exception,), {"__module__": module})
+        assert command("count", "1", failure=kind(of_spark)) == (1, "", said)
+        with pytest.raises(kind):
+            command("count", "1", failure=kind("something else"))
+
+
 def test_a_missing_extra_is_named(command: Command) -> None:
     """And the missing module of somebody else is not taken for it."""
     code, out, err = command("count", "1", failure=ModuleNotFoundError("no pyspark", name="pyspark"))

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from logstore.broker import BrokerCluster
+from logstore.disk.files import OsDisk
 from logstore.format.record import Record
 from logstore.log.reader import LogReader
 from logstore.spark.jobs.ingest import Input
+from logstore.spark.ledger import Ledger
 from tests.spark.jobs.conftest import Command
 
 LINES = [f"line {number}" for number in range(20)]
@@ -130,6 +126,21 @@ def test_lines_once_under_their_write_id(
     assert values(logs) == sorted(LINES)
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_commit_that_fails_is_one_line(
+    command: Command, spark: object, lines: Path, tmp_path: Path
+) -> None:
+    """Spark commits in a Python process of its own, and wraps its error in traces."""
+    asked = ["ingest", lines, "--to", tmp_path / "logs", "--topic", "t", "--partitions", "1"]
+    with Ledger(OsDisk(), f"{tmp_path}/logs.logstore-sink/app-load"):
+        failed = command(*asked, "--write-id", "load:1")
+    assert failed.code == 1
+    assert failed.err.splitlines()[-1].startswith("logstore: ")
+    assert "is in use by another process" in failed.err.splitlines()[-1]
+    assert "Traceback" not in failed.err
+
+
 @pytest.mark.spark
 def test_incremental(command: Command, spark: object, lines: Path, tmp_path: Path) -> None:
     """Each run takes the files that have come since; one whose batch was not marked is no second time."""
@@ -218,47 +229,3 @@ def test_to_brokers(command: Command, spark: object, lines: Path, tmp_path: Path
         assert facts["rows"] == len(found) == 20
         assert sorted((record.value or b"").decode() for record in found) == sorted(LINES)
         assert command(*asked, "--key", "value", "--json").facts["rows"] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(3600)
-def test_killed_at_any_moment_each_row_comes_once(tmp_path: Path) -> None:
-    """SIGKILL for the job and its JVM, again and again, while files keep coming.
-
-    ROUNDS and SEED are of the environment.
-    """
-    rounds, draw = int(os.environ.get("ROUNDS", "10")), random.Random(int(os.environ.get("SEED", "1")))
-    source, logs, checkpoint = (tmp_path / name for name in ("in", "logs", "checkpoint"))
-    source.mkdir()
-    command = [
-        sys.executable, "-m", "logstore.spark", "ingest", str(source), "--to", str(logs), "--topic", "t",
-        "--partitions", "3", "--checkpoint", str(checkpoint), "--master", "local[2]",
-        "--reader-option", "maxFilesPerTrigger=1", "--json",
-    ]  # fmt: skip
-    expected: list[str] = []
-    killed = 0
-    took_s = 0.0  # the first run and the last one are let live
-    code = -1
-    for number in range(rounds + 1):
-        for file in range(5):
-            new = [f"{number}-{file}-{line}" for line in range(200)]
-            hidden = source / f".{number}-{file}"
-            hidden.write_text("".join(f"{line}\n" for line in new))
-            hidden.rename(source / f"{number}-{file}.log")
-            expected += new
-        began = time.monotonic()
-        job = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
-        limit = None if number in (0, rounds) else took_s * draw.uniform(0.3, 1.0)
-        try:
-            job.communicate(timeout=limit)
-            took_s, code = time.monotonic() - began, job.returncode
-        except subprocess.TimeoutExpired:
-            killed += 1
-            os.killpg(job.pid, signal.SIGKILL)
-            job.communicate()
-        present = values(logs) if logs.is_dir() else []
-        assert len(present) == len(set(present)), f"round {number}: a row came twice"
-        print(f"round {number}: {len(present)} of {len(expected)} rows, {killed} kills")
-    assert code == 0
-    assert values(logs) == sorted(expected)
