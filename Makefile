@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full export-kills faults fuzz ingest-kills interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -192,19 +192,12 @@ fuzz: setup ## Fuzz the parsers and the broker with atheris; RUNS=300000 of each
 reader: setup ## Read a log for a minute while another process writes, truncates and compacts it
 	$(BIN)/python -m pytest tests/reader tests/logstore/test_reader.py -p no:benchmark -s
 
-export-kills: setup parts ## Kill Spark exports at seeded moments; ROUNDS=50 SEED=1
-	$(BIN)/python -m tests.spark.export_kills --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
-
-ingest-kills: setup parts ## Kill Spark ingests at seeded moments; ROUNDS=10 SEED=1
-	ROUNDS=$(or $(ROUNDS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/jobs/test_ingest.py \
-		-m slow -s -p no:benchmark
-
-job-kills: setup parts ## Break Spark jobs (replay, repair, compact, stream) off at every step; RESTARTS=200 ROUNDS=20 SEED=1
-	$(BIN)/python -m tests.spark.replay_kills --restarts $(or $(RESTARTS),200) --seed $(or $(SEED),1)
-	$(BIN)/python -m pytest tests/spark/jobs/test_repair.py -k broken_off -m "slow or not slow" -p no:benchmark
-	$(BIN)/python -m pytest tests/spark/jobs/test_compact.py tests/spark/jobs/test_stream.py -k "died or midway" \
-		-m "slow or not slow" -p no:benchmark
-	$(BIN)/python -m tests.spark.stream_kills --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)
+# Hours on two cores; the last line is about the sink alone.
+job-kills: setup parts ## Break off Spark jobs at every step: ONLY=stream RESTARTS=200 KILLED=20 SESSION=60 BROKERS=20 SEED=1
+	$(BIN)/python -m tests.spark.job_kills --restarts $(or $(RESTARTS),200) --killed $(or $(KILLED),20) \
+		--session $(or $(SESSION),60) --brokers $(or $(BROKERS),20) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+	$(if $(ONLY),,$(BIN)/python -m pytest tests/spark/job_kills tests/spark/jobs/test_ingest.py -m "slow and spark" -p no:benchmark)
+	$(if $(ONLY),,$(MAKE) spark-restarts)
 
 clean: ## Remove build results and caches
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks

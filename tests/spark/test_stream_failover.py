@@ -21,6 +21,7 @@ from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import parse_address
 from logstore.cli.local_cluster import launch, send_signal, start, stop
 from logstore.spark.data_source import LogstoreDataSource
+from tests.spark.job_kills.nodes import PATIENCE_S, SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,16 +31,7 @@ pytestmark = pytest.mark.spark
 
 TOPIC = "orders"
 PARTITIONS = 3
-PATIENCE_S = 240.0
 NO_WORKER = "Python worker failed to connect back"
-SETTINGS = {
-    "zookeeper.session.timeout.ms": "3000",
-    "min.insync.replicas": "2",
-    "default.replication.factor": "3",
-    "replica.fetch.backoff.ms": "100",
-    "replica.high.watermark.checkpoint.interval.ms": "300",
-    "request.timeout.ms": "5000",
-}
 
 
 def wait_for(what: str, holds: Callable[[], bool]) -> None:

@@ -14,9 +14,8 @@ from logstore.broker import Broker, BrokerConfig
 from logstore.disk.copying import is_there
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.log.reader import LogReader
-from logstore.spark.jobs import compact, compact_segments
+from logstore.spark.jobs import compact
 from logstore.spark.jobs.compact import OutputExists, place
-from logstore.spark.jobs.compact_segments import write_segments
 from logstore.spark.ledger import Intent, Ledger, publish_once, remove_staged, staging_directory
 from logstore.testing.crash import CrashLab, CrashRun
 from logstore.testing.disks import MemoryDisk
@@ -331,42 +330,3 @@ def test_a_broker_takes_the_compacted_log(spark: SparkSession, command: Command,
             (number, b"v%d" % number) for number in range(26, 30)
         ]
         assert broker.append("t", b"next").offset == 30
-
-
-class _Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize(
-    "when", ["inside", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "after"))]
-)
-def test_segments_after_a_run_that_died(
-    spark: SparkSession,
-    command: Command,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    when: str,
-) -> None:
-    """What it left is not used: the next run begins again, and the output has each record once."""
-    line = ["compact", data, "--output", tmp_path / "out", "--to", "segments"]
-
-    def die(*_: Any) -> Any:
-        raise _Killed
-
-    def dies(*arguments: Any) -> Any:
-        if when == "inside":
-            monkeypatch.setattr(compact_segments, "rising", die)
-        if when != "before":
-            write_segments(*arguments)
-        raise _Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(compact_segments, "write_segments", dies)
-        with pytest.raises(_Killed):
-            command(*line)
-    monkeypatch.undo()
-    assert not (tmp_path / "out").exists()
-    assert command(*line).code == 0
-    for name in ("orders-0", "orders-1"):
-        assert list(LogReader(tmp_path / "out" / name).records()) == survivors(data / name)

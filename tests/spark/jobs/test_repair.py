@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -225,36 +224,25 @@ def broken_off(path: Path, output: Path, nth: int, monkeypatch: pytest.MonkeyPat
     return False
 
 
-def after_each(
-    path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, step: int, check: Callable[[Path], None]
-) -> int:
-    """Break off at every `step`-th call, go on from there and break off again further on, then finish."""
-    nth = 0
-    while broken_off(path, output := home / f"out-{nth}", nth, monkeypatch):
-        broken_off(path, output, nth // 2, monkeypatch)
-        if not output.exists():
-            assert not broken_off(path, output, -1, monkeypatch)
-        check(output)
-        nth += step
-    return nth
-
-
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_repair_that_is_broken_off_anywhere_goes_on(
-    findings: tuple[Tree, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    findings: tuple[Tree, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At every seventeenth call, from there again further on, then to the end."""
     tree, path = findings
     run("--findings", path, "--output", tmp_path / "whole")
     whole = {
         Path(name).relative_to(tmp_path / "whole"): each for name, each in sums(tmp_path / "whole").items()
     }
     before = sums(tree.root)
-
-    def check(output: Path) -> None:
+    nth = 0
+    while broken_off(path, output := tmp_path / f"out-{nth}", nth, monkeypatch):
+        broken_off(path, output, nth // 2, monkeypatch)
+        if not output.exists():
+            assert not broken_off(path, output, -1, monkeypatch)
         assert {Path(name).relative_to(output): each for name, each in sums(output).items()} == whole
         assert not output.with_name(output.name + repair.UNFINISHED).exists()
-
-    assert after_each(path, tmp_path, monkeypatch, step, check) > 60
+        nth += 17
+    assert nth > 60
     assert sums(tree.root) == before
 
 

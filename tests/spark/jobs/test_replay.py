@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ from logstore.spark.jobs import replay
 from logstore.spark.jobs.job import Answer
 from logstore.spark.jobs.pieces import grouped, wait_s
 from logstore.spark.logs import OffsetRange
-from tests.spark.conftest import ROOT
 from tests.spark.jobs.conftest import NOON_MS, Command, append
 from tests.spark.jobs.in_process import InProcess
 
@@ -215,31 +212,6 @@ def test_with_a_rate_publications_wait(source: Path, tmp_path: Path, monkeypatch
     assert facts["publications"] == len(waited) >= 4
     assert all(later - before <= 2 for before, later in pairwise([0.0, *waited]))
     assert waited[-1] == 34 / 5
-
-
-# --- faults -------------------------------------------------------------------------------------------------
-
-
-def kills(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.spark.replay_kills", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.spark  # it needs none, but is too slow for the others
-@pytest.mark.timeout(600)
-def test_drivers_killed_at_every_stage() -> None:
-    """Short; `make job-kills` does it two hundred times."""
-    done = kills("--restarts", "24")
-    assert done.returncode == 0, done.stderr
-    assert "24 killed" in done.stdout
-
-
-@pytest.mark.spark  # it needs none, but is too slow for the others
-@pytest.mark.timeout(600)
-def test_publications_that_start_anew_are_noticed() -> None:
-    assert "not as they were" in kills("--restarts", "12", "--control").stderr
 
 
 # --- on Spark -----------------------------------------------------------------------------------------------

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 
-from logstore.disk.files import Disk
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import stream
 from logstore.spark.jobs.json_schema import ddl_of
-from logstore.spark.jobs.placing import place_files
-from logstore.spark.ledger import publish_once
 from tests.spark.jobs.conftest import NOON_MS, Command, Outcome, append
 
 if TYPE_CHECKING:
@@ -105,55 +102,6 @@ def test_late_rows_and_directories(spark: SparkSession, command: Command, tmp_pa
     assert len(rows(tmp_path / "kept")) == 6
     command(*line, "--output", tmp_path / "refused", "--late", "refuse", "--batch-records", 3)
     assert refused(tmp_path / "refused") == [(0, 5, "it is late")], "of the second batch of three"
-
-
-class _Killed(OSError):
-    pass
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    "when",
-    [
-        "inside",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("staged", "before", "after", "done")),
-    ],
-)
-def test_a_run_that_ended_midway_is_completed(
-    spark: SparkSession,
-    command: Command,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    when: str,
-) -> None:
-    """Before, inside and after each step of a batch: each row once."""
-    table = tmp_path / "table"
-    line = ["stream", data, "--output", table, "--schema", SCHEMA, "--batch-records", 16, "--json"]
-
-    def dies(disk: Disk, staging: str, output: str, files: Any, gone: Any) -> None:
-        if when == "inside":
-            place_files(disk, staging, output, list(files)[:1], gone)
-        elif when == "after":
-            place_files(disk, staging, output, files, gone)
-        raise _Killed(when)
-
-    def die(*arguments: Any) -> Any:
-        if when == "done":
-            publish_once(*arguments)
-        raise _Killed(when)
-
-    with monkeypatch.context() as patch:
-        if when in ("staged", "done"):
-            patch.setattr(stream, "publish_once", die)
-        else:
-            patch.setattr(stream, "place_files", dies)
-        failed = command(*line)
-        assert (failed.code, complaint(failed)) == (1, f"logstore: {when}")
-    command(*line)
-    assert [row["id"] for row in rows(table)] == [*range(10), *range(100, 120)]
-    assert len(refused(table)) == 4
-    assert not list((table / stream.LEDGER_DIRECTORY / "staged").iterdir())
 
 
 @pytest.mark.spark
