@@ -132,7 +132,7 @@ class Acceptor:
     async def _accept(self, listener: socket.socket) -> None:
         for number in count(1):
             try:
-                accepted, peer = await self._loop.sock_accept(listener)
+                accepted, peer = await self._next(listener)
             except OSError as error:
                 if is_shortage(error):
                     await self._pause(str(error.strerror))
@@ -149,6 +149,26 @@ class Acceptor:
             task.add_done_callback(partial(self._opened, accepted))
             # Those who are connected have their turn, also while thousands connect at once.
             await asyncio.sleep(max(self._pace_s(), 0 if number % AT_ONCE else REST_S))
+
+    async def _next(self, listener: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+        """Accept the next connection.
+
+        Not by `sock_accept`, which accepts first and resumes the task later: a task that is cancelled in
+        between would leave an open socket to the garbage collector.
+        """
+        while True:
+            with suppress(BlockingIOError):  # also: the client has left
+                return listener.accept()
+            ready = self._loop.create_future()
+            try:
+                self._loop.add_reader(listener, _set_ready, ready)
+            except NotImplementedError:  # a loop without readers
+                return await self._loop.sock_accept(listener)
+            try:
+                await ready
+            finally:
+                if listener.fileno() >= 0:  # `close` has removed the reader
+                    self._loop.remove_reader(listener)
 
     def _opened(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
@@ -178,6 +198,11 @@ class Acceptor:
         except OSError as error:
             _log.debug("a new connection failed: %s", error)
             accepted.close()
+
+
+def _set_ready(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 def _bound(family: int, kind: int, protocol: int, target: object) -> socket.socket:

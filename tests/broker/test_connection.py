@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import socket
 import struct
+import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
@@ -456,6 +458,27 @@ def test_an_acceptor_waits_between_connections(run: Run) -> None:
             writer.close()
 
     run(test)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_connection_that_is_accepted_while_the_acceptor_closes_is_closed(run: Run, turns: int) -> None:
+    async def test() -> None:
+        acceptor = Acceptor(asyncio.Protocol, descriptor_limit())
+        address = await acceptor.listen(LOOPBACK)
+        await asyncio.sleep(0)
+        with socket.create_connection(address):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            acceptor.close()
+            del acceptor
+            for _ in range(6):
+                await asyncio.sleep(0)
+
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always")
+        run(test)
+        gc.collect()
+    assert [str(each.message) for each in left_open] == []
 
 
 def test_rule_5_an_idle_connection_is_closed_but_not_one_that_waits(run: Run) -> None:
