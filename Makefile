@@ -14,7 +14,7 @@ WORKERS ?= 3
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -135,6 +135,11 @@ interop: setup ## Run three Kafka clients against our brokers, hand directories 
 logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, rightly and wrongly
 	$(BIN)/python -m pytest tests/logins -m interop -n $(WORKERS) -p no:benchmark
 
+# Needs root. The base image is made of Debian's packages, once.
+image: setup ## Build the container image, and run a broker of it
+	.ci/parts image
+	$(BIN)/python -m pytest tests/deploy/test_image.py -p no:xdist -p no:benchmark
+
 # Each trouble on three broker processes; the two with a full disk need the permission to mount.
 troubles: setup ## Break three processes in 32 ways: health and why name each, and their step ends it; ONLY=min-isr
 	$(BIN)/python -m pytest tests/troubles tests/cli/test_one_node.py -m interop -p no:xdist -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
@@ -149,7 +154,7 @@ spark-hour: setup ## Run the commands of docs/spark-hour.md with Spark and Delta
 
 watching: setup ## Check alert rules with Debian's Prometheus, the systemd unit, and docs/deploying.md on real processes
 	.ci/parts prometheus
-	$(BIN)/python -m pytest tests/deploy --ignore tests/deploy/test_operators_hour.py --ignore tests/deploy/test_spark_hour.py -m "interop or slow" -p no:xdist -p no:benchmark
+	$(BIN)/python -m pytest tests/deploy --ignore tests/deploy/test_operators_hour.py --ignore tests/deploy/test_spark_hour.py --ignore tests/deploy/test_image.py -m "interop or slow" -p no:xdist -p no:benchmark
 
 watching-quiet: setup ## Let Prometheus watch 1,000 partitions under normal load: no alert may fire; MINUTES=60
 	.ci/parts prometheus
