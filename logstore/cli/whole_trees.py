@@ -417,8 +417,8 @@ def reseal(disk: Disk, directory: str) -> int:
                 found = report.damage[0] if report.damage else f"it reaches offset {report.last_offset}"
                 raise CorruptSeal(f"{directory}/{name} is damaged ({found}): recover the log instead")
             file.sync()
-            companions = {
-                kind: read_whole(disk, directory, file_name(base_offset, f".{kind}")) or b""
+            digests = {
+                kind: crc32c(read_whole(disk, directory, file_name(base_offset, f".{kind}")) or b"")
                 for kind in (Kind.TRANSACTION_INDEX, Kind.OFFSET_INDEX, Kind.TIME_INDEX)
             }
             seal = make_seal(
@@ -427,9 +427,9 @@ def reseal(disk: Disk, directory: str) -> int:
                 base_offset=base_offset,
                 end_offset=max(report.last_offset + 1, base_offset),
                 successor=successor,
-                aborts=companions[Kind.TRANSACTION_INDEX],
-                offsets=companions[Kind.OFFSET_INDEX],
-                times=companions[Kind.TIME_INDEX],
+                aborts_crc=digests[Kind.TRANSACTION_INDEX],
+                offsets_crc=digests[Kind.OFFSET_INDEX],
+                times_crc=digests[Kind.TIME_INDEX],
             )
         write_seal(disk, seal_path(directory, base_offset), seal)
     disk.sync_dir(directory)

@@ -1,6 +1,6 @@
 """Compare the files that are derived from a log's batches with these, and rebuild those that differ.
 
-    .index, .timeindex         with the digests in their seal; without a seal, entry by entry
+    .index, .timeindex         with digests, in their seal or in memory, and entry by entry; sealed ones once
     .txnindex                  with the digest in their seal; the active one with what was appended
     .seal                      with what was read when the log was opened
     leader-epoch-checkpoint    with the epochs of the open log, which judge every batch of a scrub
@@ -75,32 +75,36 @@ def _check_seal(log: PartitionLog, segment: Segment) -> Rebuilt:
         seal, path = segment.seal, segment.path(SEAL_SUFFIX)
         if seal is None or log.is_closed or read_small_file(log.disk, path) == seal.encode():
             return []
-        log.guarded(segment.sealing.write_again)
+        log.guarded(partial(segment.sealing.renew, seal))
         name = file_name(segment.base_offset, SEAL_SUFFIX)
         return [_damage(name, segment.base_offset, "it is not as it was written")]
 
 
 def _check_indexes(log: PartitionLog, segment: Segment, cuts: int) -> Generator[None, None, Rebuilt]:
     seal = segment.seal
-    if seal is not None:
-        data = [_content(log, segment, suffix) for suffix in (OffsetIndex.suffix, TimeIndex.suffix)]
-        if [crc32c(each) for each in data] == [seal.offsets_crc, seal.times_crc]:
-            return []
-        bad = yield from _differing(log, segment, *data)
+    if seal is None:
+        bad, digests = (yield from _unlike_memory(log, segment)), (0, 0)
     else:
-        bad = yield from _contradicting(log, segment)
-    if bad is None or (not bad and seal is None):
+        data = [_content(log, segment, suffix) for suffix in (OffsetIndex.suffix, TimeIndex.suffix)]
+        digests = crc32c(data[0]), crc32c(data[1])
+        is_as_sealed = digests == (seal.offsets_crc, seal.times_crc)
+        bad = yield from _unlike_seal(log, segment, *data, is_as_sealed=is_as_sealed)
+    if bad is None:
         return []
     with log.lock, segment.lock:
-        if not _holds(log, segment, cuts):
+        if not _holds(log, segment, cuts) or segment.seal is not seal:
             return []
         if bad:
             mark("derived: an index is rebuilt")
             known = len(log.rebuilt)
             log.guarded(partial(segment.indexes.rebuild, *bad[0]))
             del log.rebuilt[known:]  # the result has it
-        # Also if the entries are right: a read has rebuilt the index, or another program.
-        log.guarded(segment.sealing.renew)
+            digests = segment.indexes.offsets.crc, segment.indexes.times.crc
+        if seal is not None:
+            # Also if the entries are right: a read has rebuilt the index, or another program.
+            renewed = seal._replace(offsets_crc=digests[0], times_crc=digests[1])
+            if renewed != seal:
+                log.guarded(partial(segment.sealing.renew, renewed))
     base_offset = segment.base_offset
     return [_damage(file_name(base_offset, suffix), base_offset, text) for suffix, text in bad]
 
@@ -111,6 +115,39 @@ def _content(log: PartitionLog, segment: Segment, suffix: str) -> bytes:
 
 Bad: TypeAlias = list[tuple[str, str]]
 """The suffix of each bad file, and what is wrong with it."""
+
+
+def _unlike_memory(log: PartitionLog, segment: Segment) -> Generator[None, None, Bad | None]:
+    """Compare an unsealed segment's indexes with what was loaded or written, then with its batches.
+
+    None if a batch has rotted meanwhile.
+    """
+    with segment.lock:
+        indexes = segment.indexes.offsets, segment.indexes.times
+        entries = [np.array(each.entries(), np.int64).reshape(-1, 2) for each in indexes]
+        written = [each.written for each in indexes]
+    bad: Bad = [
+        (each.suffix, "it is not as it was written")
+        for each, (size, crc) in zip(indexes, written, strict=True)
+        if crc32c(_content(log, segment, each.suffix)[:size]) != crc
+    ]
+    return bad or (yield from _contradicting(log, segment, *entries))
+
+
+def _unlike_seal(
+    log: PartitionLog, segment: Segment, offsets: bytes, times: bytes, *, is_as_sealed: bool
+) -> Generator[None, None, Bad | None]:
+    """Compare the content of a sealed segment's indexes with what its batches give, if that is necessary.
+
+    The first scrub does so in any case. What an earlier process had written may have rotted before the
+    segment was sealed. None if a batch has rotted meanwhile.
+    """
+    if not is_as_sealed:
+        return (yield from _differing(log, segment, offsets, times))
+    if segment.was_walked:
+        return []
+    rows = _rows(offsets, OffsetIndex.dtype), _rows(times, TimeIndex.dtype)
+    return (yield from _contradicting(log, segment, *rows))
 
 
 def _differing(
@@ -134,14 +171,19 @@ def _differing(
     return [(suffix, _NOT_SEALED) for suffix, right in is_right.items() if not right]
 
 
-def _contradicting(log: PartitionLog, segment: Segment) -> Generator[None, None, Bad | None]:
-    """Judge each entry of an unsealed segment's indexes, which another program may have made.
+def _rows(data: bytes, dtype: np.dtype[np.void]) -> npt.NDArray[np.int64]:
+    """Return the entries of an index file as rows of two columns."""
+    entries = entries_of(data, dtype)
+    return np.stack([entries[name].astype(np.int64) for name in dtype.names or ()], axis=1)
+
+
+def _contradicting(
+    log: PartitionLog, segment: Segment, offsets: npt.NDArray[np.int64], times: npt.NDArray[np.int64]
+) -> Generator[None, None, Bad | None]:
+    """Judge each entry of a segment's indexes, which another program may have made, by its batches.
 
     None if a batch has rotted meanwhile.
     """
-    with segment.lock:
-        indexes = segment.indexes.offsets, segment.indexes.times
-        offsets, times = (np.array(each.entries(), np.int64).reshape(-1, 2) for each in indexes)
     offsets[:, 0] += segment.base_offset
     times[:, 1] += segment.base_offset
     by_offset, by_time = OffsetFaults(offsets), TimeFaults(times)
@@ -158,8 +200,8 @@ def _contradicting(log: PartitionLog, segment: Segment) -> Generator[None, None,
         bad.append((OffsetIndex.suffix, text))
     if (text := first_fault(times, by_time.result())) is not None:
         bad.append((TimeIndex.suffix, text))
-    elif segment is not log.segments.active and times[-1:, 0].max(initial=-1) != by_time.latest_ms:
-        # Retention depends on the last entry of a segment that is complete.
+    elif segment is not log.segments.active and times[-1:, 0].max(initial=0) != max(by_time.latest_ms, 0):
+        # Retention depends on the last entry of a segment that is complete. One of time 0 may be all zeros.
         bad.append((TimeIndex.suffix, f"no entry has the largest time, {by_time.latest_ms}"))
     return bad
 
@@ -210,7 +252,9 @@ def rebuild_aborts(log: PartitionLog, segment: Segment) -> None:
     with log.lock, segment.lock:
         if _holds(log, segment, cuts):
             log.guarded(lambda: segment.aborts.replace(entries))
-            log.guarded(segment.sealing.renew)
+            if (seal := segment.seal) is not None:
+                aborts_crc = crc32c(segment.aborts.index.encode())
+                log.guarded(lambda: segment.sealing.renew(seal._replace(aborts_crc=aborts_crc)))
 
 
 def replayed_aborts(log: PartitionLog, segment: Segment) -> list[AbortedTransaction]:

@@ -82,7 +82,7 @@ def _rebuilt_by_reads(log: PartitionLog) -> list[Damage]:
 
 
 def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterator[Scrubbed]:
-    base_offset, seal = segment.base_offset, segment.seal
+    base_offset, seal, cuts = segment.base_offset, segment.seal, log.cuts
     following = log.segments.higher(base_offset)
     expected = Expected(
         base_offset,
@@ -100,24 +100,30 @@ def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterat
                 if may_be_rewritten and damages and all(each.kind is DamageKind.CHANGED for each in damages):
                     is_rewritten, damages = True, ()
                 is_damaged |= bool(damages)
-                yield Scrubbed(step.size, Cursor(base_offset, step.position), damages)
+                yield Scrubbed(step.size, _behind(segment, step.position, damages), damages)
             if is_rewritten:
                 yield Scrubbed(0, Cursor(base_offset, segment.size), (), _sealed_anew(log, segment))
             elif not is_damaged and not position:
                 segment.sealing.is_proven = True
-            if seal is not None and not (position or is_damaged or is_rewritten or segment.was_walked):
+            if seal is not None and not (is_damaged or is_rewritten or segment.was_walked):
                 # Bytes that rotted before they were sealed agree with their seal. They were just read.
                 for step in judge_segment(file, expected._replace(seal=None)):
                     is_damaged |= bool(step.damages)
-                    yield Scrubbed(0, Cursor(base_offset, expected.size), step.damages)
-                segment.was_walked = not is_damaged
+                    yield Scrubbed(0, _behind(segment, expected.size, step.damages), step.damages)
         if not is_damaged:
             yield from _scrub_files(log, segment)
+            with log.lock:
+                segment.was_walked = seal is not None and not is_rewritten and log.cuts == cuts
     except FileNotFoundError:
         name, end_offset = file_name(base_offset, LOG_SUFFIX), expected.end_offset
         text = "the file is missing"
         damage = Damage(DamageKind.SEGMENT_GONE, name, 0, base_offset, text, segment.size, -1, end_offset)
-        yield Scrubbed(0, Cursor(base_offset), (damage,))
+        yield Scrubbed(0, _behind(segment, 0, (damage,)), (damage,))
+
+
+def _behind(segment: Segment, position: int, damages: tuple[Damage, ...]) -> Cursor:
+    """Return where to continue: at `position`, or behind a segment whose damages are known."""
+    return Cursor(segment.base_offset + 1) if damages else Cursor(segment.base_offset, position)
 
 
 def _sealed_anew(log: PartitionLog, segment: Segment) -> tuple[Damage, ...]:
@@ -162,6 +168,6 @@ def scrub_for(log: PartitionLog, cursor: Cursor | None, max_bytes: int) -> Scrub
         size, reached = size + step.size, step.cursor
         damages += step.damages
         rebuilt += step.rebuilt
-        if size >= max_bytes and reached != start and (reached is None or reached.position):
+        if size >= max_bytes and reached != start and (reached is None or reached.position or step.damages):
             break
     return Scrubbed(size, reached, tuple(damages), tuple(rebuilt))

@@ -86,6 +86,8 @@ class IndexFile:
         self._tail: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
         """The last entry of the file as it was loaded or written: the map shows later changes of the disk."""
+        self.crc = 0
+        """The CRC-32C of the entries in the file, as they were loaded or written."""
         self._is_let_go = False
         self._map_written()
 
@@ -119,6 +121,12 @@ class IndexFile:
             first, second = self._columns
             return int(first[slot]), int(second[slot])
         return self._tail[slot - self._written]
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """The bytes of the entries in the file, and their CRC-32C as they were loaded or written."""
+        with self._lock:
+            return self._written * self.dtype.itemsize, self.crc
 
     def last_entry(self) -> tuple[int, int] | None:
         """Return the last entry as stored; None if there is none."""
@@ -163,6 +171,7 @@ class IndexFile:
             self._tail.clear()
             self._map_written()
             self._last = self._entry(self._written - 1) if self._written else None
+            self.crc = crc32c(entries.tobytes())
         return crc32c(data)
 
     @staticmethod
@@ -207,16 +216,18 @@ class IndexFile:
         read again, and half an index would be used as if complete.
         """
         fresh = np.asarray(entries, self.dtype)
+        data = fresh.tobytes()
         with self._lock:
             if durably:
                 self._close()
-                publish(self._disk, *posixpath.split(self.path), fresh.tobytes())
+                publish(self._disk, *posixpath.split(self.path), data)
                 self._file = self._disk.open(self.path, write=True)
             else:
                 self._shrink(0)
-                if len(fresh):
-                    self._open().pwrite(fresh.tobytes(), 0)
+                if data:
+                    self._open().pwrite(data, 0)
             self._written = len(fresh)
+            self.crc = crc32c(data)
             self._map_written()
             self._last = self._entry(self._written - 1) if self._written else None
 
@@ -264,12 +275,15 @@ class IndexFile:
         try:
             self._map_written()
             self._last = tail[-1]
+            self.crc = crc32c(data, self.crc)
         except OSError:
             self._written -= len(tail)
             self._tail = tail
             raise
 
     def _shrink(self, count: int) -> None:
+        if count != self._written:
+            self.crc = crc32c(self._open().pread(count * self.dtype.itemsize, 0)) if count else 0
         self._tail.clear()
         self._unmap()
         self._written = count
@@ -322,7 +336,7 @@ class IndexFile:
     def _forget(self) -> None:
         self._tail.clear()
         self._unmap()
-        self._written, self._last = 0, None
+        self._written, self._last, self.crc = 0, None, 0
         self._file = None
 
     def delete(self) -> None:

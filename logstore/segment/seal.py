@@ -109,16 +109,16 @@ def make_seal(
     end_offset: int,
     successor: int,
     known: Sequence[int] = (),
-    aborts: bytes = b"",
-    offsets: bytes = b"",
-    times: bytes = b"",
+    aborts_crc: int = 0,
+    offsets_crc: int = 0,
+    times_crc: int = 0,
 ) -> Seal:
-    """Make the seal of a `.log` of `size` bytes and its index files, given as bytes. Raises `OSError`.
+    """Make the seal of a `.log` of `size` bytes and its index files, given as digests. Raises `OSError`.
 
     `known` are the digests of the file's first blocks, as far as they are known.
     """
     blocks = np.array([*known, *digest(file, size, first=len(known))], _DIGEST).tobytes()
-    digests = crc32c(aborts), crc32c(offsets), crc32c(times)
+    digests = aborts_crc, offsets_crc, times_crc
     return Seal(base_offset, end_offset, successor, size, *digests, BLOCK_BYTES, blocks)
 
 

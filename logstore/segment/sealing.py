@@ -10,13 +10,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from logstore.disk.copying import make_own
-from logstore.disk.files import read_small_file, remove_if_exists
+from logstore.disk.files import remove_if_exists
 from logstore.disk.marks import mark
 from logstore.format.crc import crc32c
-from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, scan
 from logstore.segment.seal import BLOCK_BYTES, SEAL_SUFFIX, Seal, digest, make_seal, write_seal
-from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 if TYPE_CHECKING:
     from logstore.segment.segment import Segment
@@ -108,9 +106,10 @@ class Sealing:
             end_offset=end_offset,
             successor=successor,
             known=known,
-            aborts=segment.aborts.index.encode(),
-            offsets=read_small_file(segment.disk, segment.path(OffsetIndex.suffix)) or b"",
-            times=read_small_file(segment.disk, segment.path(TimeIndex.suffix)) or b"",
+            # As they were written, not as the disk has them now: they may have rotted since.
+            aborts_crc=crc32c(segment.aborts.index.encode()),
+            offsets_crc=segment.indexes.offsets.crc,
+            times_crc=segment.indexes.times.crc,
         )
         self._write(seal)
         self.is_proven = True
@@ -119,26 +118,12 @@ class Sealing:
         """Name another successor in the seal, if there is a seal."""
         segment = self._segment
         if segment.seal is not None and segment.seal.successor != successor:
-            make_own(segment.disk, segment.path(SEAL_SUFFIX))
-            self._write(segment.seal._replace(successor=successor))
+            self.renew(segment.seal._replace(successor=successor))
 
-    def renew(self) -> None:
-        """Put the digests of the index files as they are now into the seal, if there is a seal."""
-        segment = self._segment
-        if segment.seal is not None:
-            aborts, offsets, times = (
-                crc32c(read_small_file(segment.disk, segment.path(suffix)) or b"")
-                for suffix in (TRANSACTION_INDEX_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix)
-            )
-            make_own(segment.disk, segment.path(SEAL_SUFFIX))
-            self._write(segment.seal._replace(aborts_crc=aborts, offsets_crc=offsets, times_crc=times))
-
-    def write_again(self) -> None:
-        """Write the seal that is in memory, because the file differs from it."""
-        segment = self._segment
-        if segment.seal is not None:
-            make_own(segment.disk, segment.path(SEAL_SUFFIX))
-            self._write(segment.seal)
+    def renew(self, seal: Seal) -> None:
+        """Write `seal` in the place of the one that the segment has."""
+        make_own(self._segment.disk, self._segment.path(SEAL_SUFFIX))
+        self._write(seal)
 
     def _write(self, seal: Seal) -> None:
         # Noted first: a half-written seal must also be removed before a truncation.

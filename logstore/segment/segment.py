@@ -103,7 +103,7 @@ class Segment:
         self.synced_bytes = size
         """The size that was last synced; a larger `size` may be in the page cache alone."""
         self.was_walked = False
-        """Whether a scrub of this process has read it batch by batch since it was sealed."""
+        """Whether a scrub of this process has judged its batches and index entries since it was sealed."""
         self.last_position_without_entry = size + config.index_interval_bytes
         """A batch that begins up to this position gets no index entry."""
         self._index_is_full: bool | None = None

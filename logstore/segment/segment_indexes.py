@@ -134,23 +134,26 @@ class SegmentIndexes:
             Damage(DamageKind.DERIVED, f"{base_offset:020d}{suffix}", 0, base_offset, text, 0)
         )
 
-    def _rebuild(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+    def _rebuild(self, offsets: OffsetIndex, times: TimeIndex) -> tuple[int, int] | None:
+        """Return the largest record time with its offset; None if a batch is damaged."""
         segment = self._segment
-        found = IndexEntries(segment.base_offset, segment.config.index_interval_bytes)
+        found, fault = IndexEntries(segment.base_offset, segment.config.index_interval_bytes), None
         with segment.log_for_reading() as file:
             for scanned in scan(file, 0, segment.size, base_offset=segment.base_offset):
                 found.add(scanned)
+                fault = scanned.fault
         found.finish()
         offsets.replace(found.offset_entries, durably=segment.is_settled)
         times.replace(found.time_entries, durably=segment.is_settled)
+        return None if fault is not None else (found.max_timestamp_ms, found.offset_of_max_timestamp)
 
     def rebuild(self, suffix: str, why: str) -> None:
         """Rebuild both indexes from the `.log`, and enter the file with that suffix in `rebuilt`."""
         with self._segment.lock:
-            self._rebuild(*(self._open or self._loaded()))
+            largest = self._rebuild(*(self._open or self._loaded()))
             self._tell(suffix, why)
             self.hints.clear()
-            self._segment.indexes_changed()
+            self._segment.indexes_changed(largest)
 
     def settle(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
         """Replace the indexes by the results of a walk over the segment; return the replaced suffixes.
@@ -173,8 +176,8 @@ class SegmentIndexes:
                     stands = False
                 if not stands or index.entries() != entries.tolist():
                     index.replace(entries, durably=segment.is_settled)
-                    index.flush()
                     renewed.append(index.suffix)
+                index.trim()
             self._open = offsets, times
             self.hints.clear()
             segment.indexes_changed((found.max_timestamp_ms, found.offset_of_max_timestamp))

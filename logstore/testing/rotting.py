@@ -11,7 +11,8 @@ cache from then on. So what changes later, outside of any checksum, is found by 
 the simulation leaves that out. Only batches are changed which another sound member of the ISR has synced, and
 of a partition only one replica at a time: a sound copy lives. They lie below the recovery point on the disk,
 or the process is killed and its machine goes on: after a power cut a bad tail is taken for a torn one, and
-with `synced` the replica then counts as whole. After a change of an epoch file under a running process a
+with `synced` the replica then counts as whole. The indexes of an active segment rot under a
+running process, and may be sealed like that. After a change of an epoch file under a running process a
 scrub comes at once: its next write of the file would mend it. While the machine is down it changes only so
 that a batch is of another epoch than the file says. No batch of that log rots beside it: neither of
 two damages would prove the other. The checkers look at a log as it was written (`as_written`): what
@@ -55,7 +56,8 @@ _BLOCK = 512
 _SIZE = Struct(">8xi")
 _UNCHECKED = 16
 """A batch's offset, length and most of its epoch lie before this byte."""
-_DERIVED = (".index", ".timeindex", ".txnindex", ".seal", ".snapshot")
+_WRITTEN = (".index", ".timeindex")
+_DERIVED = (*_WRITTEN, ".txnindex", ".seal", ".snapshot")
 
 
 class _Batches(NamedTuple):
@@ -214,15 +216,23 @@ class Rotting:
         world.until_healed(again, lambda: world.start(host) if host.node is None else None)
 
     def _spoil_derived(self, host: Host, which: float, where: float, how: float) -> None:
-        """Change a bit of a file that follows from the log. An open segment's indexes are still written."""
+        """Change a bit of a file that follows from the log.
+
+        An open segment's indexes are still written, and a bit that rots then may be there when it is sealed.
+        Under a process only: no later one can tell what had been written, if the entry still leads a search
+        to the right place.
+        """
         files, paths = host.disk.files(), []
         logs = host.node.logs.logs() if host.node is not None and not host.is_paused else {}
         for each in self._segments(host):
             stem = each.path.removesuffix(".log")
-            names = [f"{stem}{suffix}" for suffix in _DERIVED if f"{stem}.seal" in files]
+            log = logs.get(each.topic_partition)
+            suffixes: tuple[str, ...] = _DERIVED if f"{stem}.seal" in files else ()
+            if log is not None and each.end == MAX_LONG and log.partition.segments.active.indexes.are_open:
+                suffixes = _WRITTEN
+            names = [f"{stem}{suffix}" for suffix in suffixes]
             paths += [(each, path) for path in names if files.get(path)]
             epochs = f"{stem.rpartition('/')[0]}/{LEADER_EPOCH_CHECKPOINT}"
-            log = logs.get(each.topic_partition)
             # Entries that were cut leave the file later: a change could bring it in step with the log.
             if log is not None and files.get(epochs) == format_leader_epoch_checkpoint(log.partition.epochs):
                 paths.append((each, epochs))
@@ -361,7 +371,5 @@ class Rotting:
                     continue  # there was no room to rebuild a file, or its disk failed
                 damages = tuple(damage for step in steps for damage in step.damages)
                 rebuilt = tuple(damage for step in steps for damage in step.rebuilt)
-                files = {f"/{LOG_DIR}/{topic_partition}/{each.file}" for each in rebuilt}
-                host.rots = [rot for rot in host.rots if rot.path not in files or not rot.was_rebuilt(host)]
                 if (damages or rebuilt) and host.node is not None:
                     world.receive(host, DamageFound(topic_partition, damages, rebuilt))

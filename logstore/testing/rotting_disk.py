@@ -28,23 +28,19 @@ class Rot:
 
     @property
     def is_of_epochs(self) -> bool:
-        """Whether it is an epoch file, which is only ever replaced as a whole."""
+        """Whether it is an epoch file."""
         return self.path.endswith(LEADER_EPOCH_CHECKPOINT)
 
     def is_in_place(self, host: Host) -> bool:
-        """Return whether the file still has the changed bytes."""
-        if self.is_of_epochs:
-            return not self.was_rebuilt(host)
-        file = host.disk.open(self.path) if self.path in host.disk.files() else None
-        if file is None:
-            return False
-        found = file.pread(len(self.rotten), self.position)
-        file.close()
-        return found == self.rotten
+        """Return whether the file still has the changed bytes.
 
-    def was_rebuilt(self, host: Host) -> bool:
-        """Return whether the file has another content by now: it may have these bytes by coincidence."""
-        return bytes(host.disk.files().get(self.path, b"")) != self.content
+        One that was rebuilt may have them by coincidence, so all of its bytes count. It may have grown.
+        """
+        found = bytes(host.disk.files().get(self.path, b""))
+        end = self.position + len(self.rotten)
+        is_there = found[self.position : end] == self.rotten
+        common = min(len(found), len(self.content))
+        return is_there and found[:common] == self.content[:common]
 
     def write(self, host: Host, data: bytes) -> None:
         """Put `data` in the place of the changed bytes, durably."""

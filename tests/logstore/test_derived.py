@@ -10,6 +10,7 @@ from logstore.errors import CorruptIndex, DamageKind
 from logstore.log.derived import check_segment_files
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.scrub import Scrubbed
+from logstore.log.truncate import truncate_to
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
@@ -19,6 +20,7 @@ from tests.logstore.logs import content_of, names, put
 from tests.logstore.producing import ABORT, COMMIT, committed, end, plain, produce
 from tests.logstore.transacting import DIRECTORY, stand_alone
 
+INDEXES = (OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX)
 SETTINGS = {"segment_bytes": 1500, "index_interval_bytes": 150, "segment_index_bytes": 2400}
 
 
@@ -78,11 +80,13 @@ def test_every_byte_of_the_active_segments_files() -> None:
     active = log.partition.segments.active
     active.indexes.offsets.flush()
     active.indexes.times.flush()
-    for suffix in (OffsetIndex.suffix, TRANSACTION_INDEX_SUFFIX):
+    active.indexes.rebuild(TimeIndex.suffix, "to have the last entry, which a rebuilding adds")
+    log.scrub()
+    for suffix in INDEXES:
         name = file_name(active.base_offset, suffix)
         right = content_of(disk, name)
-        for position in range(0, len(right), 3):
-            write(disk, name, flipped(right, position, 0x40))
+        for position in range(len(right)):
+            write(disk, name, flipped(right, position, 1 << position % 8))
             (rebuilt,) = log.scrub().rebuilt
             assert rebuilt.file == name
             assert content_of(disk, name) == right, f"{name} at byte {position}"
@@ -121,6 +125,139 @@ def rebuilt_files(log: Log, segment: Segment) -> list[str]:
             next(steps)
         except StopIteration as stop:
             return [each.file for each in stop.value]
+
+
+@pytest.mark.parametrize("reopened", ["never", "before it rots", "after it has rotted"])
+@pytest.mark.parametrize("suffix", INDEXES)
+def test_no_seal_vouches_for_an_index_that_rotted_before_the_roll(suffix: str, reopened: str) -> None:
+    """Row 400: the seal had digests of the files as the disk had them, and no scrub looked any further."""
+    disk, log = opened()
+    active = log.partition.segments.active
+    name = file_name(active.base_offset, suffix)
+    active.indexes.offsets.flush()
+    active.indexes.times.flush()
+    before = committed(log)
+    size = len(content_of(disk, name))
+    assert size >= 12
+    for position in range(0, size, 1 if size < 30 else 7):
+        disk, log = opened()
+        active = log.partition.segments.active
+        active.indexes.offsets.flush()
+        active.indexes.times.flush()
+        if reopened == "before it rots":
+            log.close()
+            log = stand_alone(disk, **SETTINGS)
+        rotten = flipped(content_of(disk, name), position, 1 << position % 8)
+        write(disk, name, rotten)
+        if reopened == "after it has rotted":
+            log.partition.abandon()  # a clean stop would write the last entries
+            log = stand_alone(disk, **SETTINGS)
+        log.partition.roll()
+        log.partition.segments[-2].rest()
+        assert committed(log) == before
+        told = [each.file for each in log.scrub().rebuilt]
+        is_there = content_of(disk, name) == rotten
+        assert not is_there, f"{name} at byte {position}"
+        if reopened != "after it has rotted":  # then the opening rebuilds it
+            assert told == [name]
+        assert log.scrub() == Scrubbed(log.size, None)
+        log.close()
+
+
+def rotten_index(disk: MemoryDisk, config: LogConfig, number: int) -> str:
+    """A log of some batches, stopped in order, whose time index has a wrong entry that looks sane."""
+    log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 0)
+    for each in range(100):
+        log.append(b"%d" % each * 20, timestamp_ms=1000 + 10 * each)
+    log.close()
+    name = file_name(0, TimeIndex.suffix)
+    write(disk, name, flipped(content_of(disk, name), 12 * number + 7, 0x01))
+    return name
+
+
+@pytest.mark.parametrize("is_scrubbed_in_pieces", [False, True])
+def test_the_entries_of_a_former_owner_are_judged_once_they_are_sealed(is_scrubbed_in_pieces: bool) -> None:
+    """No digest tells that they rotted: this process has read them from the disk as they are."""
+    disk, config = MemoryDisk(directories=["/data"]), LogConfig(index_interval_bytes=1200)
+    name = rotten_index(disk, config, 2)
+    log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 0)
+    log.append(b"and one more")
+    log.partition.roll()
+    rebuilt, cursor = [], None
+    while True:
+        step = log.scrub(cursor, max_bytes=1) if is_scrubbed_in_pieces else log.scrub()
+        rebuilt += [each.file for each in step.rebuilt]
+        cursor = step.cursor
+        if cursor is None:
+            break
+    assert rebuilt == [name]
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
+@pytest.mark.parametrize("suffix", [OffsetIndex.suffix, TimeIndex.suffix])
+def test_a_new_digest_of_an_index_vouches_for_no_other_file(suffix: str) -> None:
+    """Row 401: with the index rebuilt, the seal took the digest of the rotten aborted transactions, too."""
+    disk, log = opened()
+    before = committed(log)
+    base_offset = log.partition.segments[1].base_offset
+    both = [file_name(base_offset, each) for each in (suffix, TRANSACTION_INDEX_SUFFIX)]
+    right = [content_of(disk, name) for name in both]
+    for name, content in zip(both, right, strict=True):
+        write(disk, name, flipped(content, 10, 0x01))
+    assert [each.file for each in log.scrub().rebuilt] == both
+    assert [content_of(disk, name) for name in both] == right
+    assert committed(log) == before
+
+
+@pytest.mark.parametrize("kept", [40, 75, 95])
+def test_a_wrong_time_that_a_cut_has_believed_goes_with_the_rebuilt_index(kept: int) -> None:
+    """Row 403: the largest time of the segment came from the index, and stayed when that was rebuilt."""
+    for number in range(4):
+        disk, config = MemoryDisk(directories=["/data"]), LogConfig(index_interval_bytes=1200)
+        log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 0)
+        for each in range(100):
+            log.append(b"%d" % each * 20, timestamp_ms=1000 + 10 * each)
+        segment = log.partition.segments.active
+        segment.indexes.times.flush()
+        name = file_name(0, TimeIndex.suffix)
+        write(disk, name, flipped(content_of(disk, name), 12 * number + 3, 0x01))
+        truncate_to(log.partition, kept)
+        log.scrub()
+        for each in range(kept, 100):
+            log.append(b"%d" % each * 20, timestamp_ms=1000 + 10 * each)
+        assert segment.max_timestamp_ms == 1990, number
+        assert log.scrub() == Scrubbed(log.size, None)
+        log.partition.roll()
+        assert log.scrub() == Scrubbed(log.size, None)
+        assert log.offset_for_timestamp(1990) == log.offset_for_timestamp(1981)
+
+
+def test_records_of_time_zero_are_no_reason_to_rebuild() -> None:
+    """The only entry is all zeros, like the end of a preallocated file."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, LogConfig(), disk=disk, clock=lambda: 0)
+    log.append(b"x", timestamp_ms=0)
+    log.partition.roll()
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
+def test_a_preallocated_index_that_recovery_seals() -> None:
+    """Kafka leaves zeros at its end, which no digest of entries covers."""
+    disk, log = opened()
+    segment = log.partition.segments[1]
+    names = [file_name(segment.base_offset, each) for each in (OffsetIndex.suffix, TimeIndex.suffix)]
+    right = [content_of(disk, name) for name in names]
+    log.partition.abandon()
+    for path in list(disk.files()):
+        if path.endswith((SEAL_SUFFIX, "-checkpoint")):
+            disk.remove(path)
+    for name, content in zip(names, right, strict=True):
+        write(disk, name, content + b"\0" * 2400)
+    log = stand_alone(disk, **SETTINGS)
+    assert log.partition.segments[1].seal is not None
+    assert [content_of(disk, name) for name in names] == right
+    assert log.partition.segments[1].indexes.sizes == tuple(map(len, right))
+    assert log.scrub() == Scrubbed(log.size, None)
 
 
 def test_a_block_of_zeros_and_a_lost_file() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from logstore.disk.files import OsDisk
 from logstore.errors import CorruptIndex
+from logstore.format.crc import crc32c
 from logstore.segment.indexes import WRITE_BEHIND_ENTRIES as WRITE_BEHIND
 from logstore.segment.indexes import IndexFile, OffsetIndex, TimeIndex
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
@@ -167,6 +168,39 @@ def test_row_62_truncate() -> None:
     assert index.entry_count == 0
     index.append(BASE, 0)
     assert index.entries() == [(0, 0)]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("kept", [0, 1, 600, 1200])
+def test_the_digest_is_that_of_the_entries_in_the_file(kind: type[IndexFile], kept: int) -> None:
+    """A seal gets it, without a reading of the file: it must be what a reading would give."""
+    disk = disk_with()
+    index = kind(disk, "/data/index", BASE, LIMIT)
+
+    def is_right() -> bool:
+        return index.crc == crc32c(disk.files().get("/data/index", b""))
+
+    assert is_right()
+    for start in (1, 601):
+        index._extend([(slot, slot) for slot in range(start, start + 600)])
+        index.write_behind()
+        assert is_right()
+    index._extend([(1201, 1201)])
+    assert is_right()
+    index.truncate_to(BASE + kept)
+    assert is_right()
+    index._extend([(1301, 1301)])
+    index.trim()
+    assert is_right()
+    assert size_on(disk) == index.entry_count * kind.dtype.itemsize
+    index.close()
+    index = kind(disk, "/data/index", BASE, LIMIT)
+    assert index.load() == index.crc
+    assert is_right()
+    index.replace([(7, 7)])
+    assert is_right()
+    index.replace([(7, 7), (8, 8)], durably=True)
+    assert is_right()
 
 
 def test_the_file_shrinks_only_without_a_map() -> None:

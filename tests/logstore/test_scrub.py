@@ -154,3 +154,15 @@ def test_bytes_that_were_bad_when_they_were_sealed() -> None:
     flip(disk, 0, 70)
     log.partition.segments[0].sealing.remove()
     assert whole(log).damages == ()
+
+
+def test_they_are_found_in_pieces_too() -> None:
+    """Row 402: a scrub that went on within the segment, or at its end, never read its batches."""
+    disk, log = opened(segment_bytes=1 << 23, records=5, size=900_000)
+    flip(disk, 0, 70)
+    log.partition.roll()
+    found, cursor = list[Damage](), Cursor()
+    while (step := log.scrub(cursor, max_bytes=1)).cursor is not None:
+        found += step.damages
+        cursor = step.cursor
+    assert [(each.kind, each.offset) for each in found] == [(DamageKind.BAD_BATCH, 0)]

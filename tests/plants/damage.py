@@ -5,12 +5,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from logstore.disk.files import read_small_file
 from logstore.disk.running import RUNNING_FILE
-from logstore.log import heal, log_dir, recovery, scrub, truncate
+from logstore.format.crc import crc32c
+from logstore.log import derived, heal, log_dir, recovery, scrub, truncate
 from logstore.log.loading import Loading
 from logstore.replication import healing
 from logstore.segment.cutting import CutPlace, place_of_cut
 from logstore.segment.scan import scan_buffer
+from logstore.segment.sealing import Sealing
 from logstore.testing.stories.rules import swap
 from tests.plants.registry import plant
 
@@ -59,6 +62,24 @@ def derived_files_not_compared(stack: ExitStack) -> None:
 
     swap(stack, scrub, "check_segment_files", check)
     swap(stack, scrub, "check_log_files", lambda log: [])
+
+
+@plant("a seal vouches for index files as the disk has them (decision 104)")
+def seal_of_what_the_disk_has(stack: ExitStack) -> None:
+    """Two rules protect it: digests of what was written, and a comparison with the batches at first."""
+    make, judge = Sealing.make, derived._contradicting
+
+    def make_of_files(self: Any, end_offset: int, successor: int) -> None:
+        segment = self._segment
+        for index in (segment.indexes.offsets, segment.indexes.times):
+            index.crc = crc32c(read_small_file(segment.disk, index.path) or b"")
+        make(self, end_offset, successor)
+
+    def judge_unsealed(log: Any, segment: Any, offsets: Any, times: Any) -> Any:
+        return [] if segment.seal is not None else (yield from judge(log, segment, offsets, times))
+
+    swap(stack, Sealing, "make", make_of_files)
+    swap(stack, derived, "_contradicting", judge_unsealed)
 
 
 @plant("after a kill a bad batch past the recovery point is cut as a torn one (decision 040)")

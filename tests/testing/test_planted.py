@@ -84,6 +84,7 @@ FIRST_SEEDS: dict[str, int] = {
     "damage-only-noted": 42,
     "gaps-left-out": 6,
     "derived-files-not-compared": 6,
+    "seal-of-what-the-disk-has": 431,
     "tail-of-a-kill-cut": 192,
     "any-boot-believed": 1,
     "epoch-file-believed": 96,
