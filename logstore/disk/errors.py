@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 
 class ErrorCode(IntEnum):
@@ -128,6 +128,14 @@ class EngineError(Exception):
 
     def __init_subclass__(cls) -> None:
         assert hasattr(cls, "code"), f"{cls.__name__} has no Kafka error code"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make a pickle without the constructor, whose arguments are not `args`: errors cross processes."""
+        return _copied, (type(self), self.args), self.__dict__
+
+
+def _copied(kind: type[EngineError], args: tuple[Any, ...]) -> EngineError:
+    return kind.__new__(kind, *args)
 
 
 class CorruptCheckpoint(EngineError):

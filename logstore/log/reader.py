@@ -63,6 +63,7 @@ from logstore.segment.swap import SWAP_SUFFIX
 CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = Struct(">8xi")
 _ATTEMPTS: Final = 1000
+"""The most looks at a directory without a new batch."""
 _Names: TypeAlias = dict[int, tuple[str, ...]]
 """Base offset → the segment's `.log` files, ascending; a `.swap` file comes second."""
 _SWAPPED_LOG: Final = LOG_SUFFIX + SWAP_SUFFIX
@@ -195,16 +196,21 @@ class LogReader:
     def _follow(self, read: Callable[[str, int, bool], Iterator[_Unit]]) -> Iterator[_Unit]:
         """Read one segment after the other with `read`, from `next_offset` on."""
         suspect: Suspect | None = None
+        listed: _Names = {}
         seen: _Names = {}
-        skipped = 0
-        for _ in range(_ATTEMPTS):
-            names = self._list()
-            if not names:
-                return  # the owner starts anew, above or below
+        skipped = attempts = 0
+        while attempts < _ATTEMPTS:
+            attempts += 1
+            # The last list serves while a segment of it follows: one that the owner removes cannot be opened.
+            names, listed = listed, {}
+            if next(reversed(names), -1) <= self.next_offset:
+                names = self._list()
+                if not names:
+                    return  # the owner starts anew, above or below
+                if any(len(each) > 1 or each[0].endswith(SWAP_SUFFIX) for each in names.values()):
+                    self._is_copy = False  # a rewrite is under way, or was: no rule for settled files holds
             if not self._settle_start(names):
                 continue
-            if any(len(each) > 1 or each[0].endswith(SWAP_SUFFIX) for each in names.values()):
-                self._is_copy = False  # a rewrite is under way, or was: no rule for settled files holds
             # A segment without (more) batches is skipped only if the directory looked the same twice.
             skipped = skipped + 1 if names == seen else 0
             seen = names
@@ -237,7 +243,8 @@ class LogReader:
                 raise self.unreadable(error) from error
             if self.next_offset != before:
                 # Not before: segments without more batches may lie between two looks at the same bytes.
-                suspect, seen = None, {}
+                suspect, seen, attempts = None, {}, 0
+                listed = names
             elif is_last:
                 if self.next_offset > self.log_end_offset:
                     raise OffsetOutOfRange(self.next_offset, self.log_start_offset, self.log_end_offset)

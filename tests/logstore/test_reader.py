@@ -10,10 +10,11 @@ from struct import pack
 
 import pytest
 
+import logstore.log.reader as reader_module
 from logstore import DamagedLog, Log, LogGone, LogReader, OffsetOutOfRange
 from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from logstore.disk.errors import EngineError
-from logstore.disk.files import Disk
+from logstore.disk.files import DirectoryEntry, Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
@@ -470,3 +471,21 @@ def test_every_error_is_documented() -> None:
         except EngineError as error:
             if not isinstance(error, DamagedLog | OffsetOutOfRange):
                 raise
+
+
+def test_row_420_a_log_of_more_segments_than_attempts_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch ends the count of attempts, and the directory is not listed again for each segment."""
+    monkeypatch.setattr(reader_module, "_ATTEMPTS", 3)
+    disk = disk_with({log_file(offset): batch(offset, (1000,)) for offset in range(20)})
+    reader = LogReader(DIRECTORY, disk=disk)
+    listed = 0
+
+    def scan(self: MemoryDisk, directory: str) -> list[DirectoryEntry]:
+        nonlocal listed
+        listed += 1
+        return plain(self, directory)
+
+    plain = MemoryDisk.scan
+    monkeypatch.setattr(MemoryDisk, "scan", scan)
+    assert offsets(reader) == list(range(20))
+    assert listed <= 4  # at first, before the last segment, and behind it

@@ -1,0 +1,66 @@
+"""An error of the engine reaches another process, as `multiprocessing` and process pools send it: pickled."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from logstore import Log, OffsetOutOfRange
+from logstore.broker import RequestRefused
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.errors import (
+    CorruptBatch,
+    Damage,
+    DamagedLog,
+    DamageKind,
+    InvalidRecord,
+    LogTruncated,
+    RecordBatchTooLarge,
+    RecordError,
+    RecordTooLarge,
+    UnexpectedAppendOffset,
+)
+from logstore.replication.errors import NotEnoughReplicas
+
+DAMAGE = Damage(DamageKind.HOLE, "0.log", 7, 3, "no batch", 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OffsetOutOfRange(9, 0, 3),
+        LogTruncated(9, 0, 3),
+        RecordTooLarge(10, 5),
+        RecordBatchTooLarge(10, 5),
+        UnexpectedAppendOffset(1, 2, 3),
+        InvalidRecord("bad", [RecordError(1, "no key")]),
+        CorruptBatch("bad", DAMAGE),
+        DamagedLog("bad", [DAMAGE], 4),
+        NotEnoughReplicas("one of two"),
+        RequestRefused(ErrorCode.INVALID_RECORD, "orders-0: no key"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_row_421_a_pickled_error_is_the_same(error: EngineError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.args, vars(copy)) == (
+        type(error),
+        str(error),
+        error.args,
+        vars(error),
+    )
+
+
+def _read_past_the_end(path: Path) -> None:
+    with Log.open(path) as log:
+        log[9]
+
+
+def test_row_421_a_pool_of_processes_raises_the_error(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, pytest.raises(OffsetOutOfRange) as raised:
+        pool.submit(_read_past_the_end, tmp_path / "orders-0").result(60)
+    assert raised.value.log_end_offset == 0
