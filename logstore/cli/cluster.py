@@ -5,6 +5,7 @@ NODE is a broker's id (2), its name (node-2), or `metadata`, the store.
 
 from __future__ import annotations
 
+import shlex
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -99,7 +100,7 @@ def start_cluster(
             print(f"connect with: --command-config {clients}")
         if cluster.console:
             print(f"the console: http://127.0.0.1:{cluster.nodes[0].http_port}/")
-        print(f"stop them with: logstore cluster stop {directory}")
+        print(f"stop them with: logstore cluster stop {shlex.quote(str(directory))}")
     return 0
 
 

@@ -29,6 +29,7 @@ from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from logstore.arguments import as_offset
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -82,7 +83,7 @@ def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> 
     Raises `InvalidTopic`, `FileExistsError`, `DamagedLog`, `OffsetOutOfRange`, `LogDirOffline`, `OSError`.
     """
     end_the_segment(log)
-    end_offset = log.high_watermark if end_offset is None else end_offset
+    end_offset = log.high_watermark if end_offset is None else as_offset(end_offset)
 
     def version() -> int:
         with log.lock:  # not while it is being cut
@@ -234,7 +235,7 @@ class _Making:
             raise FileNotFoundError(self.source)
         start = max(bases[0], self._bounds[LOG_START_OFFSET_CHECKPOINT])
         if end_offset is not None and end_offset < start:
-            raise OffsetOutOfRange(end_offset, start, bases[-1])
+            raise OffsetOutOfRange(end_offset, start, log_end_of(self._disk, self.source))
         last = max(base for base in bases if end_offset is None or base <= end_offset)
         shared = {name for name in sizes if _is_shared(name, last)}
         for name in sorted(shared):

@@ -99,6 +99,8 @@ OPENING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: list(LogReader(w.path / "orders-0", start_offset=9).records()), OffsetOutOfRange, r"\[0, 3\]"),
     (lambda w: LogReader(w.path / "orders-0").follow("0"), TypeError, "an offset is an int"),
     (lambda w: w.log.snapshot(w.path / "orders-0"), FileExistsError, "name a new directory"),
+    (lambda w: w.log.snapshot(w.path / "copy-0", end_offset=-1), OffsetOutOfRange, r"outside \[0, 3\]"),
+    (lambda w: w.log.snapshot(w.path / "copy-0", end_offset="1"), TypeError, "an offset is an int"),
 ]  # fmt: skip
 WRITING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.log.append(), TypeError, "missing 1 required positional argument: 'records'"),
@@ -172,6 +174,7 @@ READING: list[tuple[Call, type[Exception], str]] = [
 QUEUEING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: Queue(w.path / "new", {"lease": 1}), TypeError, r"pass QueueConfig\(…\)"),
     (lambda w: QueueConfig(lease="1"), InvalidConfig, "must be a number above 0"),
+    (lambda w: QueueConfig(priorities={"urgent": "high"}), InvalidConfig, "'high'; it must be an int"),
     (lambda w: QueueConfig(max_deliveries=0.5), InvalidConfig, "must be an int, at least 1"),
     (lambda w: Queue(w.path / "file-0"), NotAQueue, "a queue is a directory"),
     (lambda w: Queue(w.path / "other"), NotAQueue, "choose another directory"),
