@@ -406,8 +406,9 @@ class _Check:
 def bytes_of(buffer: Buffer) -> Bytes:
     """Return an array over `buffer` for the kernels, without a copy."""
     array: Bytes = np.frombuffer(buffer, np.uint8)
-    # Read-only in any case: a kernel is compiled anew for every type of argument.
-    array.flags.writeable = False
+    if type(buffer) is not bytes:
+        # Read-only in any case: a kernel is compiled anew for every type of argument.
+        array.flags.writeable = False
     return array
 
 

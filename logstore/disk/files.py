@@ -282,6 +282,9 @@ _spares = Spares()
 _forks = 0
 
 
+_BYTES = (bytes, bytearray)
+
+
 class OsFile:
     """A file of the operating system with an unbuffered descriptor."""
 
@@ -310,8 +313,8 @@ class OsFile:
         if self._forks != _forks:
             raise self._forked()
         written = os.pwrite(self._descriptor, data, at)
-        # The common case first, without a memoryview. `len` is the size in bytes only for this type.
-        if type(data) is bytes and written == len(data):
+        # The common case first, without a memoryview. `len` is the size in bytes only for these types.
+        if type(data) in _BYTES and written == len(data):
             return
         view = memoryview(data)
         if written == view.nbytes:

@@ -1,13 +1,13 @@
 """The part of the active segment in which one more value needs no decision.
 
-      last index entry                    index.interval.bytes                     an entry is due
-    ■────────────────────■────────■────────■ · · · · · · · · · · · · · · · · · · ·│
-                                           └ position                last_position
+      last append of another kind                                       segment.bytes
+    ■────────■─────────────────────■ · · · · · · · · · · · · · · · · · ·│
+                                   └ position            last_position
 
-Between two index entries only bytes and counters change from one small append to the next: no entry, no roll,
-no new epoch, no rule that could refuse the value. These decisions are made once for the whole stretch, so
-that a single value costs a write and little more. Every other change to the log invalidates the stretch; the
-next append then takes the full path, which starts a new one.
+From one small append to the next only bytes and counters change until the segment has its size or its age:
+no roll, no new epoch, no rule that could refuse the value. These decisions are made once for the whole
+stretch, so that a single value costs a write and little more. Every other change to the log invalidates the
+stretch; the next append then takes the full path, which starts a new one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import struct
 from typing import Final
 
 from logstore.config import CREATE_TIME, MAX_INT, MAX_LONG, LogConfig
-from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
 from logstore.format.crc import crc32c
 from logstore.format.record import FIRST_PREFIXES, NO_SEQUENCE
 from logstore.segment.epochs import LeaderEpochCache
@@ -25,7 +25,8 @@ from logstore.segment.segment import Segment
 LARGEST_VALUE_BYTES: Final = 2048
 """Larger values would end a stretch too soon."""
 _LARGEST_BATCH_BYTES: Final = HEADER_BYTES + LARGEST_VALUE_BYTES + 16
-_FRAME_BYTES: Final = 21
+_FRAME_BYTES: Final = CRC_START - LOG_OVERHEAD
+"""The part of a batch before its checksummed bytes that its length field counts."""
 _FRAME = struct.Struct(">qiibI").pack
 _BODY = struct.Struct(">hiqqqhii").pack
 
@@ -36,14 +37,15 @@ class Stretch:
     __slots__ = (
         "_config",
         "_epochs",
-        "_header",
         "_last_offset",
         "_last_position",
         "_latest_ms",
         "_leader_epoch",
         "_now_ms",
         "_position",
+        "_prefix",
         "_segment",
+        "_size",
     )
 
     def __init__(self, segment: Segment, config: LogConfig, epochs: LeaderEpochCache, latest_ms: int) -> None:
@@ -52,13 +54,12 @@ class Stretch:
         self._config = config
         self._epochs = epochs
         self._leader_epoch = epochs.latest_epoch
-        room = config.segment_bytes - _LARGEST_BATCH_BYTES
-        self._last_position = min(segment.last_position_without_entry, room)
+        self._last_position = config.segment_bytes - _LARGEST_BATCH_BYTES
         self._last_offset = segment.base_offset + MAX_INT
         self._latest_ms = latest_ms
-        self._now_ms = -1
-        self._header = b""
-        """The header of the batches of `now_ms`, from the attributes on: many values share a millisecond."""
+        self._now_ms = self._size = -1
+        self._prefix = b""
+        """The checksummed bytes before a value of `_size` at `_now_ms`: many values share a millisecond."""
 
     def append(
         self,
@@ -73,26 +74,35 @@ class Stretch:
 
         The last three are the log's state now. Raises `OSError` with the segment as it was.
         """
-        size = len(value)
+        position, size = self._position, len(value)
         if not (
-            size <= LARGEST_VALUE_BYTES
-            and self._position <= self._last_position
-            and self._position == active.size
-            and 0 <= now_ms <= self._latest_ms
+            position <= self._last_position
+            and position == active.size
             and offset <= self._last_offset
             and active is self._segment
             and epochs is self._epochs
             and config is self._config
+            and ((now_ms == self._now_ms and size == self._size) or self._begin_with(now_ms, size))
         ):
             return False
-        if now_ms != self._now_ms:
-            self._now_ms = now_ms
-            self._header = _BODY(0, 0, now_ms, now_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
-        body = b"%b%b%b\0" % (self._header, FIRST_PREFIXES[size], value)
-        length = len(body) + _FRAME_BYTES - LOG_OVERHEAD
-        data = _FRAME(offset, length, self._leader_epoch, MAGIC, crc32c(body)) + body
-        active.extend(data, offset, now_ms)
-        self._position += len(data)
+        body = self._prefix + value + b"\0"
+        data = _FRAME(offset, len(body) + _FRAME_BYTES, self._leader_epoch, MAGIC, crc32c(body)) + body
+        if position <= active.last_position_without_entry:
+            active.extend(data, offset, now_ms)
+        else:
+            active.append(data, ((len(data), offset, now_ms),))
+            if active.index_is_full:
+                self._last_position = -1  # the next append rolls
+        self._position = position + len(data)
+        return True
+
+    def _begin_with(self, now_ms: int, size: int) -> bool:
+        """Prepare for values of `size` at `now_ms`; False if they need a decision."""
+        if not (size <= LARGEST_VALUE_BYTES and 0 <= now_ms <= self._latest_ms):
+            return False
+        header = _BODY(0, 0, now_ms, now_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
+        self._prefix = header + FIRST_PREFIXES[size]
+        self._now_ms, self._size = now_ms, size
         return True
 
 

@@ -199,9 +199,13 @@ class IndexFile:
         with self._lock:
             self._tail.append((first, second))
 
-    def _extend(self, entries: Iterable[tuple[int, int]]) -> None:
-        with self._lock:
-            self._tail.extend(entries)
+    def _extend(self, entries: Sequence[tuple[int, int]]) -> bool:
+        """Add rows as stored, as many as fit; return whether `write_behind` has something to write."""
+        room = self.capacity - self.reserved - self._written - len(self._tail)
+        if entries and room > 0:
+            with self._lock:
+                self._tail += entries if room >= len(entries) else entries[:room]
+        return len(self._tail) >= WRITE_BEHIND_ENTRIES
 
     def write_behind(self) -> None:
         """Write the entries in memory to the file if they are many; on an error they stay in memory."""
@@ -375,14 +379,16 @@ class OffsetIndex(IndexFile):
         assert last is None or relative > last[0], f"{self.path}: offset {offset} does not rise"
         self._append(relative, position)
 
-    def extend(self, entries: Sequence[tuple[int, int]]) -> None:
-        """`append` for rows of rising (offset, position); rows that exceed the capacity are left out."""
-        room = self.capacity - self.entry_count
-        if entries and room > 0:
-            assert self.entry_count == 0 or entries[0][0] > self.last_offset, f"{self.path}: offsets go back"
-            base_offset = self.base_offset
-            assert entries[-1][0] - base_offset <= MAX_INT, f"{self.path}: {entries[-1][0]} does not fit"
-            self._extend([(offset - base_offset, position) for offset, position in entries[:room]])
+    def extend(self, entries: Sequence[tuple[int, int]]) -> bool:
+        """`append` for rows of rising (offset, position); rows that exceed the capacity are left out.
+
+        Returns whether `write_behind` has something to write.
+        """
+        base_offset, last = self.base_offset, self.last_entry()
+        rows = [(offset - base_offset, position) for offset, position in entries]
+        assert not rows or last is None or rows[0][0] > last[0], f"{self.path}: offsets go back"
+        assert not rows or rows[-1][0] <= MAX_INT, f"{self.path}: {entries[-1][0]} does not fit"
+        return self._extend(rows)
 
     def lookup(self, offset: int) -> OffsetPosition:
         """Return the entry with the largest offset at or below `offset`; (base offset, 0) if none."""
@@ -474,16 +480,19 @@ class TimeIndex(IndexFile):
                 self._truncate(self.entry_count - 1)
         self._append(timestamp_ms, relative)
 
-    def extend(self, entries: Iterable[tuple[int, int]]) -> None:
-        """`maybe_append` for rows of (time, offset) that do not fall; excess rows are dropped."""
-        room = self.capacity - self.reserved - self.entry_count
-        newest_ms, base_offset = self.last.timestamp_ms, self.base_offset
+    def extend(self, entries: Iterable[tuple[int, int]]) -> bool:
+        """`maybe_append` for rows of (time, offset) that do not fall; excess rows are dropped.
+
+        Returns whether `write_behind` has something to write.
+        """
+        base_offset, last = self.base_offset, self.last_entry()
+        newest_ms = NO_TIMESTAMP if last is None else last[0]
         rising: list[tuple[int, int]] = []
         for timestamp_ms, offset in entries:
             if timestamp_ms > newest_ms:
                 rising.append((timestamp_ms, offset - base_offset))
                 newest_ms = timestamp_ms
-        self._extend(rising[: max(room, 0)])
+        return self._extend(rising)
 
     def lookup(self, timestamp_ms: int) -> TimestampedOffset:
         """Return the entry with the largest time at or below `timestamp_ms`; (-1, base offset) if none."""

@@ -193,7 +193,7 @@ class Segment:
     def index_is_full(self) -> bool:
         """Whether one of the indexes takes no more entries: the next append needs a new segment."""
         if self._index_is_full is None:
-            self._index_is_full = self.indexes.offsets.is_full or self.indexes.times.is_full
+            self._index_is_full = self.indexes.are_full
         return self._index_is_full
 
     def indexes_changed(self, largest: tuple[int, int] | None = None) -> None:
@@ -232,12 +232,14 @@ class Segment:
             return position
 
     def extend(self, data: bytes, last_offset: int, timestamp_ms: int) -> None:
-        """`append` of one batch behind others, where it gets no index entry (`stretch.py`)."""
-        with self.lock:
-            position = self._write_at_end(data)
-            if timestamp_ms > (self._largest or self.largest)[0]:
-                self._largest = timestamp_ms, last_offset
-            self.size = position + len(data)
+        """`append` of one batch behind others, where it gets no index entry (`stretch.py`).
+
+        The log's lock is enough: an index that a reader rebuilds meanwhile misses no entry of this batch.
+        """
+        position = self._write_at_end(data)
+        if timestamp_ms > (self._largest or self.largest)[0]:
+            self._largest = timestamp_ms, last_offset
+        self.size = position + len(data)
 
     def _write_at_end(self, data: Buffer) -> int:
         """Write all of `data` at the end, or nothing; return the position it starts at."""
@@ -268,10 +270,8 @@ class Segment:
         self._largest = largest_ms, holder
         if offsets:
             # A long append of many batches may fill an index on its way; the next append then rolls.
-            self.indexes.offsets.extend(offsets)
-            self.indexes.times.extend(times)
+            self._is_ready = not self.indexes.extend(offsets, times)
             self._index_is_full = None
-            self._is_ready = False
 
     # --- snapshots --------------------------------------------------------------------------------
 

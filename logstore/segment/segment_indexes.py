@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -182,6 +182,21 @@ class SegmentIndexes:
             self.hints.clear()
             segment.indexes_changed((found.max_timestamp_ms, found.offset_of_max_timestamp))
         return renewed
+
+    @property
+    def are_full(self) -> bool:
+        """Whether one of them takes no more entries."""
+        offsets, times = self._open or self._loaded()
+        return offsets.is_full or times.is_full
+
+    def extend(self, offsets: Sequence[tuple[int, int]], times: Sequence[tuple[int, int]]) -> bool:
+        """Add rows of (offset, position) and of (time, offset), as many as fit.
+
+        Returns whether `write_behind` has something to write.
+        """
+        by_offset, by_time = self._open or self._loaded()
+        are_many = by_offset.extend(offsets)
+        return by_time.extend(times) or are_many
 
     def write_behind(self) -> None:
         """Write the entries in memory to the files if they are many."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -98,14 +99,37 @@ def test_most_values_take_the_short_way() -> None:
     """Else the test above would compare the long way with itself."""
     _, log, _ = opened(LogConfig())
     log.append(VALUE)
-    taken = 0
-    for _ in range(200):
-        if append_value(log.partition, VALUE, T0) is None:
-            log.append(VALUE)
-        else:
-            taken += 1
-    assert taken > 180
+    for number in range(200):
+        assert append_value(log.partition, VALUE, T0 + number // 7) is not None
+    assert log.partition.segments.active.indexes.offsets.entry_count > 2, "index entries need no long way"
     assert [record.offset for record in log.read()] == list(range(201))
+
+
+def test_the_short_way_goes_on_while_a_reader_rebuilds_an_index() -> None:
+    """It does without the segment's lock; the entries are those of a log that nobody has read."""
+    logs = [opened(LogConfig(index_interval_bytes=300)) for _ in range(2)]
+    for (_, log, clock), is_read in zip(logs, (True, False), strict=True):
+        log.append(VALUE)
+        active = log.partition.segments.active
+        for _ in range(40):
+            clock.now_ms += 3
+            while active.size > active.last_position_without_entry:
+                log.append(VALUE)
+            with active.lock:
+                appends = threading.Thread(target=log.append, args=(VALUE,))
+                appends.start()
+                appends.join()
+                if is_read:
+                    active.indexes.rebuild(".index", "a test")
+        log.close()
+    read, unread = (disk.files() for disk, _, _ in logs)
+    assert (
+        read["/data/orders-0/00000000000000000000.log"] == unread["/data/orders-0/00000000000000000000.log"]
+    )
+    assert (
+        read["/data/orders-0/00000000000000000000.index"]
+        == unread["/data/orders-0/00000000000000000000.index"]
+    )
 
 
 def test_settings_that_judge_every_value_close_the_short_way() -> None:
