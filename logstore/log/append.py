@@ -5,8 +5,8 @@
     write     write the bytes, update the producer state, move the log end offset
 
 Every append takes these three steps; they differ in how the batches are prepared. `append_value` is the short
-path for one small value: between two index entries no decision changes, so `stretch.py` makes all of them
-once for a run of values.
+path for one small value: until the segment is full or old no decision changes, so `stretch.py` makes all of
+them once for a run of values.
 
 Everything that can be refused is refused before a byte is written. The log's lock covers all three steps; an
 fsync runs outside of it.
