@@ -194,17 +194,11 @@ class IndexFile:
 
     # --- writing --------------------------------------------------------------------------------
 
-    def _append(self, first: int, second: int) -> None:
-        assert self.entry_count < self.capacity, f"{self.path}: appending to a full index"
+    def _extend(self, rows: Sequence[tuple[int, int]]) -> bool:
+        """Add rows as stored; return whether `write_behind` has something to write."""
+        assert self.entry_count + len(rows) <= self.capacity, f"{self.path}: appending to a full index"
         with self._lock:
-            self._tail.append((first, second))
-
-    def _extend(self, entries: Sequence[tuple[int, int]]) -> bool:
-        """Add rows as stored, as many as fit; return whether `write_behind` has something to write."""
-        room = self.capacity - self.reserved - self._written - len(self._tail)
-        if entries and room > 0:
-            with self._lock:
-                self._tail += entries if room >= len(entries) else entries[:room]
+            self._tail += rows
         return len(self._tail) >= WRITE_BEHIND_ENTRIES
 
     def write_behind(self) -> None:
@@ -357,6 +351,10 @@ class OffsetPosition(NamedTuple):
     position: int
 
 
+def _as_many_as_fit(index: IndexFile, rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return rows[: max(0, index.capacity - index.reserved - index.entry_count)]
+
+
 class OffsetIndex(IndexFile):
     """The offset index of one segment. Offsets are absolute in all methods but `entries`."""
 
@@ -377,7 +375,7 @@ class OffsetIndex(IndexFile):
         assert 0 <= relative <= MAX_INT, f"{self.path}: offset {offset} does not fit the segment"
         last = self.last_entry()
         assert last is None or relative > last[0], f"{self.path}: offset {offset} does not rise"
-        self._append(relative, position)
+        self._extend([(relative, position)])
 
     def extend(self, entries: Sequence[tuple[int, int]]) -> bool:
         """`append` for rows of rising (offset, position); rows that exceed the capacity are left out.
@@ -388,7 +386,7 @@ class OffsetIndex(IndexFile):
         rows = [(offset - base_offset, position) for offset, position in entries]
         assert not rows or last is None or rows[0][0] > last[0], f"{self.path}: offsets go back"
         assert not rows or rows[-1][0] <= MAX_INT, f"{self.path}: {entries[-1][0]} does not fit"
-        return self._extend(rows)
+        return self._extend(_as_many_as_fit(self, rows))
 
     def lookup(self, offset: int) -> OffsetPosition:
         """Return the entry with the largest offset at or below `offset`; (base offset, 0) if none."""
@@ -478,7 +476,7 @@ class TimeIndex(IndexFile):
             # used. A later entry stands for an earlier one: it takes its place.
             with self._lock:
                 self._truncate(self.entry_count - 1)
-        self._append(timestamp_ms, relative)
+        self._extend([(timestamp_ms, relative)])
 
     def extend(self, entries: Iterable[tuple[int, int]]) -> bool:
         """`maybe_append` for rows of (time, offset) that do not fall; excess rows are dropped.
@@ -492,7 +490,7 @@ class TimeIndex(IndexFile):
             if timestamp_ms > newest_ms:
                 rising.append((timestamp_ms, offset - base_offset))
                 newest_ms = timestamp_ms
-        return self._extend(rising)
+        return self._extend(_as_many_as_fit(self, rising))
 
     def lookup(self, timestamp_ms: int) -> TimestampedOffset:
         """Return the entry with the largest time at or below `timestamp_ms`; (-1, base offset) if none."""

@@ -84,9 +84,9 @@ def test_row_57_append_to_a_full_index(kind: type[IndexFile]) -> None:
     index = kind(disk_with(), "/data/index", BASE, kind.dtype.itemsize * 2)
     assert index.capacity == 2
     for slot in range(2):
-        index._append(slot, slot)
+        index._extend([(slot, slot)])
     with pytest.raises(AssertionError, match="full"):
-        index._append(2, 2)
+        index._extend([(2, 2)])
 
 
 @pytest.mark.parametrize("limit", [16, 17, 23])
