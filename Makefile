@@ -11,6 +11,8 @@ EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,zookeeper-sasl,broker,intero
 unexport PYTHONDONTWRITEBYTECODE
 # More workers than cores: many tests wait for processes, sessions and disks.
 WORKERS ?= 3
+# Where tests with a Spark session are: to collect all others takes each worker seconds. A test holds this to be complete.
+SPARK_TESTS := tests/spark tests/test_docs.py tests/test_installation.py
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
@@ -49,7 +51,7 @@ pythons: parts ## Run the tests on every Python from 3.11 on, with warnings as e
 # Benchmarks have their own target: parallel workers would distort their times.
 test: setup parts ## Run the tests (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "spark and not slow"
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "spark and not slow" $(SPARK_TESTS)
 
 bitrot: setup ## Flip one bit in every byte of a log dir (minutes)
 	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark

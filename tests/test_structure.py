@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from pathlib import Path
 
 import grimp
 import pytest
 
 from tests.crossings import WALKS, Bar, main, measure
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_no_two_files_import_each_other() -> None:
@@ -40,3 +44,19 @@ def test_a_walk_crosses_no_more_files_than_before(bar: Bar) -> None:
 def test_the_command_prints_a_walk(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--trace", "append(bytes)"]) == 0
     assert "logstore/log/append.py → logstore/log/stretch.py" in capsys.readouterr().out
+
+
+def test_make_test_looks_for_spark_tests_where_they_are() -> None:
+    """Its run of them collects these paths alone: one elsewhere would never be run."""
+    named = re.search(r"^SPARK_TESTS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert named is not None
+    paths = [ROOT / path for path in named[1].split()]
+    marked = [
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"\bmark\.spark\b", path.read_text())
+    ]
+    # A page that `make spark-hour` runs by itself.
+    marked.remove(ROOT / "tests/deploy/test_spark_hour.py")
+    assert [path for path in marked if not any(path.is_relative_to(each) for each in paths)] == []
+    assert all(path.exists() for path in paths)
