@@ -83,10 +83,10 @@ def test_columns() -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("{", "no Avro schema"),
+        ("{", "not an Avro schema"),
         ('"int"', "must be a record"),
         ('{"type": "record", "name": "R", "fields": []}', "has no fields"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nope"}]}', "no Avro schema"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nope"}]}', "not an Avro schema"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "null"}]}', "a is null"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
