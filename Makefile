@@ -122,7 +122,7 @@ disk-full: setup ## Fill the disk of a broker again and again, with clients at w
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long
 
-mutants: setup ## Make 80 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
+mutants: setup ## Make 81 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))
 
 faults: setup ## Fail every disk call in every way

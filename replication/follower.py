@@ -309,7 +309,9 @@ class Followers:
                     mark("follower: its leader has no such partition")
                 case ErrorCode.CORRUPT_MESSAGE:
                     mark("follower: its leader's log is damaged there")
-                    self._is_stuck(partition, "its log is damaged there, and no other replica could mend it")
+                    self._is_stuck(
+                        partition, "its log is damaged there, and no other replica could repair it"
+                    )
             fetcher.delay(topic_partition, now_ms)
             return
         next_state: FetchState | None

@@ -30,9 +30,9 @@ LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 MOVES_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 RATES: Final = {
-    LEADER_RATE: "Bytes a second that go to throttled replicas, from this broker as their leader.",
-    FOLLOWER_RATE: "Bytes a second that throttled replicas on this broker fetch.",
-    MOVES_RATE: "Bytes a second that are copied when replicas move between the log dirs of a broker.",
+    LEADER_RATE: "The maximum bytes per second sent to throttled replicas that this broker leads.",
+    FOLLOWER_RATE: "The maximum bytes per second fetched for throttled replicas on this broker.",
+    MOVES_RATE: "The maximum bytes per second copied when replicas move between log dirs of a broker.",
 }
 """Settings of one broker or of all that can be changed while they run, and what they mean."""
 REPLICATION_RATES: Final = (LEADER_RATE, FOLLOWER_RATE)

@@ -67,7 +67,7 @@ def of_groups(groups: Coordinator, node: Node | None) -> Iterator[Metric]:
             if end is not None:
                 lag.add_metric(values, max(end - offset, 0))
     yield from (members, committed, lag)
-    text = "Committed offsets of groups that found no room in this answer"
+    text = "Committed offsets of groups that did not fit in this answer"
     yield gauge("logstore_consumergroup_offsets_left_out", text, left_out)
 
 

@@ -4,12 +4,12 @@
     503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
 
 `full_log_dirs` are those without room for an append; their leaderships go to other replicas in sync.
-`damaged_partitions` names the damage in logs here, which is mended from other replicas if they have the
+`damaged_partitions` names the damage in logs here, which is repaired from other replicas if they have the
 offsets; `failed_partitions` names what cannot be mended or cannot follow. `event_loop` has the longest pauses
 of the event loop in milliseconds, and the state `slow` for a minute after one that exceeded
 `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the remaining
-descriptors are left to files. `audit_log`, with `audit.log.path`, is `failing` while its file takes no lines.
-`scrub` is `failing` while the last scrub of a partition ended with an unexpected error.
+descriptors are reserved for files. `audit_log`, with `audit.log.path`, is `failing` while its file cannot be
+written. `scrub` is `failing` while the last scrub of a partition ended with an unexpected error.
 
 A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
 use it to decide whether to kill the process.

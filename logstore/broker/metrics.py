@@ -154,7 +154,7 @@ def _families(watched: Watched) -> Iterator[Metric]:
             ("lines", "Lines of the audit log", audit.lines),
             ("failed_lines", "Lines that the audit file did not take", audit.failed),
         )
-        yield gauge("logstore_audit_failing", "1 while the audit file takes no lines", bool(audit.error))
+        yield gauge("logstore_audit_failing", "1 while the audit file cannot be written", bool(audit.error))
     if (scrub := watched.scrub) is not None:
         yield gauge("logstore_scrub_failing", "Partitions whose last scrub failed", len(scrub.failed))
         yield from counters(
@@ -334,7 +334,7 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ("isrexpands", "Replicas added to an ISR", counted.isr_expands),
         ("leaderelectionswon", "Leaderships that this broker took over", counted.elections_won),
         ("damagesfound", "Damaged segments found since the start", replicas.damaged.found_total),
-        ("damageshealed", "Damaged segments mended from other replicas", replicas.damaged.healed_total),
+        ("damageshealed", "Damaged segments repaired from other replicas", replicas.damaged.healed_total),
         ("filesrebuilt", "Derived files rebuilt because they differed", replicas.damaged.rebuilt_total),
         ("truncations", "Truncations by followers", counted.truncations),
         ("recordstruncated", "Records truncated by followers", counted.records_truncated),

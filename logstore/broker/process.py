@@ -237,7 +237,7 @@ async def serve(
 
     def told() -> None:
         if served.is_stopping and served.broker is not None:
-            _log.warning("told to stop again: leaderships are not handed on")
+            _log.warning("second stop signal: leaderships are not transferred")
             served.broker.runtime.hurry()
         told_to_stop.set()
 

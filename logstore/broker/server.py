@@ -41,7 +41,7 @@ class Descriptors(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Return whether new connections wait because the remaining descriptors are left to files."""
+        """Return whether new connections wait because the remaining descriptors are reserved for files."""
         return self.open is not None and self.open >= self.limit - self.held_back
 
 

@@ -47,25 +47,25 @@ class ServiceConfig:
     setting.
     """
     log_scrub_interval_ms: int = 7 * 24 * 60 * 60 * 1000
-    """How often each log is read as a whole, to find damage; 0 turns it off. Not a Kafka setting."""
+    """The interval at which each log is read completely for damage; 0 disables it. Not a Kafka setting."""
     log_scrub_io_max_bytes_per_second: int = 32 << 20
-    """How fast a scrub reads. Not a Kafka setting."""
+    """The maximum rate at which a scrub reads. Not a Kafka setting."""
     quota_window_num: int = 11
-    """Samples in which the rate of a client with a quota is measured."""
+    """The number of samples over which the rate of a client with a quota is measured."""
     quota_window_size_seconds: int = 1
     """Length of such a sample."""
     controller_quota_window_num: int = 11
-    """Samples over which tokens for new and deleted partitions may be saved up."""
+    """The number of samples over which tokens for new and deleted partitions accumulate."""
     controller_quota_window_size_seconds: int = 1
     """Length of such a sample."""
     log_scrub_max_busy_percent: int = 5
-    """The part of the time in which a scrub may work: 1 to 100. Not a Kafka setting."""
+    """The percentage of time in which a scrub may work: 1 to 100. Not a Kafka setting."""
     audit_log_path: str = ""
-    """File of the audit log; without one, lines go to the logger `logstore.audit`. Not a Kafka setting."""
+    """The file of the audit log; if unset, lines go to the logger `logstore.audit`. Not a Kafka setting."""
     audit_log_max_bytes: int = 16 << 20
-    """The size at which the audit log begins a new file. Not a Kafka setting."""
+    """The size at which a new audit log file is started. Not a Kafka setting."""
     audit_log_files: int = 10
-    """Files of the audit log that are kept, the present one included. Not a Kafka setting."""
+    """The number of audit log files kept, including the current one. Not a Kafka setting."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidConfig` for an audit log that could keep nothing."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The access control lists of a cluster.", no_args_is_help=True)
 
 Principal = Annotated[
-    str | None, typer.Option("--principal", metavar="TYPE:NAME", help="For instance User:alice, or User:*.")
+    str | None, typer.Option("--principal", metavar="TYPE:NAME", help="Such as User:alice, or User:*.")
 ]
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="An IP address, or *.")]
 OperationName = Annotated[
@@ -48,7 +48,7 @@ def list_acls(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List the rules, all or those of a resource or principal. A prefix is found by its own name."""
+    """List the rules, all or those of a resource or principal. A prefix matches by its exact text."""
     from logstore.broker.security.acls import AclFilter
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
@@ -79,7 +79,7 @@ def add(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Add a rule. It counts from the next request on."""
+    """Add a rule. It takes effect at the next request."""
     from logstore.broker.security.acls import Acl, Pattern, Permission
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check

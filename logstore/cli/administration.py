@@ -34,9 +34,9 @@ _SOURCES: Final = {1: "topic", 2: "broker", 3: "all brokers", 4: "file", 5: "def
 _SENSITIVE: Final = "***"
 _REFUSALS: Final = {
     57: "LOG_DIR_NOT_FOUND (57): the broker has no such log dir; `logstore brokers log-dirs` lists them",
-    56: "KAFKA_STORAGE_ERROR (56): a log dir or the replica is offline; `logstore health` says which",
-    17: "INVALID_TOPIC_EXCEPTION (17): the topic's name is too long, or no name of a topic",
-    9: "REPLICA_NOT_AVAILABLE (9): it is not on this broker; if it comes, it will be made in that log dir",
+    56: "KAFKA_STORAGE_ERROR (56): a log dir or the replica is offline; `logstore health` shows which one",
+    17: "INVALID_TOPIC_EXCEPTION (17): the topic's name is too long, or not valid",
+    9: "REPLICA_NOT_AVAILABLE (9): it is not on this broker; if added, it will be created in that log dir",
 }
 """What a broker answers to a move, by the error's number."""
 
@@ -152,8 +152,8 @@ def move_log(
 ) -> int:
     """Move replicas to another log dir of their broker; exit 1 if one is refused.
 
-    The moves go on in the background: `brokers log-dirs` shows them. One to the log dir in which a replica
-    is ends its move.
+    The moves run in the background: `brokers log-dirs` shows them. To cancel one, name the log dir that holds
+    the replica.
     """
     from logstore.broker.wire import types as t
     from logstore.disk.errors import ErrorCode
@@ -195,7 +195,7 @@ def describe(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Show settings that are not defaults, of a topic, a broker or all brokers, and where each comes from."""
+    """Show the settings of a topic, a broker or all brokers that are not defaults, and their sources."""
     from logstore.cli.broker_operator import described_settings
 
     kind, name = _resource(topic, broker, all_brokers)
@@ -266,7 +266,7 @@ def offsets(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Show the first or next offset of partitions, or the first one at or after a time."""
+    """Show the first offset or the log end offset of partitions, or the first one at or after a time."""
     time_ms = {"latest": "-1", "earliest": "-2"}.get(at, at)
     if not time_ms.lstrip("-").isdecimal() or int(time_ms) < -2:
         raise typer.BadParameter(f"--at {at!r}: write earliest, latest or epoch milliseconds")
@@ -289,13 +289,13 @@ def delete_records(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Delete the records of a partition below an offset. They cannot be had back."""
+    """Delete the records of a partition below an offset. They cannot be restored."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import TIMEOUT_S, check
 
     offset = "-1" if before == "latest" else before
     if before != "latest" and not offset.isdecimal():
-        raise typer.BadParameter(f"{before!r} is no offset; write a number or latest")
+        raise typer.BadParameter(f"{before!r} is not an offset; write a number or latest")
     with asked_at(bootstrap, command_config) as asked:
         where, *others = asked.partitions_named([partition])
         if others:

@@ -71,7 +71,9 @@ def adopt(
     _compare(image, found, brokers)
     store = str(metadata.absolute()) if metadata is not None else f"{paths[0]}.metadata"
     if Path(store).exists():
-        raise typer.BadParameter(f"{store} exists: a metadata store is there already; name another directory")
+        raise typer.BadParameter(
+            f"{store} exists: it already contains a metadata store; name another directory"
+        )
     nodes = nodes_of(image)
     if apply:
         _write(disk, store, nodes)
@@ -86,7 +88,7 @@ def _owner(disk: Disk, directory: str) -> MetaProperties:
     check_not_locked(disk, directory)
     found = read_meta_properties(disk, directory)
     if found is None:
-        raise typer.BadParameter(f"{directory} has no meta.properties: it is no log dir of a Kafka broker")
+        raise typer.BadParameter(f"{directory} has no meta.properties: it is not a log dir of a Kafka broker")
     return found
 
 

@@ -179,7 +179,7 @@ class BrokerOperator:
     def move(self, plan: Plan, *, may_join: bool) -> None:
         if not may_join and self.moving():
             raise BadPlan(
-                "a reassignment is under way: try again when it is over, or add to it with --additional"
+                "a reassignment is in progress: try again when it has ended, or add to it with --additional"
             )
         self._move({each: list(replicas) for each, replicas in plan.items()})
 

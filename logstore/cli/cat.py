@@ -62,7 +62,7 @@ def cat(
         Isolation, typer.Option(help="read_committed: no undecided or aborted transactions.")
     ] = Isolation.READ_UNCOMMITTED,
     framing: Annotated[
-        Framing, typer.Option(help="lengths: keys and values, each behind its int32 length; -1 is null.")
+        Framing, typer.Option(help="lengths: keys and values, each after its int32 length; -1 is null.")
     ] = Framing.LINES,
     as_json: Json = False,
     encoding: Annotated[

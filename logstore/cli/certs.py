@@ -10,7 +10,7 @@ import typer
 
 
 def certs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the files.")],
     hosts: Annotated[
         list[str] | None,
         typer.Option("--host", metavar="NAME", help="A broker's host name or IP address; repeatable."),
@@ -20,9 +20,9 @@ def certs(
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, help="How long certificates are valid.")] = 365,
 ) -> int:
-    """Make a development CA (ca.pem, ca.key), broker.pem and a key store for each client.
+    """Create a development CA (ca.pem, ca.key), broker.pem and a key store for each client.
 
-    The CA of the directory is used again if there is one. broker.pem is for all hosts, by default this one:
+    An existing CA in the directory is reused. broker.pem is for all hosts, by default this one:
     localhost and 127.0.0.1. Existing certificates are replaced: brokers read them again while they run.
     """
     if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:

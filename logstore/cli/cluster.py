@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logstore.cli.cluster_file import LocalCluster
 
 app = typer.Typer(
-    help="A cluster on this host, for trying out; `describe` is of any cluster.", no_args_is_help=True
+    help="A cluster on this host, for trials; `describe` works with any cluster.", no_args_is_help=True
 )
 app.command("describe")(describe_cluster)
 
@@ -63,9 +63,9 @@ def start_cluster(
 ) -> int:
     """Start brokers and their metadata store on free loopback ports; return when all are ready.
 
-    One more process restarts those that die, until `logstore cluster stop`; DIR/supervisor.log says so. A
-    cluster that is started again in the same directory keeps its ports and its data. Of one that runs in
-    part, the rest is started and paused processes go on, and the command says which.
+    A supervisor restarts processes that die, until `logstore cluster stop`; see DIR/supervisor.log. A cluster
+    that is started again in the same directory keeps its ports and its data. If it runs only in part, the
+    missing processes are started and paused ones resumed; each is reported.
     """
     from logstore.cli.cluster_file import existing
     from logstore.cli.local_cluster import launch, named, remarks, start
@@ -114,7 +114,7 @@ def add_node(directory: Directory, timeout: Patience = 60.0, as_json: Json = Fal
 
 @app.command("status")
 def show_cluster(directory: Directory, as_json: Json = False) -> int:
-    """Show what each process does, and what is wrong with partitions; exit 1 if anything is.
+    """Show the state of each process and the problems of partitions; exit 1 if there are any.
 
     A process is running, paused (SIGSTOP), stopped by a command, or has died.
     """
@@ -164,7 +164,7 @@ def stop_cluster(
         _show(directory, names, as_json=as_json)
     else:
         if has_lost_its_store(directory):
-            print_error("the metadata store does not run: brokers stop without handing leaderships on")
+            print_error("the metadata store does not run: brokers stop without transferring leaderships")
         killed = stop(directory, patience_s=timeout)
         if as_json:
             print_json({"stopped": True, "killed": killed})
@@ -186,21 +186,22 @@ def kill_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int
 
 @app.command("pause")
 def pause_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int:
-    """Stop processes in the middle of their work (SIGSTOP): they exist, and answer nobody."""
+    """Pause processes (SIGSTOP): they exist, but do not answer."""
     return _signalled(directory, nodes, signal.SIGSTOP, as_json=as_json)
 
 
 @app.command("resume")
 def resume_nodes(directory: Directory, nodes: Nodes, as_json: Json = False) -> int:
-    """Let paused processes go on (SIGCONT)."""
+    """Resume paused processes (SIGCONT)."""
     return _signalled(directory, nodes, signal.SIGCONT, as_json=as_json)
 
 
 @app.command("drain")
 def drain_node(directory: Directory, node: OneNode, wait: Wait = 0.0, as_json: Json = False) -> int:
-    """Let a broker hand its leaderships on and leave every ISR, as `brokers drain`; then stop it.
+    """Move a broker's leaderships away and remove it from every ISR, as `brokers drain` does.
 
-    It uses the listener and the certificate of the brokers, which a secured cluster asks for.
+    Stop the broker afterwards. The command uses the brokers' listener and certificate, as a secured cluster
+    requires.
     """
     from logstore.broker.security.client import client_security
     from logstore.cli.brokers import Brokers
@@ -226,7 +227,7 @@ def drain_node(directory: Directory, node: OneNode, wait: Wait = 0.0, as_json: J
 def show_log(
     directory: Directory,
     node: Annotated[str, typer.Argument(metavar="NODE", help=f"{_WHICH} supervisor: what was restarted.")],
-    lines: Annotated[int, typer.Option("--lines", min=1, help="How many of the last lines.")] = 20,
+    lines: Annotated[int, typer.Option("--lines", min=1, help="Number of lines to show.")] = 20,
     as_json: Json = False,
 ) -> int:
     """Show the last lines of a node's log, and its output if it could not start."""

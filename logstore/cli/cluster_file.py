@@ -108,7 +108,7 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterFailed(
             f"{directory / FILE} is invalid ({error}). End its processes, remove it, and start the cluster "
-            "again: the directories keep their data, and ports are chosen anew"
+            "again: the directories keep their data, and new ports are chosen"
         ) from error
 
 

@@ -81,7 +81,7 @@ def compare_replicas(
     interval: Annotated[
         float | None,
         typer.Option(
-            "--interval", metavar="SECONDS", min=0, help="Over brokers: go on, and report this often."
+            "--interval", metavar="SECONDS", min=0, help="Over brokers: repeat, and report this often."
         ),
     ] = None,
     count: Annotated[
@@ -89,7 +89,9 @@ def compare_replicas(
     ] = None,
     fetch_size: Annotated[
         int,
-        typer.Option("--fetch-size", metavar="BYTES", min=1, help="Over brokers: of a fetch's partition."),
+        typer.Option(
+            "--fetch-size", metavar="BYTES", min=1, help="Over brokers: bytes per partition in a fetch."
+        ),
     ] = 1 << 20,
     command_config: CommandConfig = None,
     as_json: Json = False,
@@ -144,7 +146,7 @@ def _compare_over_brokers(
                 each.replicas = replicas[each.partition]
                 each.begin()
             if not compared:
-                print_error("the topics are gone")
+                print_error("the topics no longer exist")
                 return 1
         compare(brokers, compared, watch.fetch_size)
         _report(compared, as_json=as_json)

@@ -94,10 +94,10 @@ def compat(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="A log dir or a partition.", exists=True, file_okay=False)
     ],
-    version: Annotated[Version, typer.Option("--with", help="The version that is to open it.")],
+    version: Annotated[Version, typer.Option("--with", help="The version that would open it.")],
     as_json: Json = False,
 ) -> int:
-    """Say what another version would refuse or do differently with a directory."""
+    """Report what another version would refuse or do differently with a directory."""
     from logstore.disk.files import OsDisk
 
     found = list(findings(OsDisk(), str(directory).rstrip("/") or "/", version))

@@ -58,7 +58,7 @@ def decoder_named(option: str, name: str) -> Decoder:
 
 def _integer(data: bytes) -> int:
     if len(data) not in _INT_BYTES:
-        raise ValueError(f"{len(data)} bytes are no integer of 1, 2, 4 or 8")
+        raise ValueError(f"{len(data)} bytes are not an integer of 1, 2, 4 or 8")
     return int.from_bytes(data, "big", signed=True)
 
 

@@ -47,7 +47,7 @@ def demo(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the power cuts.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Send real lines through replicas, cut the leader's power again and again, account for every record.
+    """Send real lines through replicas, cut the leader's power repeatedly, and account for every record.
 
     If there are fewer than N lines, they are sent again from the first one.
     """
@@ -204,4 +204,4 @@ def _print_verdict(verdict: dict[str, object], *, is_settled: bool) -> None:
     if is_settled:
         print("each acknowledged record is in the leader's files once; all replicas are identical")
     else:
-        print("FAILED: records are lost, duplicated or foreign, or replicas differ")
+        print("FAILED: records are lost, duplicated or unexpected, or replicas differ")

@@ -44,11 +44,11 @@ def diff(
     as_json: Json = False,
     encoding: Annotated[
         Encoding,
-        typer.Option(help="Of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
+        typer.Option(help="Encoding of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
     ] = Encoding.UTF8,
     compacted: Annotated[
         bool,
-        typer.Option("--compacted", help="The topic is compacted, even if no cleaner's checkpoint is there."),
+        typer.Option("--compacted", help="The topic is compacted, even if there is no cleaner checkpoint."),
     ] = False,
 ) -> int:
     """Compare two copies of a partition record by record; exit 1 if they differ."""

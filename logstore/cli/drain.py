@@ -29,11 +29,11 @@ def drain(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Let a broker hand its leaderships on and leave every ISR; exit 1 if it still leads partitions.
+    """Move a broker's leaderships away and remove it from every ISR; exit 1 if it still leads partitions.
 
-    Stop its process then. A drained broker that keeps running serves nothing until it is restarted. With
-    --metadata the store says where the controller is. With several listeners the address is to be one of the
-    brokers' own listener, and --command-config a login of brokers. Apache Kafka with KRaft has no such
+    Then stop its process. A drained broker that keeps running serves nothing until it is restarted. With
+    --metadata the store gives the controller's address. With several listeners, give an address of the
+    brokers' listener, and a brokers' login in --command-config. Apache Kafka with KRaft has no such
     request: stop the broker with SIGTERM, which does the same.
     """
     check_one_way(metadata, bootstrap)

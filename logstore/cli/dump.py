@@ -48,7 +48,7 @@ def dump(
         typer.Option("--verify", help="Check batches, records, indexes and small files; exit 1 on damage."),
     ] = False,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", metavar="N", min=0, help="Leave out what ends before it.")
+        int | None, typer.Option("--from-offset", metavar="N", min=0, help="Omit what ends before it.")
     ] = None,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="N", min=0, help="The last offset.")
@@ -61,7 +61,8 @@ def dump(
         str | None, typer.Option("--key", metavar="TEXT", help="With --records: only this key, as shown.")
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", metavar="N", min=0, help="Read so much of each .log.")
+        int | None,
+        typer.Option("--max-bytes", metavar="N", min=0, help="Read at most this much of each .log."),
     ] = None,
     key_decoder: Annotated[
         str | None,

@@ -26,20 +26,20 @@ class Level(StrEnum):
 
 
 def durability(
-    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="For instance orders-0.")],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Of the record.")],
+    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="Such as orders-0.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The record's offset.")],
     bootstrap: Annotated[
         str, typer.Option("--bootstrap", metavar="HOST:PORT[,…]", help="Brokers to ask first.")
     ],
     level: Annotated[Level, typer.Option(help="replicated: written; synced: flushed to the disk.")] = (
         Level.REPLICATED
     ),
-    copies: Annotated[int, typer.Option(metavar="N", min=1, help="On so many replicas.")] = 1,
+    copies: Annotated[int, typer.Option(metavar="N", min=1, help="Required number of replicas.")] = 1,
     wait: Wait = 0.0,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Say on how many replicas a record is proven to be; exit 1 if on fewer than wanted."""
+    """Show on how many replicas a record is proven to be; exit 1 if on fewer than required."""
     from contextlib import closing
 
     from logstore.broker.blocking import BlockingClient

@@ -45,7 +45,7 @@ def elect_preferred(
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
-    """Elect preferred replicas as leaders, where they are in sync."""
+    """Elect preferred replicas as leaders, if they are in sync."""
     from logstore.cli.cluster_plans import is_led_as_preferred
 
     wanted = _wanted(partitions, json_file)
@@ -93,7 +93,7 @@ def elect_unclean(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Elect leaders from outside the ISR, where there is no leader; without --accept-loss, only tell."""
+    """Elect leaders from outside the ISR, where there is no leader; without --accept-loss, only report."""
     from logstore.cli.broker_operator import BrokerOperator
     from logstore.disk.errors import ErrorCode
 
@@ -104,7 +104,7 @@ def elect_unclean(
         topics = {each.topic for each in wanted}
         before = to.read(topics)
         if unknown := [str(each) for each in wanted if each not in before.states]:
-            print_error(f"no partition {', '.join(unknown)}: nothing is elected")
+            print_error(f"no partition {', '.join(unknown)}: nothing was elected")
             return 1
         needed = [each for each in wanted if before.states[each].leader not in before.brokers]
         if accept_loss:
@@ -132,7 +132,7 @@ def elect_unclean(
             live = [broker for broker in replicas if broker in before.brokers]
             print(f"{each}  no leader  ISR {_numbers(isr)}, live replicas {_numbers(live) or 'none'}")
             print(f"  may be lost  {_loss(isr, 'may have')}")
-            print(f"  better       start broker {_numbers(isr)}: whatever is committed is there")
+            print(f"  better       start broker {_numbers(isr)}: it has all committed records")
     if needed and not accept_loss:
         print_error("nothing was elected: --accept-loss elects leaders that may lack committed records")
         return 1

@@ -141,13 +141,13 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
             "look at its log, "
             f"its disk, and logstore why {behind[0]}"
             if is_up
-            else f"mend why broker {broker} ends: once it stays, it catches up by itself"
+            else f"fix why broker {broker} ends: once it stays, it catches up by itself"
             if observed.restarts(broker)
             else f"start broker {broker}: it catches up by itself",
             frozenset(behind),
             waits_for="the records that it lacks" if is_up else f"broker {broker}",
             acts=ITSELF if is_up else "you",
-            no_help="restarting it again: it would begin to catch up anew",
+            no_help="restarting it again: it would start to catch up from the beginning",
         )
     preferring = [
         each

@@ -132,7 +132,7 @@ def _no_coordinator(group: ObservedGroup) -> Trouble:
         says, acts = f"its coordinator still reads {home}, which keeps the group", ITSELF
         step = "wait. If it lasts, it is unreadable or has too few replicas in sync: see the broker's log"
     elif "AUTHORIZATION" in group.refusal:
-        says, acts = "you may not see it", "whoever keeps the ACLs"
+        says, acts = "you may not see it", "the administrator of the ACLs"
         step = "allow DESCRIBE of the group: logstore acls add"
     else:
         says, acts = "no broker coordinates it: members can neither join nor commit", "you"
@@ -162,7 +162,7 @@ def _rebalancing(group: ObservedGroup) -> Trouble:
     request = "JoinGroup" if is_joining else "SyncGroup"
     who = ", ".join(map(str, awaited))
     ends = (
-        f" The round goes on without them at {format_time(group.round_ends_ms)} UTC."
+        f" The round continues without them at {format_time(group.round_ends_ms)} UTC."
         if (awaited and group.round_ends_ms >= 0)
         else ""
     )
@@ -183,7 +183,9 @@ def _rebalancing(group: ObservedGroup) -> Trouble:
         waits = f"the replicas in sync of {group.home}"
     else:
         says = "it rebalances: nobody reads"
-        evidence = f"the coordinator shows it as {group.state}, and does not tell whom it waits for"
+        evidence = (
+            f"the coordinator shows it as {group.state}, and does not report which members it waits for"
+        )
         step = "wait for max.poll.interval.ms; then look for a member that polls too rarely"
         waits = f"{request} of members"
     return Trouble(
@@ -193,10 +195,10 @@ def _rebalancing(group: ObservedGroup) -> Trouble:
         evidence,
         step,
         waits_for=waits,
-        acts="whoever runs these members; without them the coordinator goes on at the end of the round"
+        acts="the operator of these members; without them the coordinator continues at the end of the round"
         if awaited
         else ITSELF,
-        no_help="restarting the members that wait, or adding some: the round begins anew; resetting "
+        no_help="restarting the members that wait, or adding some: the rebalance restarts; resetting "
         "offsets is refused",
     )
 
@@ -213,8 +215,8 @@ def _empty(group: ObservedGroup) -> Iterator[Trouble]:
             f"A group that is no longer used: logstore groups delete {group.name}",
             frozenset(behind),
             waits_for="a member",
-            acts="whoever runs its consumers",
-            no_help="an election or a rebalance: there is nobody to assign partitions to",
+            acts="the operator of its consumers",
+            no_help="an election or a rebalance: there is no member to assign partitions to",
         )
 
 
@@ -244,7 +246,7 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
                 "how far it is",
                 frozenset(stuck),
                 waits_for=f"a commit of {member}",
-                acts=f"whoever runs {member}",
+                acts=f"the operator of {member}",
                 no_help="more members: a partition has one reader. Resetting offsets is refused "
                 "while it has members",
             )
@@ -260,7 +262,7 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
                 if spare
                 else "make the consumer faster, or add partitions: each member has one partition already",
                 frozenset(falling),
-                acts="whoever runs its consumers",
+                acts="the operator of its consumers",
                 no_help="a rebalance with the same members"
                 if spare
                 else "more consumers: there is no partition for them",
@@ -293,7 +295,7 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
             _lags(left),
             "if the group should read them, look at the topics that its consumers subscribe to",
             frozenset(left),
-            acts="whoever runs its consumers",
+            acts="the operator of its consumers",
         )
 
 

@@ -40,7 +40,7 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMS: Final = (
     "earliest, latest, current, 1200, +10, -10, @1700000000000, 2026-11-20T15:00:00 (UTC), "
-    "or PT1H30M: so long ago"
+    "or PT1H30M: that long ago"
 )
 _OF_ONE, _OF_MANY = 3, 4
 """Columns of Kafka's files: topic, partition and offset, behind the group if there are several."""
@@ -80,7 +80,7 @@ def reset(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Set the committed offsets of groups without members. Offsets stay within what the log has."""
+    """Set the committed offsets of groups without members. Offsets are limited to those in the log."""
     groups, topics = _split(names or [], group, all_groups=all_groups)
     _check_usage(groups, topics, to, from_file, all_groups=all_groups, all_topics=all_topics)
     written = None if from_file is None else read_file(from_file, groups)
@@ -283,11 +283,11 @@ def parsed(text: str, groups: Sequence[str]) -> dict[str, Offsets]:
         group = groups[0] if len(row) == _OF_ONE else row[0]
         topic, *numbers = (each.strip() for each in row[-_OF_ONE:])
         if not all(each.isascii() and each.isdecimal() for each in numbers):
-            raise ValueError(f"line {rows.line_num}: {','.join(numbers)} is no partition and offset")
+            raise ValueError(f"line {rows.line_num}: {','.join(numbers)} is not a partition and an offset")
         where = TopicPartition(topic, int(numbers[0]))
         of_group = found.setdefault(group, {})
         if where in of_group:
-            raise ValueError(f"line {rows.line_num}: {where} is there twice")
+            raise ValueError(f"line {rows.line_num}: {where} is listed twice")
         of_group[where] = int(numbers[1])
     if missing := [each for each in groups if each not in found]:
         raise ValueError(f"no line is of group {', '.join(missing)}")

@@ -62,7 +62,7 @@ def describe(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Show the committed offset and the lag of each partition, and who reads it."""
+    """Show the committed offset, the lag and the reader of each partition."""
     from logstore.broker.errors import RequestRefused
 
     if bool(groups) == all_groups:

@@ -23,7 +23,7 @@ Watch = Annotated[
         help="How long to look for commits of a group's members; consumers commit every 5 s by default.",
     ),
 ]
-Every = Annotated[bool, typer.Option("--all", help="Also each partition by itself, not by causes only.")]
+Every = Annotated[bool, typer.Option("--all", help="List each partition, too, not only the causes.")]
 
 
 def health(

@@ -318,7 +318,7 @@ def remarks(directory: Path) -> list[str]:
     if cluster is None:
         return []
     states = {each.name: state_of(directory, each) for each in cluster.members}
-    found = [f"{name} is paused, and goes on" for name, state in states.items() if state is State.PAUSED]
+    found = [f"{name} was paused, and is resumed" for name, state in states.items() if state is State.PAUSED]
     if any(state in (State.RUNNING, State.PAUSED) for state in states.values()):
         down = [name for name, state in states.items() if state in (State.STOPPED, State.DIED)]
         found += [f"{name} is not running, and is started" for name in down]

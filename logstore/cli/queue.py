@@ -46,7 +46,7 @@ def stats(directory: QueueDir, as_json: Json = False) -> int:
 def peek(
     directory: QueueDir,
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")] = "default",
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most so many.")] = 10,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most this many.")] = 10,
     encoding: Shown = Encoding.UTF8,
     as_json: Json = False,
 ) -> int:
@@ -61,7 +61,7 @@ def peek(
 
 @app.command("dead-letters")
 def dead_letters(directory: QueueDir, encoding: Shown = Encoding.UTF8, as_json: Json = False) -> int:
-    """Show the messages that were given up, with the reasons."""
+    """Show the dead letters, with the reasons."""
     from logstore.disk.files import OsDisk
     from logstore.queue import looking
 

@@ -22,12 +22,12 @@ app = typer.Typer(help="The quotas of clients.", no_args_is_help=True)
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME")]
 Client = Annotated[str | None, typer.Option("--client-id", metavar="NAME")]
-DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users without a quota of their own.")]
+DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users without their own quota.")]
 DefaultClient = Annotated[
-    bool, typer.Option("--default-client-id", help="All client ids without a quota of their own.")
+    bool, typer.Option("--default-client-id", help="All client ids without their own quota.")
 ]
 Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An IP address.")]
-DefaultIp = Annotated[bool, typer.Option("--default-ip", help="Each address without a quota of its own.")]
+DefaultIp = Annotated[bool, typer.Option("--default-ip", help="Each address without its own quota.")]
 _EXACT, _DEFAULT = 0, 1
 _UNITS: Final = {
     "producer_byte_rate": "bytes/s",
@@ -70,28 +70,30 @@ def set_quota(
     ip: Ip = None,
     default_ip: DefaultIp = False,
     producer_byte_rate: Annotated[
-        int | None, typer.Option("--producer-byte-rate", min=0, metavar="BYTES", help="Written a second.")
+        int | None, typer.Option("--producer-byte-rate", min=0, metavar="BYTES", help="Written per second.")
     ] = None,
     consumer_byte_rate: Annotated[
-        int | None, typer.Option("--consumer-byte-rate", min=0, metavar="BYTES", help="Read a second.")
+        int | None, typer.Option("--consumer-byte-rate", min=0, metavar="BYTES", help="Read per second.")
     ] = None,
     request_percentage: Annotated[
-        float | None, typer.Option("--request-percentage", min=0, help="Of the time of the broker's thread.")
+        float | None, typer.Option("--request-percentage", min=0, help="Share of the broker's thread.")
     ] = None,
     controller_mutation_rate: Annotated[
         float | None,
-        typer.Option("--controller-mutation-rate", min=0, help="Partitions made and deleted a second."),
+        typer.Option("--controller-mutation-rate", min=0, help="Partitions created and deleted per second."),
     ] = None,
     connection_creation_rate: Annotated[
         int | None,
-        typer.Option("--connection-creation-rate", min=0, metavar="CONNECTIONS", help="Of --ip, a second."),
+        typer.Option(
+            "--connection-creation-rate", min=0, metavar="CONNECTIONS", help="New ones of --ip per second."
+        ),
     ] = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Set quotas of a user, a client id, or both, or of an address; others stay.
+    """Set quotas of a user, a client id, or both, or of an address; others are kept.
 
-    They count from the next request, or connection, on.
+    They take effect at the next request or connection.
     """
     given = {
         "producer_byte_rate": producer_byte_rate,

@@ -92,7 +92,7 @@ def execute(
     command_config: CommandConfig = None,
     additional: Annotated[
         bool,
-        typer.Option("--additional", help="Add to a reassignment that is under way; the later plan wins."),
+        typer.Option("--additional", help="Add to a reassignment in progress; the later plan wins."),
     ] = False,
     throttle: Annotated[
         int | None,
@@ -100,7 +100,7 @@ def execute(
             "--throttle",
             metavar="BYTES_PER_S",
             min=1,
-            help="Bound what each broker sends to, and fetches for, new replicas. verify removes it.",
+            help="Limit what each broker sends to, and fetches for, new replicas. verify removes it.",
         ),
     ] = None,
     wait: Wait = 0.0,
@@ -130,7 +130,7 @@ def execute(
         if throttle is not None:
             if not additional and to.moving():
                 raise BadPlan(
-                    "a reassignment is under way: add to it, or change its throttle, with --additional"
+                    "a reassignment is in progress: add to it, or change its throttle, with --additional"
                 )
             _throttle(to, cluster, known, throttle)
         try:
@@ -195,7 +195,7 @@ def verify(
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     preserve_throttles: Annotated[
-        bool, typer.Option("--preserve-throttles", help="Leave throttles set when nothing moves any more.")
+        bool, typer.Option("--preserve-throttles", help="Keep throttles when nothing moves any more.")
     ] = False,
     wait: Wait = 0.0,
     as_json: Json = False,
@@ -244,7 +244,7 @@ def cancel(
     command_config: CommandConfig = None,
     wait: Wait = 0.0,
 ) -> int:
-    """Move the partitions of a plan that are under way back to their previous replicas."""
+    """Cancel the moves of a plan in progress: restore the previous replicas."""
     from logstore.cli.cluster_plans import parse_plan, previous_replicas
 
     plan = parse_plan(plan_file.read_text())
@@ -266,7 +266,7 @@ def list_reassignments(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List the reassignments that are requested or under way, and their throttles."""
+    """List the reassignments requested or in progress, and their throttles."""
     from logstore.cli.throttles import told
 
     with operator(metadata, bootstrap, command_config) as to:
@@ -292,7 +292,7 @@ def list_reassignments(
             begun = "" if adding or removing else "  not begun"
             print(f"{each}  {'  '.join(ids)}{begun}  {told(throttle)}".rstrip())
     if not moving and not as_json:
-        print("no reassignment is under way")
+        print("no reassignment is in progress")
     return 0
 
 

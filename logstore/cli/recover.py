@@ -46,11 +46,11 @@ def recover(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Report what would be done; change nothing.")] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Cut at the damage, even below the durable end.")
+        bool, typer.Option("--accept-loss", help="Truncate at the damage, even below the durable end.")
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Recover a partition as after an unclean stop: cut a torn tail, rebuild derived files."""
+    """Recover a partition as after an unclean stop: truncate a torn tail, rebuild derived files."""
     from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
     from logstore.cli.shadow import ShadowDisk
     from logstore.disk.files import OsDisk

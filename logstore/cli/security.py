@@ -36,7 +36,7 @@ def check(
     ] = "",
     as_json: Json = False,
 ) -> int:
-    """Show what listens where, who may do what, and when certificates end; exit 1 if something is wrong.
+    """Show listeners, users, permissions and the expiry of certificates; exit 1 if there is a problem.
 
     Nothing is changed, and the broker need not run.
     """
@@ -113,7 +113,7 @@ def _listener(listener: Listener, security: Security) -> dict[str, Any]:
 
 def _authorizer(security: Security) -> str:
     if security.rules is None:
-        return "none: everyone who is let in has full access"
+        return "none: everyone who can log in has full access"
     everyone = "everyone" if security.rules.allow_if_none else "nobody"
     supers = sorted(each for each in security.rules.super_users if each.startswith("User:"))
     return f"ACLs; without one {everyone} is allowed; super users: {', '.join(supers) or 'none'}"

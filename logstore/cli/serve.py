@@ -24,17 +24,19 @@ Settings = Annotated[
 Console = Annotated[
     bool,
     typer.Option(
-        "--console", help="Serve the console at --http, to look at; without --http on a free loopback port."
+        "--console", help="Serve the console at --http, read-only; without --http on a free loopback port."
     ),
 ]
 ConsoleAdmin = Annotated[
-    bool, typer.Option("--console-admin", help="Serve the console, also to reassign and elect.")
+    bool, typer.Option("--console-admin", help="Serve the console with reassignments and elections.")
 ]
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
 LogFile = Annotated[
     str | None,
-    typer.Option("--log-file", metavar="FILE", help="Log here, rotated at 16 MiB, and not to stderr."),
+    typer.Option(
+        "--log-file", metavar="FILE", help="Log to this file, rotated at 16 MiB, instead of stderr."
+    ),
 ]
 
 
@@ -90,7 +92,7 @@ def serve(
         bool,
         typer.Option(
             "--console-messages",
-            help="Let the console show records though the brokers have logins; the HTTP port has none.",
+            help="Let the console show records even if brokers have logins and the HTTP port has none.",
         ),
     ] = False,
     console_peers: Annotated[
@@ -177,7 +179,7 @@ def metadata_store(
         typer.Option("--insecure", help="Give everyone on the network full access, without certificates."),
     ] = False,
 ) -> int:
-    """Run a metadata store for the brokers of one host, which reach it as zookeeper://HOST:PORT.
+    """Run a metadata store for the brokers of one host, which connect to zookeeper://HOST:PORT.
 
     It is one process with one disk; use ZooKeeper for several hosts. It loses nothing when it is killed.
     """

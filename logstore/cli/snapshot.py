@@ -31,7 +31,7 @@ def snapshot(
     ],
     as_json: Json = False,
 ) -> int:
-    """Take a snapshot of a partition or of a log dir, by hard links, while it is in use or not.
+    """Take a snapshot of a partition or of a log dir by hard links, also while it is in use.
 
     A log dir is taken at each partition's high watermark, with the embedded metadata store beside it.
     """
@@ -62,7 +62,7 @@ def restore(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Make a log, or a log dir, of a snapshot; the snapshot stays as it is.
+    """Restore a log, or a log dir, from a snapshot; the snapshot is not changed.
 
     Batches stay whole: one that holds offset N, or a record at or past T, is left out.
     """

@@ -137,7 +137,7 @@ class StoreOperator:
         path = layout.PREFERRED_ELECTION_PATH
         outcome = self._session.call(Create(path, layout.encode_partitions(partitions), make_parents=True))
         if outcome.error is StoreError.NODE_EXISTS:
-            raise NotWritten("a preferred election is under way; try again when it is over")
+            raise NotWritten("a preferred election is in progress; try again when it has finished")
         check_written(outcome, "the election", _LOOK)
 
     def is_electing(self) -> bool:
@@ -197,7 +197,7 @@ class StoreOperator:
             write = Set(path, layout.encode_reassignment(merged), node.stat.version)
         else:
             raise NotWritten(
-                "a reassignment is under way: try again when it is over, or add to it with --additional"
+                "a reassignment is in progress: try again when it has ended, or add to it with --additional"
             )
         check_written(self._session.call(write), what, how_to_look)
 

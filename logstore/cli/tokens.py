@@ -36,19 +36,19 @@ WithHmac = Annotated[bool, typer.Option("--show-hmac", help="Also the HMAC, whic
 def create(
     bootstrap: RequiredBootstrap,
     owner: Annotated[
-        str | None, typer.Option("--owner", metavar="User:NAME", help="Default: who you have logged in as.")
+        str | None, typer.Option("--owner", metavar="User:NAME", help="Default: the user of the login.")
     ] = None,
     renewer: Annotated[
         list[str] | None,
         typer.Option("--renewer", metavar="User:NAME", help="May renew and expire it, too; repeatable."),
     ] = None,
     max_lifetime_ms: Annotated[
-        int, typer.Option("--max-lifetime-ms", help="It cannot be renewed beyond; -1: as the brokers say.")
+        int, typer.Option("--max-lifetime-ms", help="It cannot be renewed beyond; -1: the brokers' setting.")
     ] = -1,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Create a token, and print it with its HMAC: that is its password."""
+    """Create a token, and print it with its HMAC, which is its password."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
@@ -86,12 +86,12 @@ def renew(
     token_id: TokenId = None,
     hmac_file: HmacFile = None,
     period_ms: Annotated[
-        int, typer.Option("--period-ms", help="Expires after it, from now; -1: as the brokers say.")
+        int, typer.Option("--period-ms", help="Expires this long from now; -1: the brokers' setting.")
     ] = -1,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Renew a token. Its owner and its renewers may."""
+    """Renew a token. Its owner and its renewers may do so."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
@@ -109,12 +109,12 @@ def expire(
     token_id: TokenId = None,
     hmac_file: HmacFile = None,
     period_ms: Annotated[
-        int, typer.Option("--period-ms", help="Expires after it, from now; -1: it is removed at once.")
+        int, typer.Option("--period-ms", help="Expires this long from now; -1: it is removed at once.")
     ] = -1,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Let a token expire. Sessions that it has begun last as long as they were promised."""
+    """Expire a token. Its open sessions last until their promised end."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
@@ -139,7 +139,7 @@ def describe(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List tokens that you may describe: your own, and those that permissions name."""
+    """List tokens that you may describe: your own, and those permitted to you."""
     with asked_at(bootstrap, command_config) as brokers:
         found = _described(brokers, owner)
     for each in found:

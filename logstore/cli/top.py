@@ -189,8 +189,10 @@ def top(
         list[str],
         typer.Argument(metavar="HOST:PORT...", help="HTTP addresses (--http) of brokers; https://…."),
     ],
-    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Show one interval, and end.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two readings.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show one interval, and exit.")] = False,
     command_config: Annotated[
         Path | None,
         typer.Option(
@@ -202,8 +204,8 @@ def top(
     """Show what brokers do, from their metrics: rates, leaders, replicas out of sync, lag of groups.
 
     "*" is the controller. "<repl" and "<min" count led partitions with replicas out of sync, and with too few
-    for acks=all. "pause" is the event loop's longest of the last minute, "free" the room in the log dirs.
-    Ctrl-C ends it; with --once, exit code 1 says that no broker answered.
+    for acks=all. "pause" is the event loop's longest of the last minute, "free" the space in the log dirs.
+    Ctrl-C ends it; with --once, exit code 1 means that no broker answered.
     """
     from concurrent.futures import ThreadPoolExecutor
     from functools import partial

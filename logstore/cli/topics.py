@@ -39,7 +39,7 @@ class Placement(StrEnum):
 Match = Annotated[
     str | None, typer.Option("--match", metavar="REGEX", help="Only topics whose whole name matches.")
 ]
-IfExists = Annotated[bool, typer.Option("--if-exists", help="A topic that is not there is no error.")]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Ignore a topic that does not exist.")]
 
 
 @app.command("list")
@@ -84,7 +84,7 @@ def describe(
     ] = False,
     with_overrides: Annotated[
         bool,
-        typer.Option("--topics-with-overrides", help="Only topics with settings of their own."),
+        typer.Option("--topics-with-overrides", help="Only topics that override settings."),
     ] = False,
     match: Match = None,
     if_exists: IfExists = False,
@@ -92,7 +92,7 @@ def describe(
 ) -> int:
     """Show leader, replicas, ISR and settings of each partition.
 
-    The minimum of the ISR is known over --bootstrap; with --metadata, only where a topic has its own.
+    The minimum ISR is shown with --bootstrap; with --metadata, only if the topic itself sets it.
     """
     from logstore.cli.cluster_plans import check_topics, is_unavailable, is_under_replicated
 
@@ -212,7 +212,7 @@ def create(
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there is left as it is, and no error.")
+        bool, typer.Option("--if-not-exists", help="Ignore a topic that exists, and leave it unchanged.")
     ] = False,
     wait: Wait = 0.0,
     as_json: Json = False,

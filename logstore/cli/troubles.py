@@ -33,7 +33,7 @@ STEADY_MS = 60_000
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
 OPERATOR = "you"
-ITSELF = "nobody: it goes on by itself"
+ITSELF = "nobody: it continues by itself"
 """Who has to act."""
 
 
@@ -169,7 +169,7 @@ _NONE = TopicPartition("", 0)
 
 
 _WHY_IT_ENDS = (
-    "find and mend the reason: the last lines of its log before each start (logstore cluster logs DIR ID, "
+    "find and fix the reason: the last lines of its log before each start (logstore cluster logs DIR ID, "
     "journalctl -u logstore), or the kernel's log (out of memory)"
 )
 _CLOSED = "broke"
@@ -214,7 +214,7 @@ def _of_the_cluster(observed: Observed) -> Iterator[Trouble]:
         # Brokers no longer list its partitions; only the controller knows of it.
         yield _deletion(cluster, name, f"topic {name}")
     for node, why in sorted(cluster.unreadable.items()):
-        yield Trouble(Rank.AT_RISK, node, "it cannot be read", why, "mend or remove it")
+        yield Trouble(Rank.AT_RISK, node, "it cannot be read", why, "repair or remove it")
 
 
 def _of_brokers(observed: Observed) -> Iterator[Trouble]:
@@ -239,7 +239,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 f"{_WHY_IT_ENDS}. Then {start}" if restarts else start,
                 frozenset(partitions),
                 waits_for=f"broker {broker}",
-                no_help="starting it once more before the reason is mended"
+                no_help="starting it once more before the reason is fixed"
                 if restarts
                 else "waiting, or an election: the replicas on it come back with it alone",
             )
@@ -294,7 +294,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 f"broker {broker}, {name}",
                 "the replica cannot be used fully",
                 why,
-                "if other replicas are sound wait: the broker mends it from them. Else stop the "
+                "if other replicas are sound wait: the broker repairs it from them. Else stop the "
                 "broker, and look "
                 "at the partition's directory with logstore verify",
                 frozenset(each for each in hosted.get(broker, ()) if str(each) == name),
@@ -307,7 +307,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
         yield Trouble(
             Rank.UNDER_WAY,
             f"broker {broker}",
-            "it is shutting down, and hands its leaderships on" if led else "it is shut down or drained",
+            "it is shutting down, and transfers its leaderships" if led else "it is shut down or drained",
             f"the controller counts it as stopping; it leads {len(led)} partitions",
             "wait until its process ends. Partitions without another in-sync replica lose their leader then"
             if led
@@ -330,9 +330,9 @@ def _of_log_dirs(observed: Observed) -> Iterator[Trouble]:
                 where,
                 "the log dir is offline: its replicas serve nothing",
                 each.problem or each.error,
-                "find the first error in the broker's log, mend or replace the disk, restart the broker",
+                "find the first error in the broker's log, repair or replace the disk, restart the broker",
                 each.replicas,
-                no_help="restarting the broker before the disk is mended: the log dir fails again",
+                no_help="restarting the broker before the disk is repaired: the log dir fails again",
             )
         elif each.problem:
             yield Trouble(
@@ -365,7 +365,7 @@ def _of_moves(observed: Observed) -> Iterator[Trouble]:
             str(each),
             f"its move to {log_dir.path} of broker {log_dir.broker} hangs; the replica serves as before",
             problem,
-            f"mend that, or end it with the log dir in which the replica is: {back}",
+            f"fix that, or cancel the move by naming the log dir that holds the replica: {back}",
             frozenset((each,)),
         )
 
@@ -484,7 +484,7 @@ def _deletion(
     awaited = cluster.doomed[name] or "the controller"
     obstacles = _obstacles(cluster, name)
     step = (
-        "each replica's broker deletes its own log: start a broker that is not alive, mend a log dir that "
+        "each replica's broker deletes its own log: start a broker that is not alive, repair a log dir that "
         "failed; else wait"
     )
     return Trouble(

@@ -43,7 +43,7 @@ def set_password(
     iterations: Annotated[int, typer.Option("--iterations", min=1)] = 4096,
     command_config: CommandConfig = None,
 ) -> int:
-    """Give a user a password, or a new one. It counts from the next login on."""
+    """Set a user's password. It takes effect at the next login."""
     from logstore.broker.security.secret import Secret
 
     if not user:
@@ -76,7 +76,7 @@ def list_users(metadata: Metadata, command_config: CommandConfig = None, as_json
 def delete(
     metadata: Metadata, user: Name, mechanism: Mechanism = _DEFAULT, command_config: CommandConfig = None
 ) -> int:
-    """Delete a user's credential. Connections that are open stay open."""
+    """Delete a user's credential. Open connections stay open."""
     from logstore.broker.config_nodes import change_entity
     from logstore.broker.security.users import changed, entity_path
 

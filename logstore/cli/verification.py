@@ -171,7 +171,7 @@ def verify_index(
         text = f"entry {entries[slot]} {text}"
         is_behind = is_last and entries[slot][offset_column] >= end_offset
         if is_behind:
-            text += "; the log ends before it, and opening it makes the index anew"
+            text += "; the log ends before it, and opening it rebuilds the index"
         yield Problem(name, slot * ENTRY_SIZES[kind], text, is_damage=not is_behind)
 
 

@@ -28,7 +28,7 @@ def verify(
     directories: LogDirs,
     as_json: Json = False,
     reseal: Annotated[
-        bool, typer.Option("--reseal", help="Accept the complete segments as they are, and seal them.")
+        bool, typer.Option("--reseal", help="Accept the complete segments as they are, and write new seals.")
     ] = False,
 ) -> int:
     """Check whole directories against all their checksums and digests; exit 1 on damage."""

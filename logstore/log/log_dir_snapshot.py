@@ -112,7 +112,7 @@ def snapshot_logs(
     Raises also `LogDirOffline`, and `ValueError` for several log dirs.
     """
     if len(logs.log_dirs) != 1:
-        raise ValueError(f"there are {len(logs.log_dirs)} log dirs: take the snapshot of each by itself")
+        raise ValueError(f"there are {len(logs.log_dirs)} log dirs: take the snapshot of each separately")
     for log in list(logs.logs().values()):
         end_the_segment(log.partition)
     logs.checkpoint_high_watermarks()

@@ -295,7 +295,7 @@ class LogReader:
             ) from error
         except NotADirectoryError as error:
             raise LogGone(
-                f"{self.directory} is no directory; name the directory of a log, such as data/orders-0"
+                f"{self.directory} is not a directory; name the directory of a log, such as data/orders-0"
             ) from error
         except OSError as error:
             raise self.unreadable(error) from error
@@ -314,7 +314,7 @@ class LogReader:
         names = [entry.name for entry in self._disk.scan(self.directory) if entry.is_directory]
         for _, name in partitions_among(names):
             raise LogGone(
-                f"{self.directory} is no log; it holds several: name one, such as {self.directory}/{name}"
+                f"{self.directory} is not a log; it holds several: name one, such as {self.directory}/{name}"
             )
 
     def unreadable(self, error: OSError) -> LogDirOffline:

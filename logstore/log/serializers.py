@@ -91,7 +91,7 @@ def serializer_of(chosen: Serializer | str | None) -> Serializer | None:
             + (f". Reading a pickle runs code from the log; {advice}" if chosen == "pickle" else "")
         )
     if chosen is not None and not (hasattr(chosen, "dumps") and hasattr(chosen, "loads")):
-        raise TypeError(f"{type(chosen).__name__} is no serializer: it has no dumps and loads")
+        raise TypeError(f"{type(chosen).__name__} is not a serializer: it has no dumps and loads")
     return chosen
 
 

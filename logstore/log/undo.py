@@ -110,7 +110,7 @@ def _kept(quarantine: Quarantine, loss_id: int) -> Loss:
 def _end_of_fit(log: PartitionLog, quarantine: Quarantine, loss: Loss) -> int:
     """Where the log has to end so that the rest of the loss follows; `CannotUndo` if it does not fit."""
     first_offset, log_end_offset = loss.first_offset, log.log_end_offset
-    elsewhere = f"`logstore recover --undo {loss.id} --as NEW_DIR` writes it into a log of its own"
+    elsewhere = f"`logstore recover --undo {loss.id} --as NEW_DIR` writes it into a new log"
     is_gap = (
         log.log_start_offset <= first_offset < log_end_offset == loss.end_offset
         and not read_bytes(log, first_offset).records
@@ -121,7 +121,7 @@ def _end_of_fit(log: PartitionLog, quarantine: Quarantine, loss: Loss) -> int:
         if run.first_offset < end_offset:
             if not _holds(log, run):
                 raise CannotUndo(
-                    f"{log.directory} has other batches at offset {run.first_offset} by now; {elsewhere}"
+                    f"{log.directory} has other batches at offset {run.first_offset} now; {elsewhere}"
                 )
         elif not follows:  # the first that is not there
             follows = end_offset in (run.first_offset, expected_offset) or log_end_offset == loss.end_offset
@@ -132,7 +132,7 @@ def _end_of_fit(log: PartitionLog, quarantine: Quarantine, loss: Loss) -> int:
                 )
             if 0 <= run.epochs[0] < log.latest_epoch:
                 raise CannotUndo(
-                    f"{log.directory} has gone on to leader epoch {log.latest_epoch}, and loss {loss.id} is "
+                    f"{log.directory} has reached leader epoch {log.latest_epoch}, and loss {loss.id} is "
                     f"of epoch {run.epochs[0]}; {elsewhere}"
                 )
         expected_offset = run.next_offset

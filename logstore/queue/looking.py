@@ -65,7 +65,7 @@ def _topics(disk: Disk, directory: str) -> list[str]:
     names = {entry.name for entry in disk.scan(directory)}
     check_queue(disk, directory, names)
     if QUEUE_FILE not in names:
-        raise NotAQueue(f"{directory} is no queue: it holds no {QUEUE_FILE}")
+        raise NotAQueue(f"{directory} is not a queue: it holds no {QUEUE_FILE}")
     return topics_in(names)
 
 

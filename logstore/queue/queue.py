@@ -506,7 +506,7 @@ def check_queue(disk: Disk, directory: str, names: Collection[str]) -> None:
             f"{directory} is a log, not a queue; open it with Log.open, or choose another directory"
         )
     elif rest := sorted(name for name in names if not name.startswith(QUEUE_FILE)):
-        raise NotAQueue(f"{directory} is no queue: it holds {rest[0]}; choose another directory")
+        raise NotAQueue(f"{directory} is not a queue: it holds {rest[0]}; choose another directory")
 
 
 def _names(disk: Disk, directory: str) -> set[str]:

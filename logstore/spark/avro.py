@@ -65,7 +65,7 @@ def _parsed(text: str) -> Any:
     try:
         schema = expand_schema(_understood(json.loads(text)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InvalidOption(f"--avro-schema is no Avro schema: {error!r:.300}") from error
+        raise InvalidOption(f"--avro-schema is not an Avro schema: {error!r:.300}") from error
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise InvalidOption("--avro-schema must be a record, whose fields are the columns")
     return schema
@@ -201,7 +201,7 @@ def _writer(registry: Registry, number: int) -> Any:
     try:
         return parse_schema(_understood(json.loads(text)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UnknownSchema(f"schema {number} is no Avro schema: {error!r:.200}") from error
+        raise UnknownSchema(f"schema {number} is not an Avro schema: {error!r:.200}") from error
 
 
 _Check = Callable[[Any], Any]

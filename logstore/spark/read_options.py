@@ -397,7 +397,7 @@ def _pushdown(given: Given) -> bool:
         raise InvalidOption(
             "option pushdown is 'true': Spark keeps the ranges of the last filters for all queries of a "
             "load(), so other queries, and other branches of a union or join, would miss rows. Set it to "
-            "one_query and load anew for each filter; or read less with assign, startingOffsets, "
+            "one_query and load again for each filter; or read less with assign, startingOffsets, "
             "startingTimestamp and their kin"
         )
     return given.choice("pushdown", ("false", "one_query"), "false") == "one_query"

@@ -81,7 +81,7 @@ def check_same_rows(state: Mapping[str, Any], transaction: tuple[str, int], rows
         )
     raise WriteRefused(
         f"version {version} of txnAppId {app!r} was written with other rows ({sums[version].rows}; this "
-        f"write has {rows.rows}): nothing was written. Give each writer a txnAppId of its own; raise "
+        f"write has {rows.rows}): nothing was written. Give each writer its own txnAppId; raise "
         "txnVersion to write these rows too; set txnSameRows to false if one job makes other rows at each "
         "run and is to be skipped"
     )

@@ -143,7 +143,7 @@ class Registry:
             text = answer["schema"]
         except (ValueError, TypeError, KeyError) as error:
             raise RegistryUnavailable(
-                f"{self.url} is no schema registry: its answer for schema {number} has no schema"
+                f"{self.url} is not a schema registry: its answer for schema {number} has no schema"
             ) from error
         kind = answer.get("schemaType", "AVRO")
         if kind != "AVRO":

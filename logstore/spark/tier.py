@@ -109,7 +109,7 @@ class Manifest:
             )
             return cls(facts["topic_id"], objects)
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptTier(f"{path} is no manifest of a tier: {error}") from error
+            raise CorruptTier(f"{path} is not a manifest of a tier: {error}") from error
 
 
 class Tier:
@@ -275,7 +275,7 @@ class TieredLogs:
             if tiered is not None and tiered.start_offset <= offset:
                 if SEGMENT in columns:
                     raise InvalidOption(
-                        "column segment cannot be read with a tier: its objects are no files of a log"
+                        "column segment cannot be read with a tier: its objects are not files of a log"
                     )
                 offset = min(tiered.end_offset, wanted.end_offset)
                 yield from self._tier_rows(replace(left, end_offset=offset), columns, missing, [tiered])

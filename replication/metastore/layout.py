@@ -421,7 +421,7 @@ class _Fields:
             match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
             protocol = self.texts("listener_security_protocol_map").get(match[1]) if match else None
             if match is None or protocol not in SECURITY_PROTOCOLS:
-                raise self._wrong("endpoints", f"has {text!r}, which is no listener with a known protocol")
+                raise self._wrong("endpoints", f"has {text!r}, which is not a listener with a known protocol")
             host = match[2].removeprefix("[").removesuffix("]")
             found.append(Endpoint(match[1], host, int(match[3]), SECURITY_PROTOCOLS.index(protocol)))
         return tuple(found)

@@ -56,7 +56,7 @@ def test_a_broker_that_is_down_again() -> None:
     assert once.next_step.startswith("start broker 3")
     (again,) = of_broker_3(replace(seen, departures={3: LEFT_MS}, now_ms=NOW_MS))
     assert again.says.startswith("it is down again, and ends each time it is started")
-    assert again.next_step.startswith("find and mend the reason")
+    assert again.next_step.startswith("find and fix the reason")
     assert "it left the cluster 3 times since 2023-11-14 22:18:20,000 UTC" in again.evidence
 
 

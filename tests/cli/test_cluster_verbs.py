@@ -367,7 +367,7 @@ class TestElectPreferred:
         assert command("elect-preferred", "--metadata", URL).code == 0
         ended = command("elect-preferred", "--metadata", URL)
         assert ended.code == 1
-        assert "under way" in ended.err
+        assert "in progress" in ended.err
 
     def test_partitions_by_name_and_by_file(
         self, command: Command, cluster: InProcessCluster, tmp_path: Path
@@ -449,7 +449,7 @@ class TestReassign:
         assert command("reassign", "cancel", file, "--metadata", URL, "--wait", 60).code == 0
         assert described(command)[0]["replicas"] == [1, 0]
         assert command("reassign", "cancel", file, "--metadata", URL).code == 1
-        assert command("reassign", "list", "--metadata", URL).out == "no reassignment is under way\n"
+        assert command("reassign", "list", "--metadata", URL).out == "no reassignment is in progress\n"
 
     def test_listed_before_it_has_begun(
         self, command: Command, cluster: InProcessCluster, plan: Callable[..., Path]

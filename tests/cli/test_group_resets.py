@@ -53,9 +53,9 @@ def test_a_file_of_one_group_and_of_several_goes_there_and_back() -> None:
     ("text", "groups", "complaint"),
     [
         ("t,0\n", ["g"], "line 1: write topic,partition,offset"),
-        ("t,0,1\n\nt,0,x\n", ["g"], "line 3: 0,x is no partition and offset"),
-        ("t,0,-1\n", ["g"], "is no partition and offset"),
-        ("t,0,1\nt,0,2\n", ["g"], "line 2: t-0 is there twice"),
+        ("t,0,1\n\nt,0,x\n", ["g"], "line 3: 0,x is not a partition and an offset"),
+        ("t,0,-1\n", ["g"], "is not a partition and an offset"),
+        ("t,0,1\nt,0,2\n", ["g"], "line 2: t-0 is listed twice"),
         ("t,0,1\n", [], "line 1 names no group"),
         ("t,0,1\n", ["g", "h"], "line 1 names no group"),
         ("g,t,0,1\n", ["g", "h"], "no line is of group h"),

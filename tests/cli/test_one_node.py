@@ -59,7 +59,7 @@ def test_one_node_at_a_time(command: Command, home: Path) -> None:
     assert command("cluster", "resume", home, 3).code == 1, "it does not run"
     mended = command("cluster", "start", home, "--no-supervise")
     assert mended.code == 0, mended.err
-    assert "node-2 is paused, and goes on" in mended.err
+    assert "node-2 was paused, and is resumed" in mended.err
     assert "node-3 is not running, and is started" in mended.err
     assert wait_until(PATIENCE_S, lambda: command("cluster", "status", home).code == 0)
     added = command("cluster", "add", home, "--json")
@@ -96,7 +96,7 @@ def test_a_cluster_without_its_store_stops_in_order(command: Command, home: Path
     assert command("cluster", "kill", home, "metadata").out.endswith("  stopped\n")
     stopped = command("cluster", "stop", home, "--timeout", 50)
     assert stopped.code == 0, stopped.err
-    assert "the metadata store does not run: brokers stop without handing leaderships on" in stopped.err
+    assert "the metadata store does not run: brokers stop without transferring leaderships" in stopped.err
     for number in (1, 2):
         assert (home / f"node-{number}" / ".kafka_cleanshutdown").exists()
 

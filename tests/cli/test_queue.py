@@ -58,7 +58,7 @@ def test_a_queue_in_use(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_no_queue(command: Command, tmp_path: Path) -> None:
     Log.open(tmp_path / "orders-0").close()
     (tmp_path / "empty").mkdir()
-    for name, text in (("orders-0", "is a log"), ("empty", "is no queue")):
+    for name, text in (("orders-0", "is a log"), ("empty", "is not a queue")):
         for verb in ("stats", "peek", "dead-letters"):
             outcome = command("queue", verb, tmp_path / name)
             assert (outcome.code, outcome.out) == (1, "")

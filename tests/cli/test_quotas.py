@@ -63,7 +63,7 @@ def test_rates_of_addresses(quotas: Command) -> None:
     assert quotas("list").out.count("2001") == 1
     assert quotas("delete", "--ip", "2001:0db8::1").code == 0
     refused = quotas("set", "--ip", "10.0.0.1", "--request-percentage", "5")
-    assert (refused.code, "no quota of such an entity" in refused.err) == (1, True), refused
+    assert (refused.code, "not a quota of such an entity" in refused.err) == (1, True), refused
     assert quotas("delete", "--ip", "10.0.0.1").code == quotas("delete", "--default-ip").code == 0
     assert quotas("list").out == ""
 

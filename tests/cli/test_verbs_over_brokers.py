@@ -298,7 +298,7 @@ def test_an_unclean_election_by_command(command: Command) -> None:
         assert told.out.splitlines() == [
             "torn-0  no leader  ISR 3, live replicas 2",
             "  may be lost  what broker 3 alone may have",
-            "  better       start broker 3: whatever is committed is there",
+            "  better       start broker 3: it has all committed records",
         ]
         assert "--accept-loss elects leaders that may lack committed records" in told.err
         assert state()[0] == -1, "nothing was elected"
@@ -321,7 +321,7 @@ def test_replicas_move_and_the_plan_is_verified(over: Command, tmp_path: Path) -
     assert executed.code == 0, executed.err
     (verified,) = lines(over("reassign", "verify", plan, "--json"))
     assert (verified["standing"], sorted(verified["replicas"])) == ("completed", [2, 3])
-    assert over("reassign", "list").out == "no reassignment is under way\n"
+    assert over("reassign", "list").out == "no reassignment is in progress\n"
     over_already = over("reassign", "cancel", plan)
     assert over_already.code == 1
     assert "none of these partitions is being reassigned" in over_already.err
@@ -352,7 +352,7 @@ def test_a_throttled_move_is_told_hurried_and_its_throttles_removed(
     append(bootstrap, "slow", [b"acknowledged by those in sync"])
     again = over("reassign", "execute", plan, "--throttle", 5)
     assert again.code == 1
-    assert "a reassignment is under way" in again.err
+    assert "a reassignment is in progress" in again.err
     hurried = over("reassign", "execute", plan, "--additional", "--throttle", 100_000_000)
     assert hurried.code == 0, hurried.err
     kept = over("reassign", "verify", plan, "--wait", 60, "--preserve-throttles")

@@ -97,7 +97,7 @@ DONE = Progress(10, 10, 10, 10)
             Rank.AT_RISK,
             "waits for 1 of 2 members",
             "no JoinGroup since the round began from ann at 10.0.0.1",
-            "goes on without them at 1970-01-01 00:01:00,000 UTC",
+            "continues without them at 1970-01-01 00:01:00,000 UTC",
         ),
         (
             group("PreparingRebalance", ANN, round_ends_ms=60_000),
@@ -124,7 +124,7 @@ DONE = Progress(10, 10, 10, 10)
             group("PreparingRebalance", ANN),
             Rank.UNDER_WAY,
             "it rebalances: nobody reads",
-            "does not tell whom it waits for",
+            "does not report which members it waits for",
             "max.poll.interval.ms",
         ),
         (
@@ -301,7 +301,7 @@ def with_facts(**facts: Any) -> Observed:
             "registered",
             Rank.AT_RISK,
             "the log dir is offline",
-            "mend or replace the disk",
+            "repair or replace the disk",
         ),
         (
             observed(log_dirs=(LogDir(3, "/full", problem="full: an append found no room"),)),
@@ -449,7 +449,7 @@ def test_why_over_real_brokers(command: Command) -> None:
             assert (stuck.code, state["state"]) == (1, "Stable, 1 members, lag 6")
             assert state["since"].endswith(" UTC")
             assert found[0]["says"].startswith("ann at 127.0.0.1 commits nothing: 6 records wait")
-            assert found[0]["acts"] == "whoever runs ann at 127.0.0.1"
+            assert found[0]["acts"] == "the operator of ann at 127.0.0.1"
             consumer.commit()
             assert command("why", "group", "g", *over).code == 0
         finally:

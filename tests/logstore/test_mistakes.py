@@ -90,7 +90,7 @@ OPENING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: Log.open(os.fsencode(w.path / "orders-0")), DirectoryLocked, "close the other owner first"),
     (lambda w: Log.open(w.path / "new-0", serializer="pickle"), InvalidConfig, "pass the module itself"),
     (lambda w: Log.open(w.path / "new-0", serializer=7), TypeError, "no dumps and loads"),
-    (lambda w: LogReader(w.path / "file-0"), LogGone, "is no directory; name the directory of a log"),
+    (lambda w: LogReader(w.path / "file-0"), LogGone, "is not a directory; name the directory of a log"),
     (lambda w: LogReader(w.path / "gone-0"), LogGone, "does not exist"),
     (lambda w: LogReader(w.path), LogGone, "name one, such as .*/closed-0"),
     (lambda w: LogReader(7), TypeError, "expected str, bytes or os.PathLike"),

@@ -168,7 +168,7 @@ def test_without_a_serializer_the_error_says_how_to_get_one() -> None:
     ("serializer", "error", "message"),
     [
         ("yaml", InvalidConfig, "serializer 'yaml' is unknown: it is 'json' or 'msgpack', or an object"),
-        (17, TypeError, "int is no serializer"),
+        (17, TypeError, "int is not a serializer"),
     ],
 )
 def test_a_wrong_choice_opens_nothing(serializer: Any, error: type[Exception], message: str) -> None:

@@ -83,10 +83,10 @@ def test_columns() -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("{", "no Avro schema"),
+        ("{", "not an Avro schema"),
         ('"int"', "must be a record"),
         ('{"type": "record", "name": "R", "fields": []}', "has no fields"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nope"}]}', "no Avro schema"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "nope"}]}', "not an Avro schema"),
         ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "null"}]}', "a is null"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
@@ -163,7 +163,7 @@ def test_schemas_of_writers_are_resolved(tmp_path: Path) -> None:
     assert decode(named(7, OLDER, {"id": 1, "age": 40})) == ({"id": 1, "name": None}, None)
     assert decode(named(8, PERSON, {"id": 2, "name": "bob"})) == ({"id": 2, "name": "bob"}, None)
     assert "SchemaResolutionError" in str(decode(b"\0\0\0\0\x09")[1])
-    assert "schema 10 is no Avro schema" in str(decode(b"\0\0\0\0\x0a")[1])
+    assert "schema 10 is not an Avro schema" in str(decode(b"\0\0\0\0\x0a")[1])
     assert decode(b"\0\0\0\0\x0b")[1] == f"schema 11 is not in {tmp_path}"
     for value in (b"", b"\0\0\0", b"{}      ", datum(PERSON, {"id": 2, "name": "bob"})):
         assert decode(value)[1] == "it does not begin with 0x00 and the id of a schema"
@@ -248,7 +248,7 @@ def test_a_registry_that_is_away_is_asked_again(registry: Served) -> None:
     with pytest.raises(RegistryUnavailable, match="answers 404"):
         place.schema(4, pauses.append)
     registry.answers["/schemas/ids/5"] = [(200, ["?"])]
-    with pytest.raises(RegistryUnavailable, match="is no schema registry"):
+    with pytest.raises(RegistryUnavailable, match="is not a schema registry"):
         place.schema(5, pauses.append)
     assert len(pauses) == 5
     with pytest.raises(RegistryUnavailable, match="does not answer"):

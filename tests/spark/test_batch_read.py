@@ -204,7 +204,7 @@ def test_filters_are_pushed_down(spark: SparkSession, logs: Path) -> None:
         assert offsets(found) == {("orders", p): list(range(151, 200)) for p in range(2)}
         assert frame.where(f.col("partition") == 7).count() == 0
         assert frame.count() == 0, "Spark forgets the filters between queries now: decision 086 can go"
-        with pytest.raises(Exception, match="Set it to one_query and load anew for each filter"):
+        with pytest.raises(Exception, match="Set it to one_query and load again for each filter"):
             load(spark, logs, pushdown="true").collect()
         frame = load(spark, logs)
         some = frame.where(f.col("partition") == 0).union(frame.where(f.col("partition") == 1))

@@ -231,7 +231,7 @@ def test_filters_for_one_query() -> None:
     """`true` was wrong for two: it says what to do."""
     assert parse(pushdown="one_query").pushdown
     assert not parse(pushdown="false").pushdown
-    refused("option pushdown is 'true': Spark keeps .* load anew for each filter", pushdown="true")
+    refused("option pushdown is 'true': Spark keeps .* load again for each filter", pushdown="true")
     refused("option pushdown is 'yes'; use false or one_query", pushdown="yes")
 
 

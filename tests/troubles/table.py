@@ -116,7 +116,7 @@ TROUBLES = (
         do.end_it_again_and_again,
         "^broker 3$",
         "it is down again, and ends each time it is started",
-        "find and mend the reason: the last lines of its log before each start",
+        "find and fix the reason: the last lines of its log before each start",
         "broker 3",
         do.start_3,
         evidence=r"it left the cluster \d times since",

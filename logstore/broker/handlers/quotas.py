@@ -70,7 +70,7 @@ def _wanted(
     for each in components:
         problem = ""
         if each.entity_type not in _ORDER:
-            problem = f"{each.entity_type!r} is no type of an entity; expected user, client-id or ip"
+            problem = f"{each.entity_type!r} is not an entity type; expected user, client-id or ip"
         elif each.match_type not in (_EXACT, _DEFAULT, _ANY):
             problem = f"match type {each.match_type} is none of 0, 1 and 2"
         elif (each.match_type == _EXACT) != (each.match is not None):
@@ -82,7 +82,7 @@ def _wanted(
     if IP in found and len(found) > 1:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "an address has no quotas by user or client id")
     if len(found) < len(components):
-        raise RequestRefused(ErrorCode.INVALID_REQUEST, "a type of entity is named twice")
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "an entity type is listed twice")
     return found
 
 
@@ -180,7 +180,7 @@ def _changes(
     for each in operations:
         known = [kind for kind in Kind if kind.is_for(entity)]
         if each.key not in known:
-            message = f"{each.key!r} is no quota of such an entity; expected one of {', '.join(known)}"
+            message = f"{each.key!r} is not a quota of such an entity; expected one of {', '.join(known)}"
             raise RequestRefused(ErrorCode.INVALID_REQUEST, message)
         kind = Kind(each.key)
         if kind in found:

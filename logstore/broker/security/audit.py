@@ -110,7 +110,9 @@ class Audit:
         except OSError as error:
             self._failed += 1
             if not self._error:
-                _log.error("audit log %s takes no lines, they go to this log instead: %s", file.path, error)
+                _log.error(
+                    "audit log %s cannot be written, its lines go to this log instead: %s", file.path, error
+                )
             self._error = str(error)
             return False
         if self._error:

@@ -152,7 +152,7 @@ class SaslConfig:
     sasl_server_max_receive_size: int = 512 << 10
     """Largest request before the login is complete, in bytes."""
     connections_max_reauth_ms: int = 0
-    """Time after which a connection must log in again; 0 for never. Also for one listener or mechanism."""
+    """Time after which a connection must log in again; 0 means never. Also per listener and mechanism."""
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -161,10 +161,10 @@ class SaslConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthConfig:
-    """Settings of logins by tokens. Also for one listener: `listener.name.<name>.oauthbearer.…`."""
+    """Settings of logins by tokens. Can be set per listener: `listener.name.<name>.oauthbearer.…`."""
 
     sasl_oauthbearer_jwks_endpoint_url: str = ""
-    """Where the identity provider's keys (JWKS) are: `https://…` or `file:///…`. OAUTHBEARER needs it."""
+    """URL of the identity provider's keys (JWKS): `https://…` or `file:///…`. Required for OAUTHBEARER."""
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = 3_600_000
     """Time after which the keys are read again."""
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = 100
@@ -180,9 +180,9 @@ class OAuthConfig:
     sasl_oauthbearer_sub_claim_name: str = "sub"
     """The claim with the name of the principal."""
     sasl_oauthbearer_clock_skew_seconds: int = 30
-    """By how much the provider's clock may differ."""
+    """The maximum difference of the provider's clock."""
     sasl_oauthbearer_token_endpoint_url: str = ""
-    """Where brokers get the tokens by which they log in to each other: `https://…` or `file:///…`."""
+    """URL from which brokers get their tokens to log in to each other: `https://…` or `file:///…`."""
 
     @property
     def audiences(self) -> tuple[str, ...]:
@@ -196,9 +196,9 @@ class AuthorizerConfig:
     authorizer_class_name: str = ""
     """`kafka.security.authorizer.AclAuthorizer` (or Kafka's newer name) turns ACLs on."""
     super_users: str = ""
-    """Principals that may do everything, `User:name` separated by semicolons."""
+    """Principals with full access, `User:name` separated by semicolons."""
     allow_everyone_if_no_acl_found: bool = False
-    """Whether everyone may do everything with a resource that no ACL names."""
+    """Whether everyone has full access to a resource without ACLs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def header_of(token: str) -> Header:
     if "crit" in header:
         raise BadToken("the token has critical extensions")
     if not isinstance(kid, str) or len(kid) > _LONGEST_KID:
-        raise BadToken("the token's kid is no text, or too long")
+        raise BadToken("the token's kid is not a string, or too long")
     return Header(algorithm, kid)
 
 
@@ -108,9 +108,9 @@ def _object(part: str, what: str) -> dict[str, Any]:
     try:
         found = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        raise BadToken(f"the token's {what} is no JSON") from None
+        raise BadToken(f"the token's {what} is not JSON") from None
     if not isinstance(found, dict):
-        raise BadToken(f"the token's {what} is no JSON object")
+        raise BadToken(f"the token's {what} is not a JSON object")
     return found
 
 
@@ -140,14 +140,14 @@ def claims_of(payload: Mapping[str, Any], config: OAuthConfig, now_s: float) -> 
         raise BadToken("the token names a scope twice")
     name = payload.get(config.sasl_oauthbearer_sub_claim_name)
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or name == "ANONYMOUS":
-        raise BadToken(f"the token's {config.sasl_oauthbearer_sub_claim_name} is no name of a principal")
+        raise BadToken(f"the token's {config.sasl_oauthbearer_sub_claim_name} is not a principal's name")
     return Claims(name, expires_s)
 
 
 def _time(payload: Mapping[str, Any], claim: str) -> float:
     found = payload.get(claim)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1 << 53:
-        raise BadToken(f"the token's {claim} is no time")
+        raise BadToken(f"the token's {claim} is not a time")
     return float(found)
 
 

@@ -89,9 +89,11 @@ def parse(settings: Mapping[str, str], entity: Entity) -> dict[Kind, float]:
         try:
             found[kind] = float(text)
         except ValueError:
-            raise CorruptMetadata(f"{kind} in the metadata store is {text!r}, which is no number") from None
+            raise CorruptMetadata(
+                f"{kind} in the metadata store is {text!r}, which is not a number"
+            ) from None
         if not 0 <= found[kind] < math.inf:
-            raise CorruptMetadata(f"{kind} in the metadata store is {text!r}, which is no rate")
+            raise CorruptMetadata(f"{kind} in the metadata store is {text!r}, which is not a rate")
     return found
 
 

@@ -371,7 +371,7 @@ def _partition_named(text: str) -> TopicPartition:
     try:
         return parse_directory_name(text)
     except InvalidTopic:
-        raise BadRequest(f"{text!r} is no partition; write it like orders-0") from None
+        raise BadRequest(f"{text!r} is not a partition; write it like orders-0") from None
 
 
 def _partitions_in(given: Answer) -> list[TopicPartition] | None:

@@ -130,7 +130,7 @@ def decoders(each: TopicPartition, key: str, value: str) -> Decoders:
     """Return the decoders of these names. Raises `ValueError` for others than `DECODERS`."""
     for name in (key, value):
         if name not in DECODERS:
-            raise ValueError(f"{name!r} is no decoder; expected one of {', '.join(DECODERS)}")
+            raise ValueError(f"{name!r} is not a decoder; expected one of {', '.join(DECODERS)}")
     makers = decoder_named("key", key), decoder_named("value", value)
     encoding = Encoding.HEX if "hex" in (key, value) else Encoding.UTF8
     return Decoders(*makers, encoding, internal_topic(str(each)))

@@ -182,7 +182,7 @@ def carry_out(disk: Disk, output: str, intent: Intent) -> Json:
 
 def _gone(path: str) -> Exception:
     return ExportMismatch(
-        f"{path} is gone before its publication was complete: another program removed it. Export into a new "
+        f"{path} was removed before its publication was complete, by another program. Export into a new "
         "directory"
     )
 

@@ -420,7 +420,7 @@ class Stream:
             if self.rows.fails:
                 raise RowRefused(
                     f"{first['_topic']}-{first['_partition']}, offset {first['_offset']}: {first[_REASON]}. "
-                    "Nothing of its batch was written; --bad-rows aside goes on without such rows"
+                    "Nothing of its batch was written; --bad-rows aside continues without such rows"
                 )
             bad = made.where(f.col(_REASON).isNotNull())
             names = [f.col(f"_{name}").alias(name) for name in COLUMNS]
@@ -475,7 +475,7 @@ def _as_usage(error: Exception) -> Exception:
 
 def _gone(path: str) -> Exception:
     return StreamMismatch(
-        f"{path} is gone before its publication was complete: another program removed it. Stream into a new "
+        f"{path} was removed before its publication was complete, by another program. Stream into a new "
         "directory"
     )
 

@@ -58,7 +58,7 @@ def prepare(options: Namespace) -> Tiering:
     if options.to.startswith("file://") and not options.to.startswith("file:///"):
         raise BadUsage(f"--to {options.to} is relative, and executors work elsewhere: write file:///…")
     if "://" not in options.to:
-        raise BadUsage(f"--to {options.to} is no URL; a directory is file://{absolute(options.to)}")
+        raise BadUsage(f"--to {options.to} is not a URL; a directory is file://{absolute(options.to)}")
     paths = tuple(absolute(path) for path in options.paths)
     return Tiering(paths, selection, options.to, options.allow_holes)
 
@@ -153,7 +153,7 @@ class Tiering:
                 if manifest.objects and tiered.end_offset < readable.start_offset and not self.allows_holes:
                     raise DataLoss(
                         f"{partition}: offsets {tiered.end_offset} to {readable.start_offset - 1} were "
-                        "deleted before they were in the tier. --allow-holes goes on without them"
+                        "deleted before they were in the tier. --allow-holes continues without them"
                     )
                 below = settled_offset(disk, directory, readable)
                 for start, end, size in sealed(SegmentFiles(disk, directory).segments(), below, tiered):

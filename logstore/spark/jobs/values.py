@@ -88,7 +88,7 @@ def _registry(options: Namespace) -> Registry | None:
     if "://" not in place:
         place = absolute(place)
         if not Path(place).is_dir():
-            raise BadUsage(f"--registry {place} is no directory, and no URL")
+            raise BadUsage(f"--registry {place} is neither a directory nor a URL")
     return Registry.at(place, login)
 
 

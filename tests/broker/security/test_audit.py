@@ -91,7 +91,9 @@ def test_a_failing_file_is_told_and_its_lines_go_to_the_logger(
     assert (told["state"], told["failed_lines"], told["path"]) == ("failing", 1, str(path))
     of_audit = [each.getMessage() for each in caplog.records if each.name == "logstore.audit"]
     assert [json.loads(each) for each in of_audit] == [{"event": "login", "number": 1}]
-    assert [each.levelname for each in caplog.records if "takes no lines" in each.getMessage()] == ["ERROR"]
+    assert [each.levelname for each in caplog.records if "cannot be written" in each.getMessage()] == [
+        "ERROR"
+    ]
     audit("login", number=2)
     assert (audit.state.error, audit.state.lines, audit.state.failed) == ("", 3, 1)
     assert any("takes lines again; 1 were missed" in each.getMessage() for each in caplog.records)

@@ -118,7 +118,10 @@ def test_why_says_what_the_command_says(console: Console) -> None:
     assert console.get("/api/why", name="none-0") == (404, "no partition none-0")
     assert console.get("/api/why", kind="broker", name=9) == (404, "no broker 9")
     assert console.get("/api/why", kind="thing")[0] == 400
-    assert console.get("/api/why", name="orders") == (400, "'orders' is no partition; write it like orders-0")
+    assert console.get("/api/why", name="orders") == (
+        400,
+        "'orders' is not a partition; write it like orders-0",
+    )
 
 
 def test_topics_with_their_settings(console: Console) -> None:

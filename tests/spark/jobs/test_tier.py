@@ -439,7 +439,7 @@ def test_a_plan_and_bad_usage(command: Command, data: Path, tmp_path: Path) -> N
     wrong = command("tier", data, "--to", tmp_path / "tier", "--plan")
     assert (wrong.code, wrong.err) == (
         2,
-        f"logstore: --to {tmp_path}/tier is no URL; a directory is file://{tmp_path}/tier\n",
+        f"logstore: --to {tmp_path}/tier is not a URL; a directory is file://{tmp_path}/tier\n",
     )
     assert "is relative" in command("tier", data, "--to", "file://tier", "--plan").err
     with pytest.raises(InvalidOption, match="tier 'nope://x' cannot be opened"):
