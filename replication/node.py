@@ -209,7 +209,11 @@ class Node:
         if self.departure is None:
             return []
         request = self.departure.next_request(
-            self._next_id, self.replicas.controller_id, self.broker_epoch, now_ms
+            self._next_id,
+            self.replicas.controller_id,
+            self.broker_epoch,
+            now_ms,
+            others_stay=bool(self.replicas.metadata.in_sync_candidates - {self.node_id}),
         )
         return [request] if request is not None else []
 
@@ -238,7 +242,6 @@ class Node:
             healing.after_compaction(self.replicas)
         effects += self.replicas.tick(now_ms)
         effects += self.controller.tick(now_ms)
-        effects += self._depart(now_ms)
         return self._end_turn(effects, now_ms)
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
@@ -251,6 +254,7 @@ class Node:
         return self._end_turn(self.replicas.end_turn(now_ms), now_ms)
 
     def _end_turn(self, effects: list[Effect], now_ms: int) -> list[Effect]:
+        effects += self._depart(now_ms)
         if self.logs.failed_dirs and self.logs.is_offline:
             # Nothing is left to serve. Closing the session spares others the wait for its timeout.
             mark("node: its last log dir failed")

@@ -535,13 +535,15 @@ def _sync_cursors(log: PartitionLog) -> None:
 def _close_files(log: PartitionLog) -> None:
     log.deleted_files.remove_due(log.clock())
     log.cursors.sync()
-    log.snapshots.take(log.producer_state, log.log_end_offset)
     active = log.segments.active
-    active.become_inactive()
+    # A log without a record has nothing to lose, and needs neither indexes nor a snapshot.
+    is_blank = not active.size and log.log_end_offset == log.segments.first.base_offset == 0
+    if not is_blank:
+        log.snapshots.take(log.producer_state, log.log_end_offset)
+    if not is_blank or active.is_preallocated:
+        active.become_inactive()
     if active.was_trimmed:
         active.sync_log()
-    # A log without a record has nothing to lose: files that a crash takes are made again.
-    is_blank = not active.size and log.log_end_offset == log.segments.first.base_offset == 0
     if not is_blank:
         active.sync_indexes()
     for segment in log.segments:

@@ -26,11 +26,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from logstore.checkpoint.entry_files import (
-    write_leader_epoch_checkpoint,
-)
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
-from logstore.disk.files import Disk, remove_if_exists
+from logstore.disk.files import Disk, put_in_place, remove_if_exists
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptIndex, Damage, DamagedLog, DamageKind
 from logstore.log.cursor_file import CURSORS_FILE, CursorFile, load_cursors
@@ -462,6 +460,8 @@ def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> Non
 def _settle_epochs(loading: Loading, log_end_offset: int, log_start_offset: int) -> None:
     """Cut the epoch history to the log's bounds: its last writes may have been lost.
 
+    The file is durable with the directory, which is synced before the log is used.
+
     From the start first: in an empty log that moves the newest epoch up to the log end, where the other
     cut takes it. The other way round the next opening would take it, and two openings were not one.
     """
@@ -470,7 +470,8 @@ def _settle_epochs(loading: Loading, log_end_offset: int, log_start_offset: int)
     loading.epochs.truncate_from_end(log_end_offset, spare_first=holds_older)
     if loading.epochs.entries != (loading.epochs_on_disk or ()) or loading.epochs_on_disk is None:
         mark("recovery: the epoch checkpoint is written anew")
-        write_leader_epoch_checkpoint(loading.disk, loading.directory, loading.epochs.entries)
+        data = format_leader_epoch_checkpoint(loading.epochs.entries)
+        put_in_place(loading.disk, loading.directory, LEADER_EPOCH_CHECKPOINT, data)
 
 
 def _load_producers(

@@ -109,7 +109,7 @@ class Segment:
         self._index_is_full: bool | None = None
         self._is_ready = is_new
         """Whether an append can do without preparing the indexes."""
-        self._is_preallocated = is_new and config.preallocate
+        self.is_preallocated = is_new and config.preallocate
         self.was_trimmed = False
         """Zeros were cut off, and only `sync_log` makes that durable."""
         if is_new:
@@ -321,7 +321,7 @@ class Segment:
     def become_inactive(self) -> None:
         """Add the last time entry, and cut the files to their contents."""
         with self.lock:
-            if self._is_preallocated and self.log_file.size() != self.size:
+            if self.is_preallocated and self.log_file.size() != self.size:
                 self.log_file.truncate(self.size)
                 self.was_trimmed = True
             self.indexes.finish(*self.largest)
@@ -345,7 +345,8 @@ class Segment:
     def close(self) -> None:
         """Write buffered data and drop the files."""
         if self.indexes.are_open:
-            self.become_inactive()
+            if self.size or self.is_preallocated:
+                self.become_inactive()
             self.indexes.close()
         self.let_go()
 

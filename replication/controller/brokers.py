@@ -118,7 +118,7 @@ def _settle_out_of_date(context: Context, reason: str, *, note: bool = False) ->
     concerned = out_of_date(context, decide)
     if note and concerned:
         mark("broker defaults: a partition is elected because the setting changed")
-    yield from settle(context, concerned, decide, reason=reason)
+    yield from settle(context, concerned, decide, reason=reason, from_copy=True)
 
 
 def forget_broker(context: Context, broker_id: int) -> None:
@@ -235,7 +235,7 @@ def shut_down(
             state, context.replicas[each], context.live(each), context.shutting_down, context.epoch
         )
 
-    yield from settle(context, concerned, decide, reason=f"broker {broker_id} shuts down")
+    yield from settle(context, concerned, decide, reason=f"broker {broker_id} shuts down", from_copy=True)
     remaining = tuple(
         each
         for each in concerned

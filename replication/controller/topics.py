@@ -143,10 +143,14 @@ def _usable_settings(context: Context, name: str, node: Outcome) -> Mapping[str,
     return usable
 
 
-def load_and_settle(context: Context, names: Iterable[str]) -> Steps[None]:
-    """Read these topics and give their partitions the states that they lack."""
+def load_and_settle(context: Context, names: Iterable[str], *, are_new: bool = False) -> Steps[None]:
+    """Read these topics and give their partitions the states that they lack.
+
+    `are_new`: no partition is expected to have one, so none is read before its first is written.
+    """
     stateless = yield from load_topics(context, names)
-    yield from settle(context, stateless, after_failures(context), reason="it had no state yet")
+    reason = "it had no state yet"
+    yield from settle(context, stateless, after_failures(context), reason=reason, from_copy=are_new)
     # Without a live replica there is no first state. Clients must still see the partition.
     context.announce_metadata(each for each in stateless if each not in context.states)
 
@@ -212,7 +216,8 @@ def create_topics(
         results |= {name: _created(node) for name, (_, node) in planned.items()}
         return
     yield from _write_topics(context, planned, results)
-    yield from load_and_settle(context, [name for name in listed if results[name].error is ErrorCode.NONE])
+    made = [name for name in listed if results[name].error is ErrorCode.NONE]
+    yield from load_and_settle(context, made, are_new=True)
 
 
 def _created(node: layout.TopicAssignment) -> m.CreateTopicsResult:

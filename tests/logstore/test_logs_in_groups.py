@@ -55,6 +55,37 @@ def test_new_logs_share_the_fsync_of_their_dir(leads: bool, a_log: int) -> None:
     assert syncs(disk).total() == a_log * COUNT + 1, "once"
 
 
+def test_a_log_without_a_record_is_closed_without_a_call() -> None:
+    """It was ten calls: an empty snapshot and two empty index files, for each of a thousand logs."""
+    disk = RecordingDisk(MemoryDisk())
+    manager = manager_on(disk)
+    for log in begin(manager, leads=False):
+        log.flush()
+    disk.operations.clear()
+    manager.close()
+    assert not [each for each in disk.operations if "/t-" in each.path]
+    again = manager_on(disk)
+    log = again.logs()[PARTITIONS[0]]
+    assert not log.partition.report.rebuilt
+    assert log.append(b"x").last_offset == 0
+    again.close()
+
+
+def test_an_opening_syncs_the_directory_of_a_log_once() -> None:
+    """The epoch that an empty log began is dropped: with a new file, its fsync, and that of the directory."""
+    disk = RecordingDisk(MemoryDisk())
+    manager = manager_on(disk)
+    for log in begin(manager, leads=True):
+        log.flush()
+    manager.close()
+    disk.operations.clear()
+    again = manager_on(disk)
+    assert not again.logs()[PARTITIONS[0]].partition.epochs
+    of_logs = Counter(each.name for each in disk.operations if "/t-" in each.path and "sync" in each.name)
+    assert of_logs == {"sync": COUNT, "sync_dir": COUNT}
+    again.close()
+
+
 def test_deleting_many_logs_costs_the_fsyncs_of_one() -> None:
     disk = RecordingDisk(MemoryDisk())
     manager = manager_on(disk)

@@ -26,9 +26,13 @@ class Leaving:
         self.ids = count(1)
         self.departure = Departure(config, self.now_ms)
 
-    def ask(self, *, controller: int = 9, broker_epoch: int = 5, after_ms: int = 0) -> Send | None:
+    def ask(
+        self, *, controller: int = 9, broker_epoch: int = 5, after_ms: int = 0, others_stay: bool = True
+    ) -> Send | None:
         self.now_ms += after_ms
-        return self.departure.next_request(lambda: next(self.ids), controller, broker_epoch, self.now_ms)
+        return self.departure.next_request(
+            lambda: next(self.ids), controller, broker_epoch, self.now_ms, others_stay=others_stay
+        )
 
     def answer(self, body: ControlledShutdownResponse) -> None:
         self.departure.on_response(body, self.now_ms)
@@ -70,6 +74,31 @@ def test_another_controller_is_asked_next() -> None:
     again = leaving.ask(controller=4, after_ms=100)
     assert again is not None
     assert again.target == 4
+
+
+def test_the_successor_of_a_controller_that_left_is_asked_without_a_pause() -> None:
+    """All brokers are told to stop, and the controller is the first to go."""
+    leaving = Leaving()
+    assert leaving.ask(controller=9) is not None
+    leaving.departure.on_disconnected(leaving.now_ms)
+    assert leaving.ask(controller=9) is None, "a connection that broke may be no more than that"
+    again = leaving.ask(controller=4)
+    assert again is not None
+    assert again.target == 4
+    leaving.answer(REMAINS)
+    assert leaving.ask(controller=5) is None, "it has answered: another would say the same"
+
+
+def test_nobody_is_asked_twice_when_no_other_broker_stays() -> None:
+    """Two pauses of 5 s kept the last of a cluster that stopped, for leaderships that nobody could take."""
+    leaving = Leaving()
+    assert leaving.ask(others_stay=False) is not None, "a controller that knows gives it no new ones"
+    assert not leaving.departure.is_over
+    leaving.answer(REMAINS)
+    assert leaving.ask(others_stay=False) is None
+    assert leaving.departure.is_over
+    assert not leaving.departure.has_left
+    assert leaving.departure.remaining == (TP,)
 
 
 def test_a_controller_that_does_not_answer_is_given_up() -> None:

@@ -20,7 +20,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Get, Set
-from tests.replication.controller.world import World, state_writes, topic
+from tests.replication.controller.world import World, state_reads, state_writes, topic
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 
@@ -110,6 +110,19 @@ def test_s53_controlled_shutdown_of_every_replica() -> None:
     world.run()
     assert world.view() == (3, 4, (3,))
     assert world.alter(3, (3, 1)).partitions[T0].error is ErrorCode.NONE
+
+
+def test_no_state_is_read_that_the_controller_has_written() -> None:
+    """A call of the store for each of a thousand partitions was half of a broker's stop."""
+    world = World(3)
+    begun = len(world.history)
+    world.create(topic((2, 3, 1), (3, 2, 1), (1, 2, 3)))
+    assert state_reads(world, since=begun) == 0, "a new topic has no states"
+    world.shut_down(2)
+    world.stop(3)
+    world.run()
+    assert world.view(0) == (1, 2, (1,))
+    assert state_reads(world, since=begun) == 0
 
 
 def test_a_second_request_finds_nothing_to_do() -> None:

@@ -512,6 +512,12 @@ def state_writes(world: World, *, since: int = 0) -> list[tuple[int, TopicPartit
     return written
 
 
+def state_reads(world: World, *, since: int = 0) -> int:
+    """Return how often a partition state was read."""
+    reads = (call.operation for _, call, _ in world.history[since:])
+    return sum(isinstance(each, Get) and each.path.endswith("/state") for each in reads)
+
+
 def is_state(write: Operation) -> bool:
     """Return whether the operation writes a partition's state node."""
     return isinstance(write, Create | Set | Delete) and write.path.endswith("/state")
