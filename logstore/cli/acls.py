@@ -28,9 +28,11 @@ OperationName = Annotated[
     str | None,
     typer.Option("--operation", metavar="NAME", help="read, write, describe, alter, …, or all."),
 ]
-Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME")]
-Group = Annotated[str | None, typer.Option("--group", metavar="NAME")]
-TransactionalId = Annotated[str | None, typer.Option("--transactional-id", metavar="NAME")]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="A topic.")]
+Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="A consumer group.")]
+TransactionalId = Annotated[
+    str | None, typer.Option("--transactional-id", metavar="NAME", help="A transactional id.")
+]
 OfTheCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="The name is a prefix of names.")]
 Denied = Annotated[bool, typer.Option("--deny", help="Deny instead of allow; a denial always wins.")]

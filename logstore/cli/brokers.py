@@ -207,11 +207,25 @@ def _no_topics() -> t.MetadataRequest:
     return t.MetadataRequest(topics=[], allow_auto_topic_creation=False)
 
 
+_MEANINGS: Final = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is below the log start offset or above the high watermark; "
+    "`logstore offsets` shows both",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition; `logstore topics list` shows all",
+    ErrorCode.BROKER_NOT_AVAILABLE: "no such broker is registered; `logstore brokers list` shows all",
+    ErrorCode.GROUP_ID_NOT_FOUND: "no such group; `logstore groups list` shows all",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates the group now; try again. If no group ever "
+    "committed an offset, there is none to show",
+}
+"""What an error means to an operator, where the broker says nothing."""
+
+
 def check(code: int, what: str, message: str | None = None) -> None:
     """Raise `RequestRefused` for an error code, with the broker's own words if it has any."""
     if code:
         error = ErrorCode(code)
-        raise RequestRefused(error, f"{what}: {message or error.name}")
+        message = message or _MEANINGS.get(error)
+        raise RequestRefused(error, f"{what}: {message}" if message else what)
 
 
 def _addresses(metadata: t.MetadataResponse) -> dict[int, Address]:

@@ -120,8 +120,9 @@ def _start(
         asked = {**before.settings, **settings}
         write(directory, replace(before, settings=asked, console=console or before.console))
     try:
-        for name in ran:
-            send_signal(directory, name, signal.SIGCONT)
+        for member in before.members:
+            if member.name in ran:
+                send_signal(directory, member.name, signal.SIGCONT)
         if cluster.store is not None:
             launch(directory, [cluster.store.name], patience_s=patience_s)
         if cluster.is_secured:

@@ -157,11 +157,20 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome = app(list(arguments) or ["--help"], prog_name="logstore", standalone_mode=False)
     except _USAGE_ERROR as error:
-        print_error(f"{error.format_message()} (see logstore --help)")
+        context = getattr(error, "ctx", None)
+        verb = "logstore" if context is None else context.command_path
+        print_error(f"{error.format_message()} (see {verb} --help)")
         return BAD_USAGE
     except (typer.Abort, KeyboardInterrupt):
         print_error("interrupted")
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        from logstore.disk.extras import how_to_install
+
+        if (advice := how_to_install(error)) is None:
+            raise
+        print_error(advice)
+        return NO
     except Exception as error:
         from logstore.disk.errors import EngineError
 

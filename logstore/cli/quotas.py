@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The quotas of clients.", no_args_is_help=True)
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME")]
-Client = Annotated[str | None, typer.Option("--client-id", metavar="NAME")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user.")]
+Client = Annotated[str | None, typer.Option("--client-id", metavar="NAME", help="A client id.")]
 DefaultUser = Annotated[bool, typer.Option("--default-user", help="All users without their own quota.")]
 DefaultClient = Annotated[
     bool, typer.Option("--default-client-id", help="All client ids without their own quota.")

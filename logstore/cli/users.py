@@ -40,7 +40,9 @@ def set_password(
         typer.Option("--password-file", metavar="FILE", help="Its first line; default: ask for it."),
     ] = None,
     mechanism: Mechanism = _DEFAULT,
-    iterations: Annotated[int, typer.Option("--iterations", min=1)] = 4096,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=1, help="SCRAM iterations; more slow down guessing.")
+    ] = 4096,
     command_config: CommandConfig = None,
 ) -> int:
     """Set a user's password. It takes effect at the next login."""

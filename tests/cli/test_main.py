@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore.cli.main
 from logstore import Record, encode_batch
+from logstore.disk.extras import EXTRAS
 from logstore.version import VERSION
 from tests.cli.conftest import SEGMENT_0, Outcome, write_files
 
 Command = Callable[..., Outcome]
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,42 @@ def test_a_wrong_command_line_is_exit_2_and_one_line(command: Command, arguments
     assert outcome.out == ""
     assert outcome.err.startswith("logstore: ")
     assert outcome.err.count("\n") == 1
+
+
+def test_a_usage_error_names_the_help_of_its_verb(command: Command) -> None:
+    assert command("topics", "create").err.endswith("(see logstore topics create --help)\n")
+    assert command("no-such-verb").err.endswith("(see logstore --help)\n")
+
+
+def test_a_missing_package_is_named_with_its_extra(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        each for each in sys.modules if each.startswith(("cryptography", "logstore.broker.security"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "logstore.cli.development_certificates", raising=False)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    outcome = command("certs", "made")
+    assert outcome.code == 1
+    assert outcome.err == "logstore: cryptography is not installed: pip install 'pylogstore[security]'\n"
+
+
+def test_extras_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS.values()) <= set(extras)
+
+
+def test_every_option_has_a_help_text() -> None:
+    """An option without one is a name that explains itself to its author only."""
+    import typer.main
+
+    def silent(command: Any, path: str) -> Iterator[str]:
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.help and not parameter.hidden:
+                yield f"{path} {parameter.opts[0]}"
+        for name, each in getattr(command, "commands", {}).items():
+            yield from silent(each, f"{path} {name}")
+
+    assert list(silent(typer.main.get_command(logstore.cli.main.app), "logstore")) == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["dump", "--help"], ["demo", "--help"]])

@@ -166,6 +166,25 @@ def test_what_the_supervisor_restarts_meanwhile_is_kept(home: Path, monkeypatch:
     assert existing(home).settings == {}, "a start that failed leaves none behind"
 
 
+def test_a_cluster_is_started_beside_its_running_supervisor(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After `cluster kill`, say: the supervisor is no member, and gets no signal."""
+    written(home)
+    (home / "metadata").mkdir()
+    facts = json.loads((home / "cluster.json").read_text())
+    facts["supervisor"] = {"name": "supervisor", "port": 0}
+    (home / "cluster.json").write_text(json.dumps(facts))
+
+    def launched(*_: object, **__: object) -> LocalCluster:
+        raise ClusterFailed("no more")
+
+    monkeypatch.setattr(local_cluster, "is_running", lambda _, member: member.name == "supervisor")
+    monkeypatch.setattr(local_cluster, "launch", launched)
+    with pytest.raises(ClusterFailed, match="no more"):
+        start(home, None, {}, patience_s=0)
+
+
 class Sleepers:
     """Processes in place of brokers and the store: those named in `ready` say that they are."""
 

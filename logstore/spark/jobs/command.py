@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError
+from logstore.disk.extras import how_to_install
 from logstore.spark.brief_errors import is_sparks, reason
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import (
@@ -56,13 +57,6 @@ JOBS: Final[Mapping[str, Job]] = {
 }
 
 _CRASHED: Final = "Python worker exited unexpectedly"
-
-EXTRAS: Final = {
-    **dict.fromkeys(("pyspark", "py4j", "pyarrow", "numba"), "spark"),
-    "fastavro": "avro",
-    "fsspec": "tier",
-}
-"""The extra that installs a module."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,10 +98,9 @@ def main(
     except (EngineError, OSError) as error:
         return _complain(str(error), NO)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        if (advice := how_to_install(error)) is None:
             raise
-        extra = EXTRAS[error.name]
-        return _complain(f"{error.name} is not installed: pip install 'pylogstore[{extra}]'", NO)
+        return _complain(advice, NO)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     if options.json:
