@@ -227,6 +227,7 @@ def read_checked(
     first of all. Judges the bytes in hand each time: no earlier check, and nothing that the kernel tells of
     its page cache, holds for them (decision 073).
     """
+    end_offset = log.log_end_offset
     try:
         fetched = read_bytes(log, start_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
     except (CorruptBatch, CorruptIndex) as error:
@@ -241,9 +242,12 @@ def read_checked(
         name = file_name(holder.base_offset, LOG_SUFFIX)
         text = "no batch holds this offset"
         raise _damaged(log, Damage(DamageKind.HOLE, name, 0, start_offset, text, 0))
-    if not records or _are_sound(log, segment.base_offset, records):
+    following = log.segments.higher(segment.base_offset)
+    # Either end: appends and truncations may have moved it meanwhile.
+    bound = following.base_offset if following is not None else max(end_offset, log.log_end_offset)
+    if not records or _are_sound(log, segment.base_offset, records, bound):
         return fetched
-    sound = sound_batches_of(log, segment.base_offset, records)
+    sound = sound_batches_of(log, segment.base_offset, records, bound)
     if sound.fault is None:
         return fetched
     next_offset = int(sound.last_offsets[-1]) + 1 if len(sound.headers) else start_offset
@@ -275,7 +279,7 @@ def _is_hole(log: PartitionLog, offset: int) -> bool:
         return next(broken_blocks(file, holder.seal), None) is not None
 
 
-def _are_sound(log: PartitionLog, base_offset: int, data: bytes) -> bool:
+def _are_sound(log: PartitionLog, base_offset: int, data: bytes, bound: int) -> bool:
     """Return whether `sound_batches_of` would find no fault; False also for many small batches.
 
     For others it is faster than a table of their headers.
@@ -284,7 +288,7 @@ def _are_sound(log: PartitionLog, base_offset: int, data: bytes) -> bool:
     if _HEADER.unpack_from(data)[1] < COMPILED_BELOW_BYTES and total > _MANY_BYTES:
         return False
     view, history, is_dense = memoryview(data), log.epochs, not log.config.is_compacted
-    next_offset, limit = base_offset, base_offset + MAX_INT
+    next_offset, limit = base_offset, min(bound - 1, base_offset + MAX_INT)
     newest, known_until = -1, -1
     unpack, checksum = _HEADER.unpack_from, crc32c
     while start < total:
@@ -308,14 +312,15 @@ def _are_sound(log: PartitionLog, base_offset: int, data: bytes) -> bool:
     return True
 
 
-def sound_batches_of(log: PartitionLog, base_offset: int, data: bytes) -> Scanned:
+def sound_batches_of(log: PartitionLog, base_offset: int, data: bytes, bound: int = MAX_LONG) -> Scanned:
     """Return the batches in `data` up to the first that is not sound or not of this log's history.
 
-    `base_offset` is that of their segment.
+    `base_offset` is that of their segment, `bound` the offset at which it ends at the latest: no checksum
+    covers the offset of a batch.
     """
     found = scan_buffer(data, len(data))
     wrong = order_faults(found, base_offset, base_offset, -1)
-    is_wrong = wrong.offsets | wrong.epochs | wrong.overflows
+    is_wrong = wrong.offsets | wrong.epochs | wrong.overflows | (found.last_offsets >= bound)
     if not log.config.is_compacted:
         # The batch before a hole, or behind it, may have another's offset. A read from there on tells more.
         is_wrong[1:] |= found.headers["base_offset"][1:] > found.last_offsets[:-1] + 1

@@ -92,3 +92,8 @@ def test_nothing_wrong_is_served_and_nothing_breaks(seeds: int) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+def test_a_batch_beyond_the_log_end_is_not_served() -> None:
+    """No checksum covers a base offset, and compaction leaves gaps: only the log end tells."""
+    check(Random(3315))
