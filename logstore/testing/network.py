@@ -6,12 +6,12 @@ in `store_link`. Links are directed; `cuts` are those that are down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from logstore.replication.effects import Abandoned, Disconnected, Event, Peer, Request, Response
+from logstore.replication.effects import Abandoned, Disconnected, Event, Peer, Request, Respond, Response
 from logstore.testing.hosts import Host
 from logstore.testing.swarm import Swarm, stream
 from logstore.testing.timeline import Timeline
@@ -24,7 +24,7 @@ class _Exchange(NamedTuple):
     """A request and its response: the asking host and its life, the node asked, the correlation id."""
 
     asker: Host
-    life: int
+    life: Hashable
     asked: int
     correlation_id: int
 
@@ -152,9 +152,11 @@ class Network:
         other = self._hosts[target]
         self._carry(host.node_id, target, exchange, self._arrive, other, other.life, request)
 
-    def respond(self, host: Host, target: int, response: Response) -> None:
-        asker = self._hosts[target]
-        exchange = _Exchange(asker, asker.life, host.node_id, response.correlation_id)
+    def respond(self, host: Host, effect: Respond) -> None:
+        """Carry an answer to the process that asked; the next one of its node may use the same ids."""
+        target, correlation_id, body, life = effect
+        exchange = _Exchange(self._hosts[target], life, host.node_id, correlation_id)
+        response = Response(host.node_id, correlation_id, body)
         self._carry(host.node_id, target, exchange, self._answered, response)
 
     def _carry(
@@ -203,7 +205,7 @@ class Network:
         """Tell the target that the connection of a request is gone."""
         asked = self._hosts.get(target)
         if asked is not None and asked.node is not None:
-            abandoned = Abandoned(Peer(source.node_id, correlation_id))
+            abandoned = Abandoned(Peer(source.node_id, correlation_id, source.life))
             self._time.at(0, self._hear, asked, asked.life, abandoned)
 
     def _hear(self, host: Host, life: int, event: Event) -> None:

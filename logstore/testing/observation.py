@@ -377,6 +377,8 @@ class Observation:
                     view.batches += read_from(log, max(view.log_end, log.log_start_offset))
         before = view.high_watermark
         view.log_start, view.log_end = log.log_start_offset, log_end
+        # An empty log may begin anew at a lower offset: no batch is cut then.
+        view.synced_before = min(view.synced_before, log_end)
         view.high_watermark = log.high_watermark
         view.leader_epoch, view.is_leader = leader_epoch, is_leader
         self._time.stamp(f"{log_end},{view.high_watermark},{leader_epoch},{is_leader}")

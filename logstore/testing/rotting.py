@@ -23,7 +23,7 @@ Everything is drawn from a stream of its own: seeds without rot run as if this m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Buffer
 from logstore.disk.running import has_run_on
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
@@ -47,7 +48,7 @@ from logstore.segment.epochs import LeaderEpochCache
 from logstore.testing.faults import others_hold_everything
 from logstore.testing.hosts import Host
 from logstore.testing.rotting_disk import Rot
-from logstore.testing.stored import Stored, parse
+from logstore.testing.stored import Stored, name_of, parse
 from logstore.testing.swarm import stream
 from logstore.testing.world import LOG_DIR, World
 
@@ -82,6 +83,26 @@ def _below(data: bytes, end_offset: int) -> list[Stored]:
         found.append(batch)
         data = data[size:]
     return found
+
+
+def _logs_among(files: Mapping[str, object], topic_partition: TopicPartition) -> list[str]:
+    """Return the paths of a partition's segments, in offset order."""
+    directory = f"/{LOG_DIR}/{topic_partition}/"
+    logs = sorted(path for path in files if path.startswith(directory) and path.endswith(".log"))
+    return [path for path in logs if path.count("/") == directory.count("/")]
+
+
+def last_below(
+    files: Mapping[str, Buffer], topic_partition: TopicPartition, end_offset: int
+) -> tuple[int, int] | None:
+    """Return the name of a log's last batch below `end_offset`; None if the log has none.
+
+    Two logs with the same batch have the same batches before it.
+    """
+    for path in reversed(_logs_among(files, topic_partition)):
+        if found := _below(bytes(files[path]), end_offset):
+            return name_of(found[-1])
+    return None
 
 
 def lies_about(content: bytes, batches: Sequence[Stored]) -> list[bytes]:
@@ -162,9 +183,7 @@ class Rotting:
                 continue
             if any(rot.topic_partition == topic_partition and rot.is_of_epochs for rot in host.rots):
                 continue
-            directory = f"/{LOG_DIR}/{topic_partition}/"
-            logs = sorted(path for path in files if path.startswith(directory) and path.endswith(".log"))
-            logs = [path for path in logs if path.count("/") == directory.count("/")]
+            logs = _logs_among(files, topic_partition)
             bases = [int(path.rpartition("/")[2].removesuffix(".log")) for path in logs]
             found += [
                 _Batches(topic_partition, path, start, end)
@@ -277,7 +296,11 @@ class Rotting:
         return bool(lies)
 
     def _is_held(self, topic_partition: TopicPartition, end_offset: int, host: Host) -> bool:
-        """Whether another member of the ISR has synced everything below `end_offset`."""
+        """Whether another member of the ISR has synced everything that `host` has below `end_offset`.
+
+        Where their histories differ it holds other records: an unclean election may prefer those of `host`.
+        """
+        last = last_below(host.disk.files(), topic_partition, end_offset)
         state = self._world.checkers[topic_partition].state
         for member in state.isr if state is not None else ():
             other = self._world.hosts[member]
@@ -285,7 +308,9 @@ class Rotting:
                 continue
             partition = other.node.replicas.partitions.get(topic_partition)
             is_member = state is not None and other.broker_epoch == state.broker_epoch_of(member)
-            if is_member and partition is not None and partition.log.recovery_point >= end_offset:
+            if not is_member or partition is None or partition.log.recovery_point < end_offset:
+                continue
+            if last is not None and last_below(other.disk.files(), topic_partition, end_offset) == last:
                 return True
         return False
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 
 from logstore.config import LogConfig
@@ -455,19 +456,24 @@ def _outlets_of(world: World) -> Outlets[Host]:
 
     def send(host: Host, target: int, correlation_id: int, body: RequestBody) -> None:
         host.outstanding[correlation_id] = target
-        network.send(host, target, Request(host.node_id, correlation_id, body))
+        network.send(host, target, Request(host.node_id, correlation_id, body, host.life))
 
     def respond(host: Host, effect: Respond) -> None:
         world.observation.responded(host, effect.target, effect.body)
-        network.respond(host, effect.target, Response(host.node_id, effect.correlation_id, effect.body))
+        network.respond(host, effect)
 
     def close_session(host: Host, session_id: int) -> None:
         host.session_id = None
         world.store_link.close_session_later(session_id)
 
     def sync(host: Host, effect: Sync) -> None:
-        delay_ms = host.sync_delay_ms + network.delay(world.disk_random)
-        time.at(delay_ms, flush_now, host, host.life, effect)
+        delay_ms = network.delay(world.disk_random)
+        if host.sync_delay_ms and not world.is_healed:
+            # A slow sync takes up to two session timeouts: one under way must not outlast the faults.
+            ends = partial(flush_now, host, host.life, effect)
+            world.until_healed(host.sync_delay_ms + delay_ms, ends)
+        else:
+            time.at(delay_ms, flush_now, host, host.life, effect)
 
     def flush_now(host: Host, life: int, effect: Sync) -> None:
         if host.life != life or host.node is None:

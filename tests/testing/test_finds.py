@@ -17,8 +17,15 @@ from logstore.format.record import Record
 from logstore.log.append import append_as_leader
 from logstore.log.manager import LogManager
 from logstore.log.truncate import truncate_fully_and_start_at
-from logstore.testing import disk_faults
+from logstore.replication.effects import Respond
+from logstore.replication.messages import FetchResponse
+from logstore.testing import SimulatedCluster, disk_faults
 from logstore.testing.disks.faulty import Fault, FaultyDisk
+from logstore.testing.network import Network
+from logstore.testing.rotting import Rotting
+from logstore.testing.swarm import draw
+from logstore.testing.timeline import Timeline
+from logstore.testing.world import World
 
 TP = TopicPartition("t", 0)
 
@@ -119,3 +126,69 @@ def test_a_flush_of_a_new_log_on_a_full_disk() -> None:
     disk.heal()
     disk_faults.flush(time, host, sealed_only=False)
     assert log.partition.recovery_point == 1
+
+
+def test_an_answer_finds_nobody_once_its_asker_has_died() -> None:
+    """The next process of that node uses the same correlation ids, and took an answer to a late request of
+    the former one for its own: it was fenced for good (seed 634396)."""
+    heard: list[tuple[int, Any]] = []
+    time, swarm = Timeline(1), draw(1)
+    hosts: Any = {each: SimpleNamespace(node_id=each, life=2, outstanding={}) for each in (0, 1)}
+    network = Network(time, swarm, hosts, lambda host, event: heard.append((host.node_id, event)))
+    for life in (1, 2):
+        network.respond(hosts[0], Respond(1, 11, FetchResponse({}), life))
+        while time.step():
+            pass
+        assert [(node, event.correlation_id) for node, event in heard] == [(1, 11)] * (life == 2)
+
+
+def test_a_slow_sync_does_not_outlast_the_faults() -> None:
+    """One takes up to two session timeouts, and leaders have to take their roles within little more than one
+    of the last fault (seed 656014)."""
+    cluster = SimulatedCluster(1, durability="synced")
+    cluster.create_topic("t")
+    cluster.slow_disk(0, 60_000)
+    delivery = cluster.producer("t").send(b"slow")
+    cluster.run_for(100)
+    assert not delivery.is_acknowledged
+    cluster.heal_and_check(limit_ms=1_000)
+    cluster.run_until(lambda: delivery.is_acknowledged)
+
+
+def test_an_empty_log_that_begins_anew_at_a_lower_offset_has_nothing_to_lose() -> None:
+    """What its earlier life had synced counted on, and the next loss of power was taken for a loss of it
+    (seed 701580)."""
+    world = World(draw(1))
+    disk = MemoryDisk()
+    log = open_logs(disk).get_or_create(TP).partition
+    host: Any = SimpleNamespace(node_id=0, life=2, rots=[], disk_is_dead=False, node=None, views={})
+    truncate_fully_and_start_at(log, 5)
+    world.observation._look(host, TP, log)
+    view = host.views[TP]
+    view.synced_before = 5
+    truncate_fully_and_start_at(log, 1)
+    world.observation._look(host, TP, log, may_be_cut=True)
+    assert (view.log_end, view.synced_before) == (1, 1)
+
+
+@pytest.mark.parametrize("epochs", [(0, 0), (0, 1), (1, 2)])
+def test_only_what_another_replica_holds_may_rot(epochs: tuple[int, int]) -> None:
+    """Both had synced as many records, of different leaders. An unclean election chose those that nobody else
+    had, and nobody could mend them (seed 626717)."""
+    world = World(draw(1))
+    world.observation.expect(TP, (0, 1))
+    checker: Any = world.checkers[TP]
+    checker.state = SimpleNamespace(isr=(1,), broker_epoch_of=lambda _: 7)
+    for epoch, host in zip(epochs, world.hosts.values(), strict=False):
+        node: Any = host
+        logs = open_logs(host.disk)
+        log = logs.get_or_create(TP).partition
+        for written in (0, epoch):
+            batch = encode_batch([Record(0, 0, None, b"same size")])
+            append_as_leader(log, batch, leader_epoch=written, now_ms=0)
+        log.flush()
+        replica = SimpleNamespace(log=log)
+        node.node = SimpleNamespace(broker_epoch=7, replicas=SimpleNamespace(partitions={TP: replica}))
+    rotting, own = Rotting(world), world.hosts[0]
+    assert rotting._is_held(TP, 1, own), "the first record is the same in both"
+    assert rotting._is_held(TP, 2, own) is (epochs[0] == epochs[1])
