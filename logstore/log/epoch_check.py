@@ -11,7 +11,7 @@ entry, by the offset indexes, and no more for a longer log.
 What may differ: a batch of unknown epoch (-1), and an entry whose batches were compacted away. An entry at
 the log end belongs to a leader that wrote nothing. The first entry begins at a former log start, which may
 lie inside a batch. After a power cut the file may be older than batches past the durable end, and no entry
-from there on is believed.
+from there on is believed; but a batch there that is older than the last entry before contradicts it.
 
 If a header contradicts an entry, every batch is read. A batch's epoch lies outside of its checksum, so it
 may be the batch that rotted. The file is wrong if two batches contradict it, or one in a segment that is as
@@ -260,7 +260,9 @@ def _read_batches(
                     bases, lasts = scanned.headers["base_offset"].astype(np.int64), scanned.last_offsets
                     told = known[np.searchsorted(starts, bases, "right") - 1]
                     written = scanned.headers["leader_epoch"]
-                    differ = (told >= 0) & (written >= 0) & (bases < history_end) & (told != written)
+                    # Past `history_end` the file may be older than a batch, and not newer: epochs never fall.
+                    differ = (told >= 0) & (written >= 0)
+                    differ &= np.where(bases < history_end, told != written, told > written)
                     wrong += int(np.count_nonzero(differ))
                     holders = np.searchsorted(bases, inner) - 1
                     is_proven |= bool(((holders >= 0) & (lasts[holders] >= inner)).any())

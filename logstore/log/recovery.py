@@ -352,11 +352,9 @@ def _recover_segment(
             # An epoch is in the checkpoint before its first batch is in the log.
             durable_end=durable_end if loading.knows_durable_end else MAX_LONG,
             history_end=durable_end if loading.tail_may_be_torn else MAX_LONG,
-            # Only the active segment is never compacted. Damage below the log start may have been left out.
-            is_dense=loading.knows_durable_end
-            and not later
-            and segment.seal is None
-            and durable_end > loading.opening.log_start_offset,
+            # Only the active segment is never compacted.
+            is_dense=loading.knows_durable_end and not later and segment.seal is None,
+            log_start_offset=loading.opening.log_start_offset,
         )
         found.add(scanned)
         has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())

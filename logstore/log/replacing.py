@@ -98,9 +98,13 @@ def _last_below(segment: Segment, end: int, log_start: int) -> tuple[int, int]:
     """Position and base of the last sound batch past byte `end` that begins at or below the log start."""
     found = end, -1
     for piece in swept(segment.log_file, segment.size, end):
-        for position, base in zip(piece.positions.tolist(), piece.bases.tolist(), strict=True):
-            if base > log_start:
+        columns = piece.positions.tolist(), piece.bases.tolist(), piece.lasts.tolist()
+        for position, base, last in zip(*columns, strict=True):
+            if position == end:
+                if base <= log_start <= last:
+                    return found  # its records may count
+            elif base > log_start:
                 return found
-            if position > end:
+            else:
                 found = position, base
     return found

@@ -329,23 +329,28 @@ def check_history(
     durable_end: int,
     history_end: int = MAX_LONG,
     is_dense: bool,
+    log_start_offset: int = 0,
 ) -> Scanned:
     """Cut `found` before the first batch that differs from what was durable below `durable_end`.
 
     Base offset and leader epoch lie outside a batch's checksum. `history` (epochs and their start offsets;
     empty if unknown) was written before its batches, and tells of those below `history_end`. Where nothing
     was removed between the batches (`is_dense`), one of them ends at the durable end: none leaps over it.
+    Damage below `log_start_offset` may have been left out; then the batch behind it begins there or below. Of
+    a batch past a gap and one that does not follow it, the first is the wrong one.
     """
     count = len(found.headers)
     if not count:
         return found
     bases = found.headers["base_offset"].astype(np.int64)
     if is_dense:
-        slot = int(np.searchsorted(bases, durable_end))
-        end_before = int(found.last_offsets[slot - 1]) + 1 if slot else next_offset
-        if slot < count and end_before < durable_end:
+        ends_before = np.append(next_offset, found.last_offsets[:-1] + 1)
+        leaps = (ends_before < durable_end) & (bases >= max(durable_end, log_start_offset + 1))
+        if found.fault is Fault.OFFSETS:
+            leaps[-1] |= ends_before[-1] < min(durable_end, bases[-1])
+        if leaps.any():
             return check_history(
-                found.until(slot, Fault.HOLE),
+                found.until(int(leaps.argmax()), Fault.HOLE),
                 history,
                 next_offset=next_offset,
                 durable_end=durable_end,

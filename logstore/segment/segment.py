@@ -299,6 +299,8 @@ class Segment:
         """
         cut = self.size - position
         self.is_settled = False
+        # Opened before it changes: they are compared with the size.
+        _ = self.indexes.offsets
         # Size first: a reader that starts now does not use bytes that are about to be cut.
         self.size = position
         self.was_walked = False

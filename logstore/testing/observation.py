@@ -351,6 +351,9 @@ class Observation:
         if view is None or (view.topic_id and view.topic_id != topic_id):
             view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
         view.topic_id = topic_id
+        if log.log_start_offset < view.log_start:
+            # The log began anew below its start: nothing from there on is what had been synced.
+            view.synced_before = min(view.synced_before, log.log_start_offset)
         self._forget_deleted(view, log.log_start_offset)
         known = len(view.batches)
         cut_to: int | None = None

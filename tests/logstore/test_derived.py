@@ -75,6 +75,33 @@ def test_every_byte_of_a_sealed_segments_files_and_of_the_epoch_file() -> None:
     assert committed(log) == before
 
 
+@pytest.mark.parametrize("is_rotten", [False, True])
+def test_a_cut_of_a_whole_segment_whose_indexes_nobody_has_opened(is_rotten: bool) -> None:
+    """They were compared with the size after the cut, and a right file was rebuilt; none of its entries was
+    left, and all of them stayed in the file (seed 2000525)."""
+    disk, log = opened()
+    log.close()
+    log = stand_alone(disk, **SETTINGS)
+    segment = log.partition.segments[1]
+    assert not segment.indexes.are_open
+    name = file_name(segment.base_offset, OffsetIndex.suffix)
+    if is_rotten:
+        write(disk, name, flipped(content_of(disk, name), 1, 64))
+    log.truncate_to(segment.base_offset)
+    assert [each.file for each in log.partition.rebuilt] == [name] * is_rotten
+    assert (segment.size, content_of(disk, name)) == (0, b"")
+    log.partition.rebuilt.clear()
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
+def test_an_index_without_an_entry_takes_the_place_of_what_its_file_has() -> None:
+    disk, _ = opened()
+    put(disk, "7.index", b"rotten", DIRECTORY)
+    index = OffsetIndex(disk, f"{DIRECTORY}/7.index", 7, 80)
+    index.replace([])
+    assert content_of(disk, "7.index") == b""
+
+
 def test_every_byte_of_the_active_segments_files() -> None:
     disk, log = opened()
     active = log.partition.segments.active

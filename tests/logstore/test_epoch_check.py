@@ -243,6 +243,28 @@ def test_past_the_durable_end_the_batches_tell(epochs: bytes) -> None:
         assert epochs_of(loaded) == [(0, 0), (1, 4), (3, 8)]
 
 
+@pytest.mark.parametrize("is_one_segment", [False, True])
+def test_a_batch_past_the_durable_end_that_is_older_than_the_file_counts(is_one_segment: bool) -> None:
+    """Epochs never fall. With the one below the durable end it makes two against the file, which would cut
+    synced batches as the torn end of a write (seed 610937)."""
+    logs = {log_file(0): BATCHES[0], log_file(2): BATCHES[1]}
+    if is_one_segment:
+        logs = {log_file(0): BATCHES[0] + BATCHES[1]}
+    disk = disk_with(logs | {LEADER_EPOCH_CHECKPOINT: b"0\n2\n2 0\n2 4\n"})
+    loaded = opened(disk, recovery_point=2)
+    assert (epochs_of(loaded), loaded.log_end_offset, loaded.report.cuts) == ([(0, 0)], 4, [])
+    assert len(loaded.report.wrong) == 1
+
+
+def test_a_batch_past_the_durable_end_that_is_newer_than_the_file_counts_not() -> None:
+    """It says nothing of the one batch below the durable end, which may be the one that rotted."""
+    newer = batch(2, (1002, 1003), epoch=3)
+    disk = disk_with({log_file(0): BATCHES[0] + newer, LEADER_EPOCH_CHECKPOINT: b"0\n1\n2 0\n"})
+    with pytest.raises(DamagedLog, match="another leader epoch"):
+        opened(disk, recovery_point=2)
+    assert content_of(disk, LEADER_EPOCH_CHECKPOINT) == b"0\n1\n2 0\n"
+
+
 def test_a_file_whose_entries_all_lie_past_the_durable_end_is_completed() -> None:
     """The batches before it are sealed, and nothing else would read them."""
     files = {log_file(0): b"".join(BATCHES[:2]), log_file(4): b""}

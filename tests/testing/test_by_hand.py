@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.replication.messages import DeleteTopicsRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Create, Delete
@@ -68,3 +69,22 @@ def test_a_topic_that_is_made_while_a_request_to_delete_it_stands() -> None:
     assert not observation.checkers[TopicPartition("late", 0)].is_being_deleted
     cluster.create_topic("other")
     assert not observation.checkers[TopicPartition("other", 0)].is_being_deleted
+
+
+def test_a_log_that_begins_anew_below_its_start_has_nothing_synced_from_there_on() -> None:
+    """An earlier life had synced it up to its start, where it was empty (seed 626534)."""
+    cluster = SimulatedCluster(2)
+    cluster.create_topic("t", replication_factor=2)
+    host = cluster._world.hosts[1]
+    topic_partition = TopicPartition("t", 0)
+    cluster.run_until(lambda: topic_partition in host.views)
+    assert host.node is not None
+    log = host.node.replicas.partitions[topic_partition].log
+    observed = []
+    for start in (6, 8, 5):
+        truncate_fully_and_start_at(log, start)
+        if start == 6:
+            host.views[topic_partition].synced_before = 6
+        cluster._world.observation.look(host)
+        observed.append(host.views[topic_partition].synced_before)
+    assert observed == [6, 6, 5]
