@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from logstore.config import MAX_LONG
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch
@@ -159,8 +160,7 @@ class Observation:
             is_rotten = topic_partition in {*host.rotten, *(rot.topic_partition for rot in host.rots)}
             if log is None and (is_rotten or host.disk_is_full):
                 continue  # it is damaged or the disk is full: its leader has the records
-            with as_written(host):
-                after = read_all(log) if log is not None else None
+            after = _read_as_written(host, log, log.log_start_offset) if log is not None else None
             check_recovery(
                 remains,
                 after,
@@ -359,8 +359,7 @@ class Observation:
         cut_to: int | None = None
         log_end = log.log_end_offset
         if (may_be_cut and not host.disk_is_dead) or log_end < view.log_end:
-            with as_written(host):
-                found = read_all(log)
+            found = _read_as_written(host, log, log.log_start_offset)
             first_new = 0
             for one, other in zip(view.batches, found, strict=False):
                 if one != other:
@@ -376,8 +375,7 @@ class Observation:
         else:
             first_new = known
             if log_end > view.log_end or not known:
-                with as_written(host):
-                    view.batches += read_from(log, max(view.log_end, log.log_start_offset))
+                view.batches += _read_as_written(host, log, max(view.log_end, log.log_start_offset))
         before = view.high_watermark
         view.log_start, view.log_end = log.log_start_offset, log_end
         # An empty log may begin anew at a lower offset: no batch is cut then.
@@ -572,11 +570,24 @@ def read_all(log: PartitionLog) -> list[Stored]:
     return read_from(log, log.log_start_offset)
 
 
-def read_from(log: PartitionLog, offset: int) -> list[Stored]:
+def _read_as_written(host: Host, log: PartitionLog, offset: int) -> list[Stored]:
+    """Return the batches of a log from `offset` on, those that rot on its disk as they were written."""
+    found: list[Stored] = []
+    with as_written(host):
+        mine = (rot for rot in host.rots if rot.topic_partition == log.topic_partition and rot.is_cut(host))
+        for rot in sorted(mine, key=lambda rot: rot.start_offset):
+            end = rot.end_in(log)
+            found += read_from(log, offset, until=rot.start_offset)
+            found += [batch for batch in rot.batches if batch.end > offset and batch.end <= end]
+            offset = max(offset, end)
+        return found + read_from(log, offset)
+
+
+def read_from(log: PartitionLog, offset: int, until: int = MAX_LONG) -> list[Stored]:
     """Return the batches of a log from `offset` on. One read goes no further than the end of a segment."""
     found: list[Stored] = []
     try:
-        while records := read_bytes(log, offset, _EVERYTHING).records:
+        while offset < until and (records := read_bytes(log, offset, _EVERYTHING, until=until).records):
             found += parse(records)
             offset = found[-1].end
     except CorruptBatch as error:

@@ -16,7 +16,8 @@ running process, and may be sealed like that. After a change of an epoch file un
 scrub comes at once: its next write of the file would mend it. While the machine is down it changes only so
 that a batch is of another epoch than the file says. No batch of that log rots beside it: neither of
 two damages would prove the other. The checkers look at a log as it was written (`as_written`): what
-rots is no truncation.
+rots is no truncation. If no replica has a sound copy any more, because a deletion reached the others
+only, the original bytes are put back by a mending (`put_back`).
 
 Everything is drawn from a stream of its own: seeds without rot run as if this module did not exist.
 """
@@ -47,7 +48,7 @@ from logstore.replication.effects import DamageFound
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.testing.faults import others_hold_everything
 from logstore.testing.hosts import Host
-from logstore.testing.rotting_disk import Rot
+from logstore.testing.rotting_disk import Rot, put_back
 from logstore.testing.stored import Stored, name_of, parse
 from logstore.testing.swarm import stream
 from logstore.testing.world import LOG_DIR, World
@@ -151,7 +152,7 @@ class Rotting:
 
     def _is_left(self, host: Host, rot: Rot) -> bool:
         log = host.node.logs.logs().get(rot.topic_partition) if host.node is not None else None
-        is_deleted = log is not None and log.log_start_offset >= rot.end_offset
+        is_deleted = log is not None and log.log_start_offset >= rot.end_in(log.partition)
         return not is_deleted and rot.is_in_place(host)
 
     # --- rot --------------------------------------------------------------------------------------
@@ -334,16 +335,15 @@ class Rotting:
             position = int(where * (size // _BLOCK)) * _BLOCK
             source = (position + _BLOCK) % (size - size % _BLOCK)
             rotten = data[source : source + _BLOCK]
-        start_offset, end_offset, at = 0, 0, 0
+        changed, at = [], 0
         for each in parsed:
-            if at <= position:
-                start_offset = each.base
-            if at < position + len(rotten):
-                end_offset = each.end
+            if at < position + len(rotten) and position < at + len(each.data):
+                changed.append(each)
             at += len(each.data)
         sound = data[position : position + len(rotten)]
-        offsets = start_offset, end_offset
-        self._put(host, Rot(batches.topic_partition, batches.path, position, sound, rotten, *offsets))
+        offsets, content = (changed[0].base, changed[-1].end), data[:position] + rotten
+        of = batches.topic_partition, batches.path, position
+        self._put(host, Rot(*of, sound, rotten, *offsets, content, tuple(changed)))
 
     def _put(self, host: Host, rot: Rot) -> None:
         world = self._world
@@ -370,7 +370,7 @@ class Rotting:
         for host in self._world.hosts.values():
             for rot in host.rots:
                 if rot.is_in_place(host) and self._is_deleted_elsewhere(host, rot):
-                    rot.write(host, rot.sound)
+                    put_back(host, rot, self._world.now_ms)
             self._forget_mended(host)
 
     def _forget_mended(self, host: Host) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import LogClosed, LogDirOffline, OutOfResources
+from logstore.log.heal import CannotMend, Flush, Found, Steps, Wanted, mend
+from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
+from logstore.log.read import segment_base
 from logstore.testing.hosts import Host
+from logstore.testing.stored import Stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,8 +29,10 @@ class Rot:
     start_offset: int
     end_offset: int
     """The base of the first batch that changed, and the end of the last one."""
-    content: bytes = b""
-    """The whole file with the change, of one that can be rebuilt."""
+    content: bytes
+    """The file with the change, up to the end of the changed bytes; one that can be rebuilt as a whole."""
+    batches: tuple[Stored, ...] = ()
+    """The batches that changed, as they were written."""
 
     @property
     def is_of_epochs(self) -> bool:
@@ -32,15 +40,24 @@ class Rot:
         return self.path.endswith(LEADER_EPOCH_CHECKPOINT)
 
     def is_in_place(self, host: Host) -> bool:
-        """Return whether the file still has the changed bytes.
+        """Return whether the file still has the changed bytes, or what a cut of the log left of them.
 
-        One that was rebuilt may have them by coincidence, so all of its bytes count. It may have grown.
+        A file that was rebuilt or mended may have them by coincidence, so all bytes before them count.
         """
         found = bytes(host.disk.files().get(self.path, b""))
-        end = self.position + len(self.rotten)
-        is_there = found[self.position : end] == self.rotten
         common = min(len(found), len(self.content))
-        return is_there and found[:common] == self.content[:common]
+        changed = slice(self.position, common)
+        is_as_it_was = found[:common] == self.content[:common]
+        return is_as_it_was and found[changed] != self.sound[: max(common - self.position, 0)]
+
+    def is_cut(self, host: Host) -> bool:
+        """Return whether the log was cut within the changed bytes: no batch can be put back there."""
+        return len(host.disk.files().get(self.path, b"")) < self.position + len(self.rotten)
+
+    def end_in(self, log: PartitionLog) -> int:
+        """Return the end of the changed batches that a cut of this log has left."""
+        successor = log.segments.higher(self.start_offset)
+        return self.end_offset if successor is None else min(self.end_offset, successor.base_offset)
 
     def write(self, host: Host, data: bytes) -> None:
         """Put `data` in the place of the changed bytes, durably."""
@@ -50,22 +67,55 @@ class Rot:
         file.close()
 
 
-def restore(host: Host) -> None:
+def restore(host: Host, now_ms: int) -> None:
     """Put the original bytes back for good."""
-    for rot in reversed(host.rots):
+    for rot in host.rots:
         if rot.is_in_place(host):
-            rot.write(host, rot.sound)
-    host.rots = []
+            put_back(host, rot, now_ms)
+    host.rots = [rot for rot in host.rots if rot.is_in_place(host)]
+
+
+def put_back(host: Host, rot: Rot, now_ms: int) -> None:
+    """Put the original bytes back. In an open log by a mending: its seal and producers follow from them.
+
+    They stay while the process is down or paused, another mending is under way, or the disk fails or is full.
+    """
+    if host.node is None or host.is_paused or host.disk_is_dead:
+        return
+    log = host.node.logs.logs().get(rot.topic_partition)
+    if log is not None and rot.batches:
+        with suppress(CannotMend, LogClosed, LogDirOffline, OutOfResources):
+            base_offset = segment_base(log.partition, rot.start_offset)
+            _mend_with(log, rot.batches, mend(log.partition, base_offset, now_ms=now_ms))
+    elif not rot.is_cut(host):
+        rot.write(host, rot.sound)
+
+
+def _mend_with(log: Log, batches: Iterable[Stored], steps: Steps) -> None:
+    """Send these batches to a mending, which ends if it wants others."""
+    sent = Found(b"".join(batch.data for batch in batches), "the simulation")
+    asked: Wanted | None = None
+    found: Found | None = None
+    with closing(steps), suppress(StopIteration):
+        while True:
+            step, found = steps.send(found), None
+            if isinstance(step, Flush):
+                log.flush()
+            elif step is not None:
+                if step == asked:
+                    return
+                asked, found = step, sent
 
 
 @contextmanager
 def as_written(host: Host) -> Iterator[None]:
     """Put the original bytes back on a machine's disk while a checker reads it."""
     host.rots = [rot for rot in host.rots if rot.is_in_place(host)]
-    for rot in reversed(host.rots):
+    whole = [rot for rot in host.rots if not rot.is_cut(host)]
+    for rot in whole:
         rot.write(host, rot.sound)
     try:
         yield
     finally:
-        for rot in host.rots:
+        for rot in whole:
             rot.write(host, rot.rotten)

@@ -377,7 +377,8 @@ class _Run:
             world.tally.operator_elections += 1
             self._mended_ms = world.now_ms
             for host in world.hosts.values():
-                restore(host)  # the election may cut the last sound copy of what rotted elsewhere
+                # The election may cut the last sound copy of what rotted elsewhere.
+                restore(host, world.now_ms)
             observation = world.observation
             if world.swarm.seed % 2:  # for all brokers, or for this topic only
                 observation.is_unclean_allowed = True
