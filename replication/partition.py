@@ -435,10 +435,20 @@ class Partition:
 
     @property
     def low_watermark(self) -> int:
-        """The lowest log start offset that the live replicas last reported; -1 if one has not reported."""
-        known = self.remote_replicas.values()
-        live = (replica for replica in known if self.metadata.is_alive(replica.replica_id))
-        return min([self.log.log_start_offset, *(replica.log_start_offset for replica in live)])
+        """The lowest log start offset that the ISR and the live replicas last reported; -1 if one has not.
+
+        A dead member counts until it has left the ISR: it may lead when it returns.
+        """
+        known, members = self.remote_replicas.values(), self.isr.maximal
+        counts = (
+            each for each in known if each.replica_id in members or self.metadata.is_alive(each.replica_id)
+        )
+        return min([self.log.log_start_offset, *(replica.log_start_offset for replica in counts)])
+
+    @property
+    def may_be_led_from_outside(self) -> bool:
+        """Whether a replica outside of the ISR may be elected, because the ISR is too small to commit."""
+        return len(self.isr.committed) < self.agreed_min_insync
 
     def __str__(self) -> str:
         """The notation of the failure schedules: the epoch of each record, then the high watermark."""

@@ -479,7 +479,7 @@ def _count_fetch(
 def delete_records(
     manager: ReplicaManager, address: Address, body: DeleteRecordsRequest, now_ms: int
 ) -> list[Effect]:
-    """Raise log start offsets; answered once every live replica reports the new start."""
+    """Raise log start offsets; answered once each replica that is alive or may lead reports the new start."""
     statuses = {
         topic_partition: _delete_records(manager, topic_partition, offset)
         for topic_partition, offset in body.partitions.items()
@@ -516,7 +516,7 @@ def _delete_records(
 def deletion_result(
     manager: ReplicaManager, topic_partition: TopicPartition, status: Status[DeleteRecordsResult]
 ) -> DeleteRecordsResult | None:
-    """Return the result of a deletion; None while a live replica has not confirmed it."""
+    """Return the result of a deletion; None until every replica that is alive or may lead confirms it."""
     try:
         partition = manager.partition(topic_partition)
     except EngineError as error:
@@ -525,7 +525,9 @@ def deletion_result(
         mark("delete records: the leader changed while followers were deleting")
         return DeleteRecordsResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     low_watermark = partition.low_watermark
-    return DeleteRecordsResult(ErrorCode.NONE, low_watermark) if low_watermark >= status.offset else None
+    if low_watermark < status.offset or partition.may_be_led_from_outside:
+        return None
+    return DeleteRecordsResult(ErrorCode.NONE, low_watermark)
 
 
 # --- questions ---------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ class PartitionChecker:
         self._leader_watermarks: dict[tuple[int, int, int], int] = {}
         self._newest_epochs: dict[tuple[int, int], int] = {}
         self._unclean_epoch = -1
+        self._deleted_up_to = 0
+        """The highest low watermark of an answered deletion; no leader brings the records below it back."""
         self.is_cut_due = False
         """An unclean election happened, and its leader has not acted yet."""
 
@@ -259,6 +261,7 @@ class PartitionChecker:
             if epoch >= self._unclean_epoch:
                 if self.is_cut_due:
                     self.is_cut_due = False
+                    self._deleted_up_to = min(self._deleted_up_to, view.log_start)
                     end = self._committed.cut(view)
                     lost = [base for base in self.acked if base >= end]
                     for base in lost:
@@ -266,6 +269,9 @@ class PartitionChecker:
                     self.declared_lost += len(lost)
                 if (newest := self._committed.newest_before(epoch)) is not None:
                     self._check_holds(view, newest)
+                if view.log_start < self._deleted_up_to:
+                    text = f"leads with records from {view.log_start} on, deleted up to {self._deleted_up_to}"
+                    self._fail("C22", f"{text}; {view}")
         key = view.node, view.life, epoch
         known = self._leader_watermarks.get(key, -1)
         if view.high_watermark < known:
@@ -360,6 +366,8 @@ class PartitionChecker:
         state = self.state
         if state is None:
             return
+        if not self.is_cut_due:
+            self._deleted_up_to = max(self._deleted_up_to, low_watermark)
         for member, epoch in zip(state.isr, state.isr_broker_epochs, strict=True):
             view = self.views.get(member)
             if view is None or not is_registered(member, epoch) or self.incarnation(member) != epoch:

@@ -119,12 +119,31 @@ def test_without_time_to_wait_it_is_answered_at_once() -> None:
     assert rig.delete(3, timeout_ms=0) == DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT, 0)
 
 
-def test_a_follower_that_dies_is_not_waited_for() -> None:
-    """2.9: the low watermark is over *live* replicas: a dead one learns when it returns."""
+def test_a_follower_that_dies_is_not_waited_for_once_it_has_left_the_isr() -> None:
+    """2.9: the low watermark is over *live* replicas: a dead one learns when it returns. As a member of the
+    ISR it may return as the leader."""
     rig = Rig()
     rig.delete(3)
     rig.says(F1, 3)
     rig.metadata((ME, F1))
+    assert rig.answered() is None
+    rig.role(ME, 1, isr=(ME, F1))
+    assert rig.answered() == DeleteRecordsResult(ErrorCode.NONE, 3)
+
+
+def test_an_isr_too_small_to_commit_confirms_no_deletion() -> None:
+    """Replicas that left it may be elected, and they have the records (seed 603967)."""
+    rig = Rig()
+    rig.role(ME, 1, isr=(ME,), min_insync=2)
+    rig.metadata((ME,))
+    assert rig.delete(3) is None
+    rig.tick(TIMEOUT_MS)
+    assert rig.answered() == DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT, 3)
+    assert rig.delete(3) is None
+    rig.metadata((ME, F1))
+    rig.role(ME, 1, isr=(ME, F1), min_insync=2)
+    assert rig.answered() is None
+    rig.says(F1, 3)
     assert rig.answered() == DeleteRecordsResult(ErrorCode.NONE, 3)
 
 

@@ -114,6 +114,7 @@ class Manager:
         configs: dict[str, dict[str, str]] | None = None,
         version: int | None = None,
         replicas: tuple[int, ...] = (ME, F1, F2),
+        min_insync: int = 0,
     ) -> LeaderAndIsrResponse:
         self.versions = self.versions + 1 if version is None else version
         states = {
@@ -125,6 +126,7 @@ class Manager:
                 self.versions,
                 replicas,
                 durability=self.durability,
+                min_insync=min_insync,
             )
             for tp in partitions or (P0,)
         }

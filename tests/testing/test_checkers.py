@@ -242,6 +242,13 @@ def a_follower_joins_with_what_its_leader_has_deleted(history: History) -> None:
     history.checker.proposed(leader, 1, 11)
 
 
+def a_member_that_was_dead_brings_deleted_records_back(history: History) -> None:
+    history.all_hold(A, B, hw=2)
+    history.checker.records_deleted(1, lambda node, epoch: False)
+    elect(history, 1, (1, 2))
+    history.show(1, A, B, leads=True, epoch=1, hw=2, hw_before=2)
+
+
 def a_leaders_watermark_falls(history: History) -> None:
     history.all_hold(A, B, hw=2)
     history.show(0, A, B, leads=True, hw=1)
@@ -352,6 +359,7 @@ STORIES: list[tuple[str, Callable[[History], None]]] = [
     ("C13", elected_outside_the_isr),
     ("C13", a_lost_member_is_elected),
     ("C22", a_follower_joins_with_what_its_leader_has_deleted),
+    ("C22", a_member_that_was_dead_brings_deleted_records_back),
 ]
 
 
@@ -460,6 +468,18 @@ def test_an_unclean_leader_gives_up_nothing_that_it_holds_or_has_deleted() -> No
     history.checker.replica_changed(view, first_new=0)
     assert history.checker.committed == [A, three]
     assert history.checker.floor == 4
+
+
+def test_an_unclean_leader_may_bring_deleted_records_back() -> None:
+    history = History(unclean=True)
+    history.checker.incarnation = lambda node: -1
+    history.all_hold(A, B, hw=2)
+    history.checker.records_deleted(2, lambda node, epoch: False)
+    history.write(replace(STATE, isr=(0,), isr_broker_epochs=(10,)))
+    elect(history, 1, (1,), epoch=1, recovering=True)
+    history.show(1, A, leads=True, epoch=1, hw=1)
+    elect(history, 2, (2,), epoch=2)
+    history.show(2, A, leads=True, epoch=2, hw=1)
 
 
 def test_an_unclean_leader_gives_up_both_places_of_what_was_sent_again() -> None:
