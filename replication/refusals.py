@@ -38,7 +38,7 @@ class Refusals:
         self.by_producer: dict[int, _Refused] = {}
 
     def clear(self) -> None:
-        """Forget all of them: the leadership is over, or begins."""
+        """Forget all refused batches, at the start or end of a leadership."""
         self.by_producer.clear()
 
     def note(self, data: Buffer, error: EngineError, now_ms: int, producers: ProducerState) -> None:

@@ -30,7 +30,7 @@ class RoleRetries:
             self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE * self._first_pause_ms)
 
     def succeeded(self, topic_partition: TopicPartition) -> None:
-        """Note that the partition has room again."""
+        """Record that the partition has space again."""
         if topic_partition in self._refused:
             self._refused.remove(topic_partition)
             self._pause_ms = self._first_pause_ms

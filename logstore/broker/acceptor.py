@@ -118,7 +118,7 @@ class Acceptor:
         return Address(address.host, port)
 
     def close(self) -> None:
-        """Stop listening; connections that were handed over stay."""
+        """Stop listening; accepted connections stay open."""
         # At once, not in the tasks: the loop may run none of their code any more.
         for listener in self._listeners:
             with suppress(NotImplementedError):  # a loop without readers

@@ -25,7 +25,7 @@ _ROUNDS = 20
 
 
 class ProducerIdsUnavailable(EngineError):
-    """The metadata store gave no block of ids. Try again."""
+    """The metadata store returned no block of ids. Retry."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 

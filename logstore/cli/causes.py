@@ -18,7 +18,7 @@ MOST_NAMED = 3
 
 
 def causes(found: Sequence[Trouble]) -> list[Trouble]:
-    """Fold troubles into those that explain them, and group what is alike; the worst first.
+    """Group problems under their causes, and similar ones together; the worst first.
 
     A cause is as bad as the worst that follows from it.
     """

@@ -16,7 +16,7 @@ TOLERANCE_MS: Final = 5_000
 
 
 class Clock(NamedTuple):
-    """How far a broker's clock is ahead of the one here, in ms, give or take `error_ms`."""
+    """Difference of a broker's clock from the local one in ms (positive: ahead), plus or minus `error_ms`."""
 
     ahead_ms: int
     error_ms: int
@@ -31,7 +31,7 @@ class WrongClock(NamedTuple):
 
 
 def clock(asked_ms: int, told_ms: int, answered_ms: int) -> Clock:
-    """Return a broker's clock from when it was asked, what it told, and when the answer was here."""
+    """Return a broker's clock from the time of the request, the reported time, and the time of the answer."""
     return Clock(told_ms - (asked_ms + answered_ms) // 2, (answered_ms - asked_ms + 1) // 2)
 
 

@@ -72,7 +72,7 @@ class Finding(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A directory that a rule looks at."""
+    """A directory that a rule examines."""
 
     disk: Disk
     path: str

@@ -32,11 +32,11 @@ class Explanation:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong; what is merely under way does not count."""
+        """Whether nothing is wrong; operations in progress do not count."""
         return all(each.rank >= Rank.UNDER_WAY for each in self.troubles)
 
     def facts(self) -> dict[str, object]:
-        """Return it as an object for JSON, without its troubles."""
+        """Return it as an object for JSON, without its problems."""
         return {
             "subject": self.subject,
             "state": self.state,

@@ -63,7 +63,7 @@ def listed(
 
 
 def type_of(group: t.ListGroupsResponseListedGroup) -> str:
-    """Return the type of a group; brokers that do not tell know one type."""
+    """Return the type of a group; brokers that do not report it have one type."""
     return str(group.group_type) or CLASSIC
 
 

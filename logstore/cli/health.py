@@ -70,7 +70,7 @@ def health(
 
 
 def show(trouble: Trouble, *, as_json: bool) -> None:
-    """Print a trouble."""
+    """Print a problem."""
     if as_json:
         print_json(trouble.facts())
         return

@@ -27,7 +27,7 @@ _PARTITION, _GROUP, _BROKER, _CLUSTER = "partition", "group", "broker", "cluster
 
 
 class Subject(NamedTuple):
-    """What is asked about: its kind, and its name or number."""
+    """The subject of a question: its kind, and its name or number."""
 
     kind: str
     name: str = ""

@@ -28,7 +28,7 @@ _NO_EVENTS: Final = -1
 
 
 class Look(NamedTuple):
-    """What a look sees: when entries of the directory changed, and the file with its size; -1 if gone."""
+    """The result of a look: times of the directory and the file, and the file's size; -1 if missing."""
 
     changed_ns: int
     file: str

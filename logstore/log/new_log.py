@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def finish(log: PartitionLog, sync_name: Callable[[], None]) -> None:
-    """Write and sync what a new log has in memory only: one fsync for each file and each directory."""
+    """Write and sync a new log's files, so far only in memory: one fsync for each file and directory."""
     while log.sync_name is not None:
         topic_id, epochs = log.topic_id, log.epochs
         try:

@@ -34,7 +34,7 @@ class Serializer(Protocol):
         """Return `value` as bytes. Raises `TypeError` or `ValueError` for a value that has no such form."""
 
     def loads(self, data: bytes, /) -> Any:
-        """Return the value that `data` stands for. Raises `ValueError` for other bytes."""
+        """Return the value encoded in `data`. Raises `ValueError` for invalid bytes."""
 
 
 class Json:

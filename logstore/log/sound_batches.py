@@ -56,7 +56,7 @@ class Gap(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the bytes were skipped, in words."""
+        """Return the reason why the bytes were skipped, as text."""
         reasons = dict.fromkeys(each.reason for each in self.stretches)
         return "; ".join(reasons) or "no bytes for these offsets: compacted, or a file is missing"
 

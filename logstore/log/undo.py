@@ -73,7 +73,7 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
 
 
 def copy_out(quarantine: Quarantine, loss_id: int, log: PartitionLog) -> CopiedOut:
-    """Write every sound batch of a loss to `log`, an empty one of its own, as far as they follow each other.
+    """Write the consecutive intact batches of a loss to `log`, a separate empty log.
 
     For a loss that does not fit any more, or of which only a part is sound. Durable when it returns.
     Raises `CannotUndo` if the loss is not kept or `log` is not empty, and what an append raises.

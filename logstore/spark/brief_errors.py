@@ -55,7 +55,7 @@ def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(error: BaseException) -> str | None:
-    """Return the message of the error of ours that made Spark raise `error`; None if there is none."""
+    """Return the message of this library's error that made Spark raise `error`; None if there is none."""
     found = _RAISED.findall(str(error))
     return found[-1] if found else None
 

@@ -218,7 +218,7 @@ class TieredLogs:
         return self._live.topic_ids(partitions)
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        """Return the bounds of tier and live log together. Raises `CorruptTier` for a topic made anew."""
+        """Return the bounds of tier and live log together. Raises `CorruptTier` for a recreated topic."""
         there = set(self._live.partitions())
         live = self._live.bounds(
             [each for each in partitions if each in there or not self._manifest(each).objects]

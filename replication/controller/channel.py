@@ -52,7 +52,7 @@ class Entry:
     is_full: bool = False
 
     def part(self, most: int) -> Entry:
-        """Remove and return the first `most` partitions as an entry of their own; `is_full` goes with it."""
+        """Remove and return the first `most` partitions as a separate entry, which takes `is_full` along."""
         first = dict(islice(self.partitions.items(), most))
         for topic_partition in first:
             del self.partitions[topic_partition]

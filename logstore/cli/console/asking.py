@@ -148,7 +148,7 @@ def offset_at(brokers: Brokers, each: TopicPartition, time_ms: int) -> int | Non
 
 
 class Page(NamedTuple):
-    """Which records to show: at most `limit` from `start` to before `end`; texts up to `most_characters`."""
+    """The records to show: at most `limit` in [`start`, `end`); texts up to `most_characters`."""
 
     start: int
     end: int
