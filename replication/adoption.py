@@ -1,4 +1,4 @@
-"""Take over the metadata of a Kafka cluster whose directories are at hand. Pure.
+"""Take over the metadata of a Kafka cluster from its directories. Pure.
 
     __cluster_metadata (KRaft)      records ─▶ Image: topics, ids, partitions, ISR, settings
     partition directories (older)   facts of each directory ─▶ Image, with the ISR as far as the logs tell

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what a reader fetches, kept by the leader, so that a request names only changes.
+"""Fetch sessions (KIP-227): the leader stores a reader's partitions, so requests contain only changes.
 
     request                session    what happens
     ───────                ───────    ────────────

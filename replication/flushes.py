@@ -1,4 +1,4 @@
-"""Flushes outside the engine's thread: at most one under way for each partition.
+"""Flushes outside the engine's thread: at most one at a time for each partition.
 
 With `synced` durability everything appended is flushed. Otherwise a flush keeps a roll short: a segment is
 synced before the next one is made, in the engine's thread, and by then only its last bytes may be left.

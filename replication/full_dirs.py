@@ -1,4 +1,4 @@
-"""Log dirs without room: a state of the node, found by an append and ended by free space.
+"""Full log dirs: a state of the node, found by an append and ended by free space.
 
     an append finds no room ──▶ full ──every second: is there room again?──▶ ended
                                  │

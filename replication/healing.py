@@ -1,4 +1,4 @@
-"""Replicas with damage in their logs: a state of the node, from its discovery until it is mended.
+"""Replicas with damage in their logs: a state of the node, from the discovery until the repair.
 
     found by a read, a fetch, a compaction, a scrub ──▶ damaged ──▶ asks the other replicas ──▶ mended
                                                            │  no copy to be had     ▲

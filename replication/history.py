@@ -1,4 +1,4 @@
-"""What happened to partitions, as events: from state-change logs and from the loss ledgers of replicas. Pure.
+"""The history of partitions, as events from state-change logs and from the loss ledgers of replicas. Pure.
 
     state-change lines of many nodes ─┐
     loss ledgers of many replicas ────┼─▶ events, by time ─▶ text, JSON, a drawing (logstore timeline)

@@ -1,4 +1,4 @@
-"""Orders of a controller that this node does not know yet: held until the metadata store confirms its epoch.
+"""Holds orders of an unknown controller until the metadata store confirms its epoch.
 
     LeaderAndIsr, StopReplica, UpdateMetadata
         │ epoch ≤ confirmed ─────────────────────────▶ carried out

@@ -1,4 +1,4 @@
-"""Batches of idempotent producers that a leader refused for the moment, and what follows them.
+"""Batches of idempotent producers with a retriable refusal, and the batches that follow them.
 
 A producer sends several batches before the first is answered. If one is refused because the disk is full or
 the ISR is too small, those behind it cannot be appended either: their sequences leave a gap. A producer takes

@@ -1,4 +1,4 @@
-"""Roles refused because the disk was full: when to have the controller assign them again.
+"""Roles refused because of a full disk, and the time to request them again.
 
 Nothing has failed, so the role may work later. The pause doubles with each refusal, up to a limit, and starts
 over once a role succeeds.

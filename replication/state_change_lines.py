@@ -1,4 +1,4 @@
-"""Select and parse lines of state-change logs, ours and Kafka's. Pure.
+"""Select and parse lines of state-change logs, of this library and Kafka. Pure.
 
     [2026-11-20 15:19:26,123] [orders,0] node=1 side=controller …          ours (`state_change.py`)
     [2026-11-20 15:19:26,150] TRACE Broker 3 handling … for [orders, 0]    Kafka's

@@ -1,4 +1,4 @@
-"""Replication throttles (KIP-73): a bound for the bytes a second that move to replicas out of sync.
+"""Replication throttles (KIP-73): a limit for the bytes per second that move to replicas out of sync.
 
     leader     leaves a listed partition out of what a follower gets, unless it is in the ISR
     follower   does not ask for a listed partition that lags behind its leader's high watermark

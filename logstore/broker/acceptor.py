@@ -1,4 +1,4 @@
-"""Accepts connections, and pauses while descriptors are short.
+"""Accepts connections, and pauses while file descriptors run short.
 
 asyncio's own servers log each accept that fails for want of a descriptor, and go on trying: megabytes of
 messages in seconds. Here accepting pauses, the backlog of the socket holds who comes meanwhile, and one

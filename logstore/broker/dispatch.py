@@ -1,4 +1,4 @@
-"""From a frame to its handler, and back: one request in hand, and the services for its handler.
+"""From a frame to its handler, and back: one request in progress, and the services for its handler.
 
     frame ─▶ header ─▶ the table of APIs ─▶ body ─▶ handler ─▶ answer, at once or later
 

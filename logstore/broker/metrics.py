@@ -1,4 +1,4 @@
-"""A broker's metrics, under the names that Kafka's exporters made usual.
+"""A broker's metrics, under the usual names of Kafka's exporters.
 
     kafka_server_replicamanager_underreplicatedpartitions      read from the engine at each scrape
     kafka_network_requestmetrics_requests_total{request=…}     counted with each request (`Traffic`)

@@ -1,4 +1,4 @@
-"""Producer ids: no number is given out twice in a cluster's life.
+"""Producer ids: no number is assigned twice in a cluster's life.
 
     /latest_producer_id_block    {"version":1,"broker":1,"block_start":"1000","block_end":"1999","writer":"…"}
 

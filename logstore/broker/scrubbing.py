@@ -1,4 +1,4 @@
-"""Scrub the logs of a running broker: read all of them once per interval, slowly, in a thread of its own.
+"""Scrub the logs of a running broker: read all of them once per interval, slowly, in a separate thread.
 
     log.scrub.interval.ms                    how often each log is read as a whole; 0 turns the scrub off
     log.scrub.io.max.bytes.per.second        how fast

@@ -1,4 +1,4 @@
-"""Listens, and keeps the connections: limits their number, closes idle ones, ends them in order."""
+"""Listens, and manages the connections: limits their number, closes idle ones, ends them in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clocks of brokers beside that of this host, and those that are wrong. Pure.
+"""The clocks of brokers compared with this host's, and the wrong ones. Pure.
 
 A broker tells its clock in an answer: it was that at some moment between the question and the answer, so the
 difference is known to half of that time. Brokers are compared with each other, as long as there are three;

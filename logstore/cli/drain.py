@@ -1,4 +1,4 @@
-"""`logstore brokers drain`: a broker hands its leaderships on and leaves every ISR, before it is stopped.
+"""`logstore brokers drain`: move a broker's leaderships away and remove it from every ISR.
 
 The request is Kafka's ControlledShutdown, which a broker sends when it gets SIGTERM. Anyone who may act for
 the cluster can send it for a broker. It stops no process. The controller keeps the mark until the broker's

@@ -1,4 +1,4 @@
-"""The state of one thing, what explains it, and what to do: pure functions over what was read of a cluster.
+"""The state of one subject, its explanation and the next step: pure functions of the cluster's state.
 
     explain_partition, explain_broker, explain_cluster      over an `Observed` (`troubles.py`)
     explain_group                                           `group_explanations.py`

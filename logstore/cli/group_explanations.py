@@ -1,4 +1,4 @@
-"""The state of a consumer group, what explains it, and what to do. Pure.
+"""The state of a consumer group, its explanation and the next step. Pure.
 
 A group reads while it is stable: each partition has one member, which fetches, and commits how far it is. Its
 coordinator is the leader of one partition of `__consumer_offsets`. In a rebalance nobody reads: first all

@@ -1,4 +1,4 @@
-"""Ask brokers about consumer groups: which there are, their members, their committed offsets."""
+"""Query brokers for consumer groups, their members and their committed offsets."""
 
 from __future__ import annotations
 

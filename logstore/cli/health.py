@@ -1,4 +1,4 @@
-"""`logstore health`: all that is wrong with a cluster, worst first; exit 1 if there is anything."""
+"""`logstore health`: all problems of a cluster, worst first; exit 1 if there is any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker reports of its log dirs."""
+"""The report of a broker about its log dirs."""
 
 from __future__ import annotations
 

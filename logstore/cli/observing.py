@@ -1,4 +1,4 @@
-"""Reads what `health` and `why` judge by: of brokers, of the metadata store, of a group's coordinator."""
+"""Reads the facts for `health` and `why`: from brokers, the metadata store, a group's coordinator."""
 
 from __future__ import annotations
 

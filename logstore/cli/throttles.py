@@ -1,4 +1,4 @@
-"""Throttles of a reassignment (KIP-73): which replicas count, and what is set. Pure.
+"""Throttles of a reassignment (KIP-73): the throttled replicas, and the settings. Pure.
 
 leader     what the brokers with the partition's present replicas send
 follower   what the brokers with its new replicas fetch

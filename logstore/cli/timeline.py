@@ -1,4 +1,4 @@
-"""`logstore timeline`: what happened to a partition or a cluster, in one view, ordered by time.
+"""`logstore timeline`: the events of a partition or a cluster, in one view, ordered by time.
 
 Sources, in any number and mixture: state-change logs, directories that hold such logs and the partitions of
 nodes (their loss ledgers say what was truncated), or the trace of one simulation. Nothing is changed.

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, worst first: pure functions over what its brokers report.
+"""The problems of a cluster, worst first: pure functions of its brokers' reports.
 
 Each trouble names what it is about, what follows from it, the evidence, what it waits for, who has to act,
 the next step, and what would not help. The rules are those of replication (docs/replication.md): a leader

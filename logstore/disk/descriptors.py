@@ -1,4 +1,4 @@
-"""File descriptors: the limit of this process, and the ones that are held back for files.
+"""File descriptors: the limit of this process, and the ones reserved for files.
 
 A process that runs out of descriptors cannot open the next segment, and a rename cannot be made durable. So
 two amounts are held back for files:

@@ -1,4 +1,4 @@
-"""A file system in memory that knows what a power cut may leave of it.
+"""A file system in memory that can produce the results of a power cut.
 
     disk ── directories and files   visible and durable state (`memory_nodes.py`)
          └─ changes                 directory operations since the last sync, in order

@@ -1,4 +1,4 @@
-"""Tell when another process changes a directory: one thread for all who wait in this process.
+"""Notify waiters when another process changes a directory: one thread for all waiters of this process.
 
     wait for a change ── add(directory, file, wake) ──► inotify (Linux): the kernel tells within microseconds
                                                     └─► else: a look at both every 50 ms

@@ -1,4 +1,4 @@
-"""Cursors: named positions of readers, kept with the log.
+"""Cursors: named positions of readers, stored with the log.
 
     cursor = log.cursor("billing")
     for record in cursor.read():

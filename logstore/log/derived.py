@@ -1,4 +1,4 @@
-"""Compare the files that are derived from a log's batches with these, and rebuild those that differ.
+"""Compare a log's derived files with its batches, and rebuild those that differ.
 
     .index, .timeindex         with digests, in their seal or in memory, and entry by entry; sealed ones once
     .txnindex                  with the digest in their seal; the active one with what was appended

@@ -1,4 +1,4 @@
-"""Mend a damaged segment with batches of another replica: what is sound stays, the rest is fetched.
+"""Repair a damaged segment with batches of another replica: intact batches stay, the rest is fetched.
 
     00…042.log    │ sound │░ bad ░│ sound │            offsets 57 to 63 are wanted
     00…042.log.cleaned    │ sound │ fetched │ sound │  then `swap.py` puts it in place

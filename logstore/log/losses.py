@@ -1,4 +1,4 @@
-"""The loss ledger and the quarantine: the records that a log gave up, the reasons, and their bytes.
+"""The loss ledger and the quarantine: the records removed from a log, the reasons, and their bytes.
 
     orders-0/
       lost/                             a sub-directory: Kafka's loader looks at files only and never sees it

@@ -1,4 +1,4 @@
-"""The end of making a log: what a new one has in memory only becomes durable with its first flush."""
+"""The last step of creating a log: state that is only in memory becomes durable with its first flush."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments that an opening replaces: one that grew too long, and one with bad bytes below the log start.
+"""Segments that an opening replaces: with offsets that do not fit, or with bad bytes below the log start.
 
 The new files are complete and synced before the old ones go (`segment/swap.py`): a crash leaves either.
 """

@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments go, and why: pure decisions.
+"""Decide which of a log's oldest segments are deleted, and why. Pure.
 
       ┌──────┬──────┬──────┬──────┬──────┬────────┐
       │ goes │ goes │ goes │ stays│      │ active │

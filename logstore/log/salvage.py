@@ -1,4 +1,4 @@
-"""Salvage a dead directory: every sound batch of a partition, at its offset, in a new directory.
+"""Salvage a dead directory: copy every intact batch of a partition, at its offset, to a new directory.
 
     source       0.log ┼ batch ┼ ░░░░ ┼ batch ┼ batch ┼    90.log ┼ batch ┼ 0 0 0 ┤
                             │            │       │                   │

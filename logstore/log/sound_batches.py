@@ -1,4 +1,4 @@
-"""Find every sound batch of a partition's directory, past all damage, and decide which are in their place.
+"""Find every intact batch of a partition's directory, past all damage, and decide which are in place.
 
 `damage.sweep` finds the batches whose checksums are right, `choose` decides. A checksum covers neither offset
 nor leader epoch. The largest set of batches whose offsets rise stands. Another sound batch is put where its

@@ -1,4 +1,4 @@
-"""The readers that wait for a log to change, and that must hear of a cut.
+"""The readers that wait for a log to change, and that are notified of truncations.
 
     follower   add → looks at the log → sleeps
     writer     moves the end → wakes all, who look again

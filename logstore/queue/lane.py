@@ -1,4 +1,4 @@
-"""One topic of a queue: its messages, what happened to them, and the checkpoint of both.
+"""One topic of a queue: its messages, their events, and the checkpoint of both.
 
     jobs/mail-0/              a log: one record a message
     jobs/__events.mail-0/     a log: what happened to them (`state.py`)

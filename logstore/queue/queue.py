@@ -1,4 +1,4 @@
-"""A queue of jobs on disk, for the threads of one process: at least once, and what happened survives.
+"""A queue of jobs on disk, for the threads of one process: at least once; its state survives a crash.
 
     with Queue("data/jobs") as queue:
         queue.put(b"send the invoice")

@@ -1,4 +1,4 @@
-"""Which message of a topic is delivered next, and which are finished: decided here, without files or clocks.
+"""Decide which message of a topic is delivered next, and which are finished, without files or clocks.
 
     offsets   0 ──────────── low mark ─────────────────── next offset ──────────── log end
               all finished     │  finished, or one of:       │  never delivered

@@ -1,4 +1,4 @@
-"""Those who wait for a message: each has a bell, and a new message rings as many as it can serve.
+"""The waiters for a message: each has a bell, and new messages wake as many as they can serve.
 
 A waiter that was rung and then does not take anything (its time was over, its task was cancelled) passes the
 ring on; otherwise a message could lie there while others wait.

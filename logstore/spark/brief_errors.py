@@ -1,4 +1,4 @@
-"""Make an error of ours readable through Spark, which passes on text only, between traces of two languages.
+"""Make the library's errors readable through Spark, which passes on only text, between two traces.
 
 In a worker `briefly` cuts the traceback of an `EngineError` down to one frame: its message says what happened
 and what to do, and the calls inside this package do not help its user. In the driver `reason` finds the

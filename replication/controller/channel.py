@@ -1,4 +1,4 @@
-"""Requests that must still reach each broker: one queue per incarnation, one request in flight.
+"""Pending requests to each broker: one queue per incarnation, one request in flight.
 
     enqueue ──► [ entry ][ entry ][ entry ] ──► in flight ──► answered
                   newest       oldest │            │ timeout, disconnect, error

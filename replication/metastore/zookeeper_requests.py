@@ -1,4 +1,4 @@
-"""Translates our operations into ZooKeeper's requests, and its answers into our outcomes. Pure.
+"""Translates operations into ZooKeeper's requests, and its answers into outcomes. Pure.
 
     Get               getData; with a watch also exists, which leaves one on a node's absence
     Children          getChildren2

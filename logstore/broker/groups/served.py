@@ -1,4 +1,4 @@
-"""A coordinator's state: the groups of the partitions that its node leads, and the appends under way."""
+"""A coordinator's state: the groups of the partitions that its node leads, and the appends in progress."""
 
 from __future__ import annotations
 

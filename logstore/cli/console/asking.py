@@ -1,4 +1,4 @@
-"""The console's questions to brokers: groups, settings, records. Each runs in the thread of a `Desk`."""
+"""The console's requests to brokers: groups, settings, records. Each runs in the thread of a `Desk`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the console together for a broker that is open."""
+"""Assembles the console for an open broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of the console to brokers, one at a time in a thread of its own; and the latest reading."""
+"""Requests of the console to brokers, one at a time in a separate thread; and the latest reading."""
 
 from __future__ import annotations
 

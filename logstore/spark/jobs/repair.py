@@ -1,4 +1,4 @@
-"""`repair`: from the findings of `verify` to sound copies of the damaged partitions.
+"""`repair`: write intact copies of damaged partitions, from the findings of `verify`.
 
     verify ─ findings ─ which replica to trust for which offsets ─ one task per partition ─► copies
              (or a file)  `verification/trust.py`                    `verification/repair_copy.py`

@@ -1,4 +1,4 @@
-"""`stream`: rows of topics to a Parquet or Delta table, each once, and rows that do not fit its schema aside.
+"""`stream`: append rows of topics to a Parquet or Delta table, each once; put invalid rows aside.
 
     topic ─ Spark's stream ─ a batch ─ parsed by the schema ┬─ table/[column=value/]batch-7-0.parquet
                                                             └─ table/_refused/batch-7-1.parquet, with reasons
