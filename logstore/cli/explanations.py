@@ -141,9 +141,9 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
             "look at its log, "
             f"its disk, and logstore why {behind[0]}"
             if is_up
-            else f"fix why broker {broker} ends: once it stays, it catches up by itself"
+            else f"fix why broker {broker} ends: once it stays up, it catches up automatically"
             if observed.restarts(broker)
-            else f"start broker {broker}: it catches up by itself",
+            else f"start broker {broker}: it catches up automatically",
             frozenset(behind),
             waits_for="the records that it lacks" if is_up else f"broker {broker}",
             acts=ITSELF if is_up else "you",

@@ -49,7 +49,7 @@ def timeline(
         raise typer.BadParameter(f"no such file or directory: {', '.join(missing)}")
     traces = [path for path in sources if path.is_file() and _is_trace(path)]
     if traces and len(sources) > 1:
-        raise typer.BadParameter("a trace has a time of its own: give it alone")
+        raise typer.BadParameter("a trace has virtual time: name it without other files")
     is_virtual = bool(traces)
     try:
         found = sorted(_events(sources, wanted, is_trace=is_virtual), key=lambda event: event.time_ms)

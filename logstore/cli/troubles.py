@@ -33,7 +33,7 @@ STEADY_MS = 60_000
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
 OPERATOR = "you"
-ITSELF = "nobody: it continues by itself"
+ITSELF = "nobody: it continues automatically"
 """Who has to act."""
 
 
@@ -294,12 +294,12 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 f"broker {broker}, {name}",
                 "the replica cannot be used fully",
                 why,
-                "if other replicas are sound wait: the broker repairs it from them. Else stop the "
-                "broker, and look "
-                "at the partition's directory with logstore verify",
+                "if other replicas are intact, wait: the broker repairs it from them. Otherwise stop the "
+                "broker, and check "
+                "the partition's directory with logstore verify",
                 frozenset(each for each in hosted.get(broker, ()) if str(each) == name),
-                waits_for="a sound replica on another broker",
-                acts="the broker, while another replica is sound; else you",
+                waits_for="an intact replica on another broker",
+                acts="the broker, while another replica is intact; otherwise you",
                 no_help="restarting the broker, or deleting files by hand",
             )
     for broker in sorted(observed.stopping):
@@ -458,9 +458,9 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         says = f"it has no leader, though {_listed(alive)} of its ISR are up"
         step = (
             f"look at the log of broker {alive[0]}. Its replica may be offline or damaged; or it came back "
-            "without records that it had acknowledged, after a power cut or with a new disk. If what it has "
-            f"is all there is, logstore elect-unclean {each} elects it, and "
-            "gives up the rest"
+            "without records that it had acknowledged, after a power cut or with a new disk. If no other "
+            f"copy exists, logstore elect-unclean {each} elects it, and "
+            "gives up the missing records"
         )
     evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
     return Trouble(

@@ -183,9 +183,9 @@ def page(cases: Sequence[Case] = CASES) -> str:
     lines = [
         "# Compared with Spark's Kafka connector",
         "",
-        f"Each option and column of Spark's Kafka connector is tried with it ({SPARK_CONNECTOR}) and with the",
-        "format `logstore`, on a broker of logstore. `make spark-comparison` runs the cases and writes this",
-        "page, `make test` runs some of them. *same* means the same rows, offsets and tasks, or two errors.",
+        f"Each option and column of Spark's Kafka connector is tried with it ({SPARK_CONNECTOR}) and with",
+        "the format `logstore`, on a broker of logstore. `make spark-comparison` runs the cases and writes",
+        "this page, `make test` runs some of them. *same* means the same rows, offsets and tasks, or two errors.",
         "",
         f"{len(cases)} cases, {sum(bool(each.differs) for each in cases)} of them different on purpose.",
         "",

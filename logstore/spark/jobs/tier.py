@@ -47,7 +47,7 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     output.add_argument(
         "--allow-holes", action="store_true",
-        help="go on where retention removed segments that were not in the tier yet",
+        help="continue although retention removed segments that were not in the tier yet",
     )  # fmt: skip
 
 
