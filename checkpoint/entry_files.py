@@ -176,7 +176,7 @@ class OffsetFile:
         return self.offsets.get(partition, 0)
 
     def find(self, partition: TopicPartition) -> int | None:
-        """Return the partition's offset; None if there is no file that could tell it."""
+        """Return the partition's offset; None if there is no such file."""
         return self.get(partition) if self.is_there else None
 
     def write(self, offsets: dict[TopicPartition, int]) -> None:

@@ -1,4 +1,4 @@
-"""One partition's log on one disk: what is in it, and is it safe?
+"""One partition's log on one disk: its content and its durability.
 
     log            Log: append, read, truncate, flush; stand_alone: one that owns its directory
     log_manager    the logs of a node, over log dirs that fail one by one

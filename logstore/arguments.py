@@ -1,4 +1,4 @@
-"""Checks of arguments at the public interface: the error names the argument and says what to pass."""
+"""Checks of arguments at the public interface: the error names the argument and its valid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take over the metadata of a Kafka cluster whose directories are at hand. Pure.
+"""Take over the metadata of a Kafka cluster from its directories. Pure.
 
     __cluster_metadata (KRaft)      records ─▶ Image: topics, ids, partitions, ISR, settings
     partition directories (older)   facts of each directory ─▶ Image, with the ISR as far as the logs tell
@@ -46,7 +46,7 @@ class AdoptedTopic:
 
 @dataclass(slots=True)
 class Image:
-    """The metadata of a cluster. `notes` say what cannot be taken over, one sentence each."""
+    """The metadata of a cluster. `notes` list what is not taken over, one sentence each."""
 
     cluster_id: str
     topics: dict[str, AdoptedTopic] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Image:
 
 
 class Directory(NamedTuple):
-    """What a partition directory tells: its broker, its topic's id, its newest epoch and its log end."""
+    """The facts in a partition directory: broker, topic id, newest epoch and log end."""
 
     broker_id: int
     topic_partition: TopicPartition
@@ -138,7 +138,7 @@ def _changed(partition: AdoptedPartition, data: Mapping[str, Any]) -> AdoptedPar
 
 
 def image_of_directories(cluster_id: str, directories: Iterable[Directory]) -> Image:
-    """Make up the metadata from what the partition directories of all brokers tell.
+    """Construct the metadata from the partition directories of all brokers.
 
     The replicas are the brokers that have the directory, the ISR those whose log goes furthest.
     """

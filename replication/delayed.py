@@ -44,7 +44,7 @@ class DelayedOperation(ABC):
         return self.is_ready(now_ms)
 
     def on_cancel(self) -> None:
-        """Let go of what the wait held. Called instead of `on_complete` if nobody waits for the answer."""
+        """Release the wait's resources. Called instead of `on_complete` if no client waits for the answer."""
         return
 
     @abstractmethod

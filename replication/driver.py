@@ -149,7 +149,7 @@ class InProcessCluster:
     def kill_node(
         self, node_id: int, *, power_cut: random_module.Random | None = None, expire_session: bool = False
     ) -> None:
-        """End a node's process, with `power_cut` its machine: what was not synced may be lost.
+        """End a node's process, or with `power_cut` its machine: unsynced data may then be lost.
 
         `power_cut` draws what survives. With `expire_session` the session ends at once instead of after its
         timeout.
@@ -203,7 +203,7 @@ class InProcessCluster:
         self.store_link.cut_off.add(node_id)
 
     def heal(self) -> None:
-        """Mend every cut. Nodes whose session expired meanwhile learn it now."""
+        """Repair every cut connection. Nodes whose session expired meanwhile learn it now."""
         self._links.cuts.clear()
         self.store_link.mend()
 
@@ -218,7 +218,7 @@ class InProcessCluster:
         self.held.clear()
 
     def deliver(self, envelope: Envelope) -> None:
-        """Hand one message to its target now, wherever it comes from."""
+        """Deliver one message to its target now, queued or held."""
         slot = self._links.arrive(envelope)
         if slot is not None:
             carry_out(slot.running.receive(envelope.event, self.now_ms), slot, self._outlets)
@@ -359,7 +359,7 @@ class InProcessCluster:
             raise TimeoutError(f"{topic_partition} has not reached {replicas} after {timeout_ms} ms")
 
     def administer(self, request: RequestBody, *, timeout_ms: int = 60_000) -> ResponseBody | None:
-        """Ask the controller, once there is one; None if it does not answer. Raises `TimeoutError`."""
+        """Send the controller a request, once there is one; None without an answer. Raises `TimeoutError`."""
 
         def controllers() -> list[int]:
             return [node_id for node_id, node in self.nodes.items() if node.controller.is_active]

@@ -1,4 +1,4 @@
-"""Durability levels: what a replica must do with a record before the record counts as replicated.
+"""Durability levels: the steps of a replica before a record counts as replicated.
 
 A topic sets `durability.level`, or has the controller's default. The controller writes the level into the
 state node of each partition. Replicas use only that value, so that all of them agree:

@@ -67,7 +67,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The answer to our `Send` with the same correlation id."""
+    """The answer to the `Send` with the same correlation id."""
 
     source: int
     correlation_id: int
@@ -75,7 +75,7 @@ class Response(NamedTuple):
 
 
 class Disconnected(NamedTuple):
-    """The connection of our `Send` broke: no answer will arrive. The request may have been served."""
+    """The connection of a `Send` broke: no answer will arrive. The request may have been served."""
 
     source: int
     correlation_id: int
@@ -89,7 +89,7 @@ class ClientRequest(NamedTuple):
 
 
 class Abandoned(NamedTuple):
-    """The connection of a request closed before its answer: it need not wait any more.
+    """The connection of a request closed before its answer: the wait can end.
 
     The address is the one that an answer would have. A request that has been answered is none the worse.
     """

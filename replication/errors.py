@@ -77,13 +77,13 @@ class InvalidRequest(EngineError):
 
 
 class FencedLeaderEpoch(EngineError):
-    """The requester's leader epoch is older than ours."""
+    """The requester's leader epoch is older than this broker's."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class UnknownLeaderEpoch(EngineError):
-    """The requester's leader epoch is newer than ours: the controller's request has not arrived yet."""
+    """The requester's leader epoch is newer than this broker's, which lacks the controller's request."""
 
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
     retriable = True

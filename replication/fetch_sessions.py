@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what a reader fetches, kept by the leader, so that a request names only changes.
+"""Fetch sessions (KIP-227): the leader stores a reader's partitions, so requests contain only changes.
 
     request                session    what happens
     ───────                ───────    ────────────
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The settings of a request for all of its partitions. A change makes all of them restless."""
+    """The settings of a request for all of its partitions. After a change, all of them are checked."""
 
     replica_id: int
     broker_epoch: int
@@ -80,7 +80,7 @@ class Terms(NamedTuple):
 
 
 class FetchSession:
-    """The partitions that one reader fetches, and what it knows of them."""
+    """The partitions that one reader fetches, with the last results sent to it."""
 
     __slots__ = (
         "clock",
@@ -124,7 +124,7 @@ class FetchSession:
         return {known.topic: self.wanted[known].topic_id for known in results}
 
     def news(self, results: dict[TopicPartition, FetchResult]) -> dict[TopicPartition, FetchResult]:
-        """Return the results that the reader must learn of, and note that it does."""
+        """Return the results that differ from the last ones sent, and record them as sent."""
         found = {}
         for topic_partition, result in results.items():
             bounds = result.high_watermark, result.last_stable_offset, result.log_start_offset
@@ -142,7 +142,7 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The fetch sessions of a node, and who watches which partition."""
+    """The fetch sessions of a node, and the sessions that watch each partition."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class FetchSessions:
         return self._sessions.get(session_id)
 
     def new_life(self, broker_epoch: int) -> None:
-        """Choose the ids of later sessions: those of an earlier life of this node must name none."""
+        """Choose the ids of later sessions, so that ids of an earlier run of this node match none."""
         self._next_id = broker_epoch * _SPREAD % _LARGEST
 
     # --- requests -----------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class FetchSessions:
     # --- watching -----------------------------------------------------------------------------
 
     def watch(self, session: FetchSession, topic_partition: TopicPartition) -> None:
-        """Make the partition restless in the session when it moves."""
+        """Watch the partition, so that a change makes the session check it."""
         self.watchers.setdefault(topic_partition, {})[session] = None
 
     def _unwatch(self, session: FetchSession, topic_partition: TopicPartition) -> None:
@@ -299,7 +299,7 @@ class FetchSessions:
     def watch_from(
         self, session: FetchSession, topic_partition: TopicPartition, place: Place, position: int
     ) -> None:
-        """Look at the partition for the fetch that waits in the session, once it reaches `position`.
+        """Watch the partition for the session's waiting fetch, until it reaches `position`.
 
         Also when anything else than its end changes. The partition must be restless in the session.
         """
@@ -313,7 +313,7 @@ class FetchSessions:
         found.add(max(position, place.position + 1), session.waiting)
 
     def moved(self, topic_partition: TopicPartition) -> Iterator[DelayedFetch]:
-        """Make a partition restless in the sessions that watch it; yield the fetches to look again.
+        """Mark a changed partition in the sessions that watch it; yield the waiting fetches to check.
 
         Those sessions watch it no more.
         """

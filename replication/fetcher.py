@@ -181,7 +181,7 @@ class Fetcher:
         return True
 
     def move_to_back(self, topic_partition: TopicPartition) -> None:
-        """Let the other partitions go first in the next full request: a response has limited room."""
+        """Put the partition last in the next full request, because a response has a limited size."""
         self._states[topic_partition] = self._states.pop(topic_partition)
 
     def delay(self, topic_partition: TopicPartition, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Flushes outside the engine's thread: at most one under way for each partition.
+"""Flushes outside the engine's thread: at most one at a time for each partition.
 
 With `synced` durability everything appended is flushed. Otherwise a flush keeps a roll short: a segment is
 synced before the next one is made, in the engine's thread, and by then only its last bytes may be left.
@@ -58,7 +58,7 @@ class Flushes:
         self._emit(Sync(topic_partition, log.log_end_offset))
 
     def demand(self, topic_partition: TopicPartition, end_offset: int) -> None:
-        """Request a flush, due or not, unless one is under way: its end is told, too."""
+        """Request a flush, due or not, unless one is in progress; the end of that one is reported too."""
         if topic_partition not in self._under_way:
             self._under_way.add(topic_partition)
             self._emit(Sync(topic_partition, end_offset))

@@ -101,7 +101,7 @@ class Followers:
         }
 
     def add(self, partition: Partition) -> None:
-        """Follow the partition's leader from the end of our log on.
+        """Follow the partition's leader from the end of the local log on.
 
         Call it after `remove`: the end is read here, and no append of an older epoch can follow. The log is
         truncated to its high watermark only if it has no epochs at all.
@@ -221,7 +221,7 @@ class Followers:
     # --- answers ------------------------------------------------------------------------------
 
     def on_disconnected(self, correlation_id: int, now_ms: int) -> bool:
-        """Pause everything in a request without an answer. False if the request is not ours."""
+        """Pause all partitions of a request without an answer. False if another component sent it."""
         found = self._find(correlation_id)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""Log dirs without room: a state of the node, found by an append and ended by free space.
+"""Full log dirs: a state of the node, found by an append and ended by free space.
 
     an append finds no room ──▶ full ──every second: is there room again?──▶ ended
                                  │
@@ -23,7 +23,7 @@ ASK_AGAIN_MS = 30_000
 
 
 class Relief:
-    """Limits how often a node asks for its leaderships to go elsewhere: once in 30 seconds."""
+    """Limits how often a node requests to move its leaderships: once in 30 seconds."""
 
     def __init__(self) -> None:
         self._due_ms = 0
@@ -62,7 +62,7 @@ class FullDirs:
         return new
 
     def probe(self, now_ms: int) -> list[str]:
-        """Look for free space if that is due; end the state where there is room, and return those dirs."""
+        """Check for free space if that is due; end the state where there is space, and return those dirs."""
         if self.deadline_ms is None or now_ms < self.deadline_ms:
             return []
         ended = [path for path in self.since_ms if self._room(path).free >= ROOM_BYTES]

@@ -1,4 +1,4 @@
-"""Replicas with damage in their logs: a state of the node, from its discovery until it is mended.
+"""Replicas with damage in their logs: a state of the node, from the discovery until the repair.
 
     found by a read, a fetch, a compaction, a scrub ──▶ damaged ──▶ asks the other replicas ──▶ mended
                                                            │  no copy to be had     ▲
@@ -45,7 +45,7 @@ LONGEST_PAUSE_MS: Final = 60_000
 
 @dataclass(slots=True)
 class DamagedReplica:
-    """The damage of one replica, and how far its mending is."""
+    """The damage of one replica, and the progress of its repair."""
 
     since_ms: int
     damages: dict[int, Damage] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class DamagedReplica:
     pause_ms: int = 0
 
     def stop(self) -> None:
-        """End the mending under way; nothing of the log has changed."""
+        """Stop the repair in progress; the log is unchanged."""
         steps, self.steps = self.steps, None
         self.wanted, self.correlation_id = None, -1
         if steps is not None:
@@ -98,11 +98,11 @@ class DamagedReplicas:
 
     @property
     def failed(self) -> dict[TopicPartition, str]:
-        """The replicas that no other replica could help, and why."""
+        """The replicas that no other replica could repair, and why."""
         return {known: each.failed for known, each in self.known.items() if each.failed}
 
     def may_lead(self, topic_partition: TopicPartition) -> bool:
-        """Whether the replica is sound, or as good as any."""
+        """Whether the replica is intact, or not worse than the others."""
         known = self.known.get(topic_partition)
         return known is None or bool(known.failed)
 
@@ -117,7 +117,7 @@ class DamagedReplicas:
 
 
 def begin(manager: ReplicaManager, now_ms: int) -> None:
-    """Enter the damage that this turn found."""
+    """Record the damage found in this turn."""
     damaged = manager.damaged
     rebuilt, damaged.rebuilt = damaged.rebuilt, []
     for topic_partition, damage in rebuilt:
@@ -153,7 +153,7 @@ def take_note(manager: ReplicaManager, topic_partition: TopicPartition, damages:
 def take_note_of_rebuilt(
     manager: ReplicaManager, topic_partition: TopicPartition, rebuilt: Iterable[Damage]
 ) -> None:
-    """Note derived files that a read, a scrub or a mending has rebuilt."""
+    """Record derived files that a read, a scrub or a repair has rebuilt."""
     manager.damaged.rebuilt += [(topic_partition, damage) for damage in rebuilt]
 
 
@@ -165,7 +165,7 @@ def after_read(manager: ReplicaManager, partition: Partition) -> None:
 
 
 def after_progress(manager: ReplicaManager, topic_partition: TopicPartition) -> None:
-    """Look at requests that wait for a followed log, and note the damage that cuts of it have met."""
+    """Check requests that wait for a followed log, and record damage found by its truncations."""
     partition = manager.partitions.get(topic_partition)
     if partition is not None and (met := partition.log.met):
         take_note(manager, topic_partition, met)
@@ -190,7 +190,7 @@ def damaged_partitions(manager: ReplicaManager) -> dict[str, list[str]]:
 
 
 def failed_partitions(manager: ReplicaManager) -> dict[TopicPartition, str]:
-    """Return the replicas that cannot follow their leader, or that no other replica can mend, and why."""
+    """Return the replicas that cannot follow their leader, or that no other replica can repair, and why."""
     followers = manager.followers
     return {**followers.stuck, **followers.failed, **manager.damaged.failed}
 
@@ -379,7 +379,7 @@ def owner_of(manager: ReplicaManager, correlation_id: int) -> TopicPartition | N
 
 
 def on_flushed(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> None:
-    """Continue a mending that waits for the end of a flush."""
+    """Continue a repair that waits for the end of a flush."""
     known = manager.damaged.known.get(topic_partition)
     if known is not None and known.steps is not None and known.wanted is None:
         known.due_ms = now_ms

@@ -1,4 +1,4 @@
-"""What happened to partitions, as events: from state-change logs and from the loss ledgers of replicas. Pure.
+"""The history of partitions, as events from state-change logs and from the loss ledgers of replicas. Pure.
 
     state-change lines of many nodes ─┐
     loss ledgers of many replicas ────┼─▶ events, by time ─▶ text, JSON, a drawing (logstore timeline)
@@ -21,7 +21,7 @@ from logstore.replication.state_change_lines import Line, Wanted
 
 
 class Kind(StrEnum):
-    """What an event is about."""
+    """The kind of an event."""
 
     ELECTION = "election"
     ISR = "isr"
@@ -55,7 +55,7 @@ class Event:
 
     @property
     def leader(self) -> int | None:
-        """Who leads from now on, where the event decides that."""
+        """The new leader, if the event decides it."""
         leader = self.facts.get("leader")
         return leader if self.kind is Kind.ELECTION and isinstance(leader, int) else None
 
@@ -117,7 +117,7 @@ def of_change(change: StateChange) -> Event:
 
 
 def of_lines(lines: Iterable[Line], wanted: Wanted) -> Iterator[Event]:
-    """Yield the events of selected lines of state-change logs, ours and Kafka's; the latter as they are."""
+    """Yield the events of selected lines of state-change logs. Kafka's lines are kept unchanged."""
     for line in lines:
         change = parse_line(line.text)
         if change is not None:

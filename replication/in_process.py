@@ -211,7 +211,7 @@ class StoreLink:
         self._links.post(None, slot.node_id, StoreReply(call.call_id, outcome))
 
     def fire(self, watches: Iterable[WatchFired]) -> None:
-        """Send watches to their owners, to a node that is cut off when the cut is mended."""
+        """Send watches to their owners; a node that is cut off receives them when it is reconnected."""
         slots = self._links.slots
         owners = {slot.session_id: node_id for node_id, slot in slots.items() if slot.node is not None}
         for watch in watches:

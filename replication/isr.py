@@ -25,7 +25,7 @@ from logstore.replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, R
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommittedIsr:
-    """No change under way."""
+    """No change in progress."""
 
     isr: frozenset[int]
 

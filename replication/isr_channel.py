@@ -63,7 +63,7 @@ class IsrChannel:
             mark("isr channel: a proposal is withdrawn")
 
     def holds(self, topic_partition: TopicPartition) -> bool:
-        """Whether a proposal for this partition waits for its turn or its answer."""
+        """Whether a proposal for this partition waits to be sent or answered."""
         return topic_partition in self.queue
 
     def owns(self, correlation_id: int) -> bool:

@@ -46,7 +46,7 @@ LEAST_ROOM_BYTES: Final = 2 * ROOM_BYTES
 
 @dataclass(slots=True)
 class Turn:
-    """When a move goes on; None while it waits for a flush."""
+    """When a move continues; None while it waits for a flush."""
 
     move: Move
     due_ms: int | None
@@ -69,7 +69,7 @@ class LogMoves:
         self.turns: dict[TopicPartition, Turn] = {}
 
     def limit(self, bound: int | None) -> None:
-        """Set the bound. What was copied under a former one still counts."""
+        """Set the limit. Bytes copied under the previous one still count."""
         if self.bound is None:
             self._rate = SimpleRate(self._windows)
         self.bound = bound
@@ -88,7 +88,7 @@ class LogMoves:
         return self.bound is not None and self.per_second(now_ms) > self.bound
 
     def next_turn(self) -> Turn | None:
-        """Return the turn that is next: the first that goes on, or an earlier one whose pause ends before."""
+        """Return the next turn: the first that can continue, or an earlier one whose pause ends first."""
         found: Turn | None = None
         for _, turn in sorted(self.turns.items()):
             if turn.due_ms is None:
@@ -144,7 +144,7 @@ def _alter(manager: ReplicaManager, topic_partition: TopicPartition, path: str, 
 
 
 def pump(manager: ReplicaManager, now_ms: int) -> None:
-    """Do one piece of work for the first move that can go on."""
+    """Do one piece of work for the first move that can continue."""
     turns, under_way = manager.moves.turns, manager.logs.moves.under_way
     for topic_partition, turn in list(turns.items()):
         if turn.due_ms is not None and under_way.get(topic_partition) is not turn.move:
@@ -219,7 +219,7 @@ def _sync(turn: Turn, mirror: Mirror, log: PartitionLog) -> None:
 
 
 def on_flushed(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> None:
-    """Swap the directories, if the copy is complete; else go on with the copy."""
+    """Swap the directories if the copy is complete; otherwise continue copying."""
     turn = manager.moves.turns.get(topic_partition)
     if turn is None or turn.due_ms is not None:
         return

@@ -38,7 +38,7 @@ LARGEST_TIMESTAMP = -3
 
 
 class Endpoint(NamedTuple):
-    """Where others reach one of a broker's listeners. The engine hands it on and does not look inside."""
+    """The address of one of a broker's listeners. The engine passes it on unread."""
 
     listener: str
     host: str
@@ -186,7 +186,7 @@ class FetchResult(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The results; in a fetch session, only those with news.
+    """The results; in a fetch session, only those with changes.
 
     `session_id` is 0 without a session. `error` is about the session: then there are no results. `topic_ids`
     are those by which the reader of a session knows its topics.
@@ -235,7 +235,7 @@ class EpochQuery(NamedTuple):
 
 
 class OffsetForLeaderEpochRequest(NamedTuple):
-    """The question where epochs end in the leader's log (KIP-101, KIP-279)."""
+    """A request for the end offsets of epochs in the leader's log (KIP-101, KIP-279)."""
 
     replica_id: int
     partitions: Mapping[TopicPartition, EpochQuery]
@@ -542,7 +542,7 @@ class DeleteRecordsResponse(NamedTuple):
 
 
 class MetadataRequest(NamedTuple):
-    """A question for live brokers and leaders; None for every topic. Any node answers from its cache."""
+    """A request for live brokers and leaders; None for every topic. Any node answers from its cache."""
 
     topics: tuple[str, ...] | None = None
 

@@ -51,7 +51,7 @@ class MetadataCache:
         return broker_id in self._shutting_down
 
     def next_broker(self, broker_id: int) -> int:
-        """Return the live broker with the next higher id, round the end; `broker_id` itself if none lives."""
+        """Return the live broker with the next higher id, wrapping around; `broker_id` if none is live."""
         ids = sorted(self.brokers)
         return next((each for each in ids if each > broker_id), ids[0] if ids else broker_id)
 

@@ -249,7 +249,7 @@ class Node:
         return self._end_turn(self._receive(event, now_ms), now_ms)
 
     def look(self, now_ms: int) -> list[Effect]:
-        """Have waiting fetches look at what moved; only if `WaitingRequests.defers_fetches` is set."""
+        """Check waiting fetches for changed partitions; only if `WaitingRequests.defers_fetches` is set."""
         self.replicas.waiting.look(now_ms)
         return self._end_turn(self.replicas.end_turn(now_ms), now_ms)
 

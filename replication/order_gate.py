@@ -1,4 +1,4 @@
-"""Orders of a controller that this node does not know yet: held until the metadata store confirms its epoch.
+"""Holds orders of an unknown controller until the metadata store confirms its epoch.
 
     LeaderAndIsr, StopReplica, UpdateMetadata
         │ epoch ≤ confirmed ─────────────────────────▶ carried out
@@ -53,7 +53,7 @@ class OrderGate:
         return controller_epoch <= self.confirmed_epoch
 
     def hold(self, request: Request) -> None:
-        """Keep an order until its epoch is looked up."""
+        """Hold an order until its epoch is looked up."""
         mark("roles: the epoch of an unknown controller is looked up")
         self._held.append(request)
 
@@ -70,7 +70,7 @@ class OrderGate:
         return bool(self._covered) and call_id == self._call_id
 
     def decide(self, outcome: Outcome) -> Verdict:
-        """Judge held orders by the store's reply; one that came after the question is never refused by it."""
+        """Judge held orders by the store's reply; it refuses none that came after the request."""
         reason = f"the store answered {outcome.error}"
         if outcome.error is None:
             try:

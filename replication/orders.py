@@ -102,7 +102,7 @@ def stop(manager: ReplicaManager, now_ms: int) -> list[Effect]:
 
 
 def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int) -> ErrorCode | None:
-    """Return the error for a request that does not count; None for one that does."""
+    """Return the error for a request that must be refused; None otherwise."""
     # A broker epoch above ours is our own: the reply to the registration has not arrived yet.
     if NO_EPOCH < broker_epoch < manager.broker_epoch:
         mark("roles: for an earlier life of this broker")
@@ -142,7 +142,7 @@ def refuse_unconfirmed(
 
 
 def _is_late(manager: ReplicaManager, address: Address, body: Order) -> bool:
-    """Whether a later request of this kind was handled before: the controller gave this one up as lost."""
+    """Whether a later request of this kind was handled before: the controller treated this one as lost."""
     number = address.correlation_id if isinstance(address, Peer) else 0
     sent = body.controller_epoch, number
     newest = manager.newest_orders.get(type(body), (-1, -1))
@@ -444,7 +444,7 @@ def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrR
 
 
 def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> list[str]:
-    """Take over new defaults for what topics do not set themselves; they apply from the next use on.
+    """Take over new defaults for settings that topics leave unset; they apply from the next use on.
 
     Return the topics for which one does not count, because a setting of their own contradicts it.
     """

@@ -10,7 +10,7 @@ LONGEST_THROTTLE_MS: Final = 2**31 - 1
 
 
 class Windows(NamedTuple):
-    """How a rate is measured: over a number of samples of `size_ms` each."""
+    """The windows of a rate: a number of samples of `size_ms` each."""
 
     samples: int = 11
     size_ms: int = 1_000
@@ -32,7 +32,7 @@ class _Sample:
 
 
 class Rate:
-    """What was used in the last samples (Kafka's SampledStat and Rate)."""
+    """The use in the last samples (Kafka's SampledStat and Rate)."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
@@ -90,5 +90,5 @@ class SimpleRate(Rate):
 
 
 def rounded(milliseconds: float) -> int:
-    """Return whole milliseconds, as Kafka's `Math.round`, within what an answer can tell."""
+    """Return whole milliseconds, as Kafka's `Math.round`, limited to the range of a response field."""
     return math.floor(min(milliseconds, LONGEST_THROTTLE_MS) + 0.5)

@@ -97,12 +97,12 @@ def read(
 
 
 def reads_to_log_end(request: FetchRequest) -> bool:
-    """Whether the reader gets what is not committed yet: a follower, or a tool that compares replicas."""
+    """Whether the reader gets uncommitted records: a follower, or a tool that compares replicas."""
     return request.replica_id != CONSUMER_REPLICA_ID
 
 
 def admit(partition: Partition, request: FetchRequest, wanted: FetchPartition) -> None:
-    """Raise unless this replica may answer the reader. What it raises is listed at `read`."""
+    """Raise an error, as listed at `read`, unless this replica may answer the reader."""
     log = partition.log
     if is_of_another_incarnation(log.topic_id, wanted.topic_id):
         raise InconsistentTopicId(
@@ -171,7 +171,7 @@ def amount(
 
 
 def readable_end(partition: Partition, request: FetchRequest) -> int:
-    """Return the end of what the reader may get."""
+    """Return the end of the records that the reader may get."""
     log = partition.log
     if reads_to_log_end(request):
         return log.log_end_offset
@@ -179,7 +179,7 @@ def readable_end(partition: Partition, request: FetchRequest) -> int:
 
 
 def start_of(partition: Partition, request: FetchRequest, found: FetchResult) -> tuple[int, int] | None:
-    """Return the place where a read that got all there is began; None if it is unknown."""
+    """Return the start of a read that reached the end; None if it is unknown."""
     end = partition.place_of_end(is_log_end=reads_to_log_end(request))
     return end and (end[0], end[1] - len(found.records))
 

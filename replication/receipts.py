@@ -38,7 +38,7 @@ class Receipt(NamedTuple):
 
 
 def receipt_of(partition: Partition, offset: int) -> Receipt:
-    """Return what this leader can prove of the record at `offset`.
+    """Return the durability that this leader can prove for the record at `offset`.
 
     Raises `NotLeaderOrFollower`, and `OffsetOutOfRange` for a record that is deleted or not written yet.
     """

@@ -1,4 +1,4 @@
-"""Batches of idempotent producers that a leader refused for the moment, and what follows them.
+"""Batches of idempotent producers with a retriable refusal, and the batches that follow them.
 
 A producer sends several batches before the first is answered. If one is refused because the disk is full or
 the ISR is too small, those behind it cannot be appended either: their sequences leave a gap. A producer takes
@@ -38,7 +38,7 @@ class Refusals:
         self.by_producer: dict[int, _Refused] = {}
 
     def clear(self) -> None:
-        """Forget all of them: the leadership is over, or begins."""
+        """Forget all refused batches, at the start or end of a leadership."""
         self.by_producer.clear()
 
     def note(self, data: Buffer, error: EngineError, now_ms: int, producers: ProducerState) -> None:

@@ -23,7 +23,7 @@ NEVER_MS = -(1 << 62)
 
 
 class FetchClock:
-    """The time of the last fetch in a session, for all of its partitions that rest."""
+    """The time of the last fetch in a session, for all of its unchanged partitions."""
 
     __slots__ = ("last_fetch_ms",)
 
@@ -52,11 +52,11 @@ class RemoteReplica:
     clock: FetchClock | None = None
 
     def resting(self, clock: FetchClock) -> RemoteReplica:
-        """Return its state from a fetch at the leader's end on, as long as nothing moves."""
+        """Return its state after a fetch at the leader's end, valid until the partition changes."""
         return replace(self, clock=clock)
 
     def settled(self) -> RemoteReplica:
-        """Return its state now that something moves: the fetches of its session until here have counted."""
+        """Return its state when the partition changes; earlier fetches of its session have counted."""
         if self.clock is None:
             return self
         last_fetch_ms = max(self.last_fetch_ms, self.clock.last_fetch_ms)

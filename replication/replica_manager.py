@@ -301,7 +301,7 @@ class ReplicaManager:
         return code_of(error)
 
     def found_full(self, topic_partition: TopicPartition) -> None:
-        """Note that an append found no room in the log dir of a replica."""
+        """Record that an append found no space in a replica's log dir."""
         partition = self.partitions.get(topic_partition)
         if partition is not None:
             self.full_dirs.found.add(log_dir_of(partition))
@@ -400,7 +400,7 @@ class ReplicaManager:
         return self.end_turn(now_ms)
 
     def on_disconnected(self, correlation_id: int, now_ms: int) -> bool:
-        """Give up on an answer; False if the request was not one of ours."""
+        """Give up on an answer; False if another component sent the request."""
         if self.isr_channel.owns(correlation_id):
             self.isr_channel.on_disconnected(now_ms)
             return True
@@ -410,7 +410,7 @@ class ReplicaManager:
         return self.followers.on_disconnected(correlation_id, now_ms)
 
     def on_sync_done(self, event: SyncDone, now_ms: int) -> list[Effect]:
-        """Take the end of a flush. The log's own recovery point counts: it may have been truncated since."""
+        """Handle the end of a flush, by the log's recovery point: a truncation may have lowered it."""
         self.flushes.forget(event.topic_partition)
         partition = self.partitions.get(event.topic_partition)
         if event.error:
@@ -482,7 +482,7 @@ class ReplicaManager:
 def settle_fetch(
     partitions: Mapping[TopicPartition, Partition], topic_partition: TopicPartition, session: FetchSession
 ) -> None:
-    """Stop counting a follower by the clock of its fetch session: the partition rests no more."""
+    """Stop counting a follower by the clock of its fetch session, because the partition changes."""
     partition = partitions.get(topic_partition)
     if partition is not None:
         replica = partition.remote_replicas.get(session.terms.replica_id)
@@ -491,7 +491,7 @@ def settle_fetch(
 
 
 def place_of(partitions: Mapping[TopicPartition, Partition], topic_partition: TopicPartition) -> Place | None:
-    """Return where the committed part of a log ends; None if that is not known without reading."""
+    """Return the end of a log's committed part; None if it is unknown without reading."""
     partition = partitions.get(topic_partition)
     end = partition.place_of_end(is_log_end=False) if partition is not None else None
     if partition is None or end is None:

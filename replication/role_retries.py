@@ -1,4 +1,4 @@
-"""Roles refused because the disk was full: when to have the controller assign them again.
+"""Roles refused because of a full disk, and the time to request them again.
 
 Nothing has failed, so the role may work later. The pause doubles with each refusal, up to a limit, and starts
 over once a role succeeds.
@@ -30,7 +30,7 @@ class RoleRetries:
             self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE * self._first_pause_ms)
 
     def succeeded(self, topic_partition: TopicPartition) -> None:
-        """Note that the partition has room again."""
+        """Record that the partition has space again."""
         if topic_partition in self._refused:
             self._refused.remove(topic_partition)
             self._pause_ms = self._first_pause_ms

@@ -1,4 +1,4 @@
-"""Roles that wait for a flush: a LeaderAndIsr is answered when what its roles need is durable.
+"""Roles that wait for a flush: a LeaderAndIsr is answered once the files that its roles need are durable.
 
     LeaderAndIsr ─▶ directories made, epochs begun ─▶ Syncs ─▶ the last SyncDone ─▶ roles taken, answer
 

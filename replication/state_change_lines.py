@@ -1,4 +1,4 @@
-"""Select and parse lines of state-change logs, ours and Kafka's. Pure.
+"""Select and parse lines of state-change logs, of this library and Kafka. Pure.
 
     [2026-11-20 15:19:26,123] [orders,0] node=1 side=controller …          ours (`state_change.py`)
     [2026-11-20 15:19:26,150] TRACE Broker 3 handling … for [orders, 0]    Kafka's
@@ -22,7 +22,7 @@ _PARTITION = re.compile(r"\[([a-zA-Z0-9._-]{1,249}), *(\d{1,10})\]", re.ASCII)
 
 
 class Line(NamedTuple):
-    """A line that counts: number `number` (from 1) of file `file`. Lines sort by time, file, number."""
+    """A selected line: number `number` (from 1) of file `file`. Lines sort by time, file, number."""
 
     time: str
     file: int
@@ -68,7 +68,7 @@ def wanted_lines(file: int, raw_lines: Iterable[bytes], wanted: Wanted) -> Itera
 
 
 def line_facts(line: Line) -> dict[str, object]:
-    """Return all fields of a line of ours; only time and text of others."""
+    """Return all fields of a line of this library; of other lines only time and text."""
     change = parse_line(line.text)
     if change is None:
         return {"time": line.time, "text": line.text}

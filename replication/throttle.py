@@ -1,4 +1,4 @@
-"""Replication throttles (KIP-73): a bound for the bytes a second that move to replicas out of sync.
+"""Replication throttles (KIP-73): a limit for the bytes per second that move to replicas out of sync.
 
     leader     leaves a listed partition out of what a follower gets, unless it is in the ISR
     follower   does not ask for a listed partition that lags behind its leader's high watermark
@@ -34,7 +34,7 @@ class Throttle:
         self._rate = SimpleRate(windows)
 
     def limit(self, bound: int | None) -> None:
-        """Set the bound. What has moved under a former one still counts."""
+        """Set the limit. Bytes moved under the previous one still count."""
         if self.bound is None:
             self._rate = SimpleRate(self._windows)
         self.bound = bound
@@ -58,17 +58,17 @@ class Throttle:
 
 
 def replication_windows(config: NodeConfig) -> Windows:
-    """Return how a node measures what it replicates."""
+    """Return the windows in which a node measures replication."""
     return Windows(config.replication_quota_window_num, 1000 * config.replication_quota_window_size_seconds)
 
 
 def leader_throttle(windows: Windows, node_id: int) -> Throttle:
-    """Return the throttle of what a broker sends to followers."""
+    """Return the throttle of a broker's data to followers."""
     return Throttle(windows, node_id, lambda config: config.leader_replication_throttled_replicas)
 
 
 def follower_throttle(windows: Windows, node_id: int) -> Throttle:
-    """Return the throttle of what a broker fetches as a follower."""
+    """Return the throttle of a broker's fetches as a follower."""
     return Throttle(windows, node_id, lambda config: config.follower_replication_throttled_replicas)
 
 

@@ -195,7 +195,7 @@ class WaitingRequests:
 
     @property
     def has_to_look(self) -> bool:
-        """Whether a waiting fetch has not looked at a partition that moved."""
+        """Whether a waiting fetch has not checked a partition that changed."""
         return bool(self._looks)
 
     @property
@@ -230,7 +230,7 @@ class WaitingRequests:
                 self.look(now_ms)
 
     def look(self, now_ms: int) -> None:
-        """Complete the fetches that are ready with what has moved; that may wake other requests."""
+        """Complete the fetches that changed partitions made ready; that may wake other requests."""
         looks, self._looks = self._looks, []
         ready = {
             fetch: None

@@ -1,4 +1,4 @@
-"""Accepts connections, and pauses while descriptors are short.
+"""Accepts connections, and pauses while file descriptors run short.
 
 asyncio's own servers log each accept that fails for want of a descriptor, and go on trying: megabytes of
 messages in seconds. Here accepting pauses, the backlog of the socket holds who comes meanwhile, and one
@@ -118,7 +118,7 @@ class Acceptor:
         return Address(address.host, port)
 
     def close(self) -> None:
-        """Stop listening; connections that were handed over stay."""
+        """Stop listening; accepted connections stay open."""
         # At once, not in the tasks: the loop may run none of their code any more.
         for listener in self._listeners:
             with suppress(NotImplementedError):  # a loop without readers

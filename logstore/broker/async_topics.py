@@ -1,4 +1,4 @@
-"""Topics of a broker for tasks: `broker.topic("orders").partition(0)`, read in the words of an `AsyncLog`."""
+"""Topics of a broker for tasks: `broker.topic("orders").partition(0)`, read like an `AsyncLog`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of our own client: the engine's messages ⇄ the wire's, in the newest version of both sides.
+"""The client's requests: the engine's messages ⇄ the wire's, in the newest version of both sides.
 
 A client learns less than a broker: of a partition only its leader, leader epoch, replicas and ISR.
 

@@ -1,4 +1,4 @@
-"""The offsets that groups commit: what a client asks their coordinator, as one attempt."""
+"""The offsets that groups commit: a client's requests to their coordinator, one attempt each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings as administrators see and change them: each with its value and the source of the value. Pure.
+"""Settings as administrators see and change them, each with its value and its source. Pure.
 
     topic's own          /config/topics/<t>           source 1
     this broker's, live  /config/brokers/<id>         source 2

@@ -76,7 +76,7 @@ def _room(size: int) -> memoryview:
 
 
 class Frames(asyncio.BufferedProtocol, ABC):
-    """Cuts a stream into frames and hands over one after the other, while `takes_frames`."""
+    """Cuts a stream into frames and delivers them one by one while `takes_frames`."""
 
     def __init__(self, max_bytes: int, scratch: memoryview | None) -> None:
         """A frame of less than 1 or more than `max_bytes` bytes ends the connection."""
@@ -92,10 +92,10 @@ class Frames(asyncio.BufferedProtocol, ABC):
     @property
     @abstractmethod
     def takes_frames(self) -> bool:
-        """Return whether the next frame may be handed over."""
+        """Return whether the next frame may be delivered."""
 
     def takes(self, frame: memoryview) -> bool:
-        """Return whether this complete frame may be handed over now; if not, it stays with the rest."""
+        """Return whether this complete frame may be delivered now; if not, it stays in the buffer."""
         return True
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Frames(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def frames_cut(self) -> None:
-        """Called when the frames of a wake-up have been handed over."""
+        """Called when the frames of a wake-up have been delivered."""
 
     @abstractmethod
     def refuse(self, reason: str) -> None:
@@ -115,7 +115,7 @@ class Frames(asyncio.BufferedProtocol, ABC):
 
     @property
     def has_rest(self) -> bool:
-        """Return whether bytes wait to be handed over; a large frame counts once it is complete."""
+        """Return whether bytes wait to be delivered; a large frame counts once it is complete."""
         return bool(self._rest) or (self._large is not None and self._filled == self._wanted)
 
     def drop_rest(self) -> None:
@@ -291,7 +291,7 @@ class Connection(Frames):
 
     @property
     def _has_place(self) -> bool:
-        """Whether a request may be taken in beside those in hand."""
+        """Whether another request may be accepted beside those in progress."""
         in_hand = self._taken - self._answered
         return not in_hand or (self._is_open and not self._is_held_up and in_hand < MOST_IN_HAND)
 
@@ -330,7 +330,7 @@ class Connection(Frames):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a request is in hand."""
+        """Return whether a request is in progress."""
         return self._taken != self._answered
 
     @property
@@ -352,7 +352,7 @@ class Connection(Frames):
             self._loop.call_soon(self._go_on)
 
     def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0, number: int | None = None) -> None:
-        """Answer a request in hand with a complete frame, or with nothing, and continue with the next.
+        """Answer a request in progress with a complete frame, or with nothing, and continue with the next.
 
         `number` is the request's; None for the oldest. Answers leave in the order of requests. A throttled
         client gets its answer at once; its connection is then muted for `throttle_ms`.
@@ -453,7 +453,7 @@ class Connection(Frames):
         self._max_bytes = self._server.limits.socket_request_max_bytes
 
     def fail_late(self, answer: Callable[[], None], delay_s: float) -> None:
-        """Answer the request in hand after a while, if at all, and close. No other is taken in meanwhile."""
+        """Answer the current request after a delay, if at all, and close. No other is accepted meanwhile."""
 
         def fail() -> None:
             answer()

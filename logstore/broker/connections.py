@@ -1,4 +1,4 @@
-"""One request to one broker, over a connection or within the process, in a version that both sides know."""
+"""One request to one broker, over a connection or in the process, in a version that both sides support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a frame to its handler, and back: one request in hand, and the services for its handler.
+"""From a frame to its handler, and back: one request in progress, and the services for its handler.
 
     frame ─▶ header ─▶ the table of APIs ─▶ body ─▶ handler ─▶ answer, at once or later
 
@@ -92,7 +92,7 @@ class Caller(Protocol):
 
 
 class Call:
-    """One request in hand. It is answered once: by its handler's result, or by `answer` later."""
+    """One request in progress. It is answered once: by its handler's result, or by `answer` later."""
 
     __slots__ = (
         "amend",
@@ -180,7 +180,7 @@ class Call:
                 self.on_answer()
 
     def lost(self) -> None:
-        """Give up a request whose connection has closed: whatever waits for it ends."""
+        """Abandon a request whose connection has closed, and end its waits."""
         if not self.is_done and self.on_lost is not None:
             self.on_lost()
 

@@ -1,4 +1,4 @@
-"""Several brokers of one cluster in this process, for tests and for trying out failures.
+"""Several brokers of one cluster in this process, for tests and for experiments with failures.
 
     with BrokerCluster(3) as cluster:
         cluster.create_topic("orders", 6)

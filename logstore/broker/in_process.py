@@ -56,7 +56,7 @@ class InProcess:
 
 
 class _Call(Call):
-    """A request whose answer is handed over as an object."""
+    """A request whose answer is passed on as an object."""
 
     __slots__ = ("_way",)
 
@@ -99,7 +99,7 @@ class _Nowhere:
         self.door = door
 
     def take_next(self) -> None:
-        """Each request has a way of its own."""
+        """Do nothing: requests in the process do not queue behind each other."""
 
     def answer(self, pieces: object, *, throttle_ms: int = 0, number: int | None = None) -> None:
         raise AssertionError("in-process requests have no bytes")

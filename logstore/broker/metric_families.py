@@ -1,4 +1,4 @@
-"""Families of metrics, as Prometheus' client library has them."""
+"""Families of metrics, as in Prometheus' client library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's metrics, under the names that Kafka's exporters made usual.
+"""A broker's metrics, under the usual names of Kafka's exporters.
 
     kafka_server_replicamanager_underreplicatedpartitions      read from the engine at each scrape
     kafka_network_requestmetrics_requests_total{request=…}     counted with each request (`Traffic`)
@@ -301,7 +301,7 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         ("offlinereplicacount", "Replicas with a failed or damaged log", replicas.offline_replicas),
         (
             "failedpartitionscount",
-            "Replicas that cannot follow their leader, or are damaged without a sound copy elsewhere",
+            "Replicas that cannot follow their leader, or are damaged without an intact copy elsewhere",
             len(failed_partitions(replicas)),
         ),
         (
@@ -435,7 +435,7 @@ def _of_logs(node: Node) -> Iterator[Metric]:
     moving = "Logs on their way to another log dir of the broker"
     yield gauge("logstore_logdir_moves", moving, len(moves))
     hanging = sum(bool(each.problem) for each in moves)
-    yield gauge("logstore_logdir_moves_hanging", "Those of them that cannot go on", hanging)
+    yield gauge("logstore_logdir_moves_hanging", "Moves between log dirs that cannot continue", hanging)
 
 
 def _of_log_dirs(node: Node) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""How the event loop spends its time: pauses with their causes, and idleness. Pure: time is an argument.
+"""The event loop's use of time: pauses with their causes, and idleness. Pure: time is an argument.
 
 Times are seconds of one clock. Two measures of a pause, because neither sees everything:
 

@@ -1,4 +1,4 @@
-"""Runs one broker in a process of its own, for `logstore serve`.
+"""Runs one broker in its own process, for `logstore serve`.
 
 One line of JSON on stdout reports that the broker is registered, and the addresses of its listeners. Later
 events are logged on stderr, a JSON object a line. SIGTERM and SIGINT stop the broker in order (exit code

@@ -1,4 +1,4 @@
-"""Producer ids: no number is given out twice in a cluster's life.
+"""Producer ids: no number is assigned twice in a cluster's life.
 
     /latest_producer_id_block    {"version":1,"broker":1,"block_start":"1000","block_end":"1999","writer":"…"}
 
@@ -25,7 +25,7 @@ _ROUNDS = 20
 
 
 class ProducerIdsUnavailable(EngineError):
-    """The metadata store gave no block of ids. Try again."""
+    """The metadata store returned no block of ids. Retry."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 

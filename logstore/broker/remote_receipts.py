@@ -1,4 +1,4 @@
-"""Receipts from brokers elsewhere: ListOffsets of our brokers carries them, in tags that Kafka's skip.
+"""Receipts from brokers elsewhere: ListOffsets carries them in tagged fields that Kafka skips.
 
     request     partition, tags 10000…   the record's offset, the level and copies to wait for, milliseconds
     response    partition, tags 10000…   replicas, written_on, synced_on, is_committed

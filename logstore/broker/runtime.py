@@ -219,7 +219,7 @@ class Runtime:
             self._heartbeat.cancel()
 
     def hurry(self) -> None:
-        """Let `stop` go on without handing leaderships on: the controller, or the store, may never answer."""
+        """Let `stop` continue without moving leaderships: the controller, or the store, may never answer."""
         self._ready_to_stop.set()
 
     async def abandon(self) -> None:

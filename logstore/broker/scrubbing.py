@@ -1,4 +1,4 @@
-"""Scrub the logs of a running broker: read all of them once per interval, slowly, in a thread of its own.
+"""Scrub the logs of a running broker: read all of them once per interval, slowly, in a separate thread.
 
     log.scrub.interval.ms                    how often each log is read as a whole; 0 turns the scrub off
     log.scrub.io.max.bytes.per.second        how fast
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Progress(NamedTuple):
-    """How far a scrub is: the partition that it reads, and the place in it; None between two scrubs.
+    """Progress of a scrub: the partition that it reads, and the position in it; None between two scrubs.
 
     `began_ms` is the start of the last scrub, in epoch milliseconds; 0 for none.
     """
@@ -83,7 +83,7 @@ class ScrubReport(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How fast a scrub may be: bytes a second, and percent of the time in which it works."""
+    """Limits of a scrub's speed: bytes per second, and percent of time that it may work."""
 
     bytes_per_second: int
     busy_percent: int

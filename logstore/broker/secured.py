@@ -1,4 +1,4 @@
-"""A broker for tests with TLS, logins and access control, and a certificate authority of its own."""
+"""A broker for tests with TLS, logins and access control, and its own certificate authority."""
 
 from __future__ import annotations
 

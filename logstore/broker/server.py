@@ -1,4 +1,4 @@
-"""Listens, and keeps the connections: limits their number, closes idle ones, ends them in order."""
+"""Listens, and manages the connections: limits their number, closes idle ones, ends them in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Descriptors(NamedTuple):
-    """How this process stands with file descriptors, for metrics and health."""
+    """Use of file descriptors by this process, for metrics and health."""
 
     open: int | None
     limit: int
@@ -155,7 +155,7 @@ class Server:
 
     @property
     def accept_pauses(self) -> int:
-        """How often accepting paused because descriptors were short."""
+        """How often accepting paused for lack of file descriptors."""
         return sum(each.pauses for each in self._acceptors)
 
     # --- TLS handshakes -----------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Server:
             stream.abort()
 
     async def drain(self) -> None:
-        """Stop accepting, answer requests in hand, close; disconnect the rest after `shutdown_grace_ms`."""
+        """Stop accepting, answer current requests, close; disconnect the rest after `shutdown_grace_ms`."""
         self._stop_listening()
         for connection in list(self.connections):
             if not connection.is_busy:

@@ -1,4 +1,4 @@
-"""Reads of the metadata store that are asked again until they are answered."""
+"""Reads of the metadata store that are repeated until they are answered."""
 
 from __future__ import annotations
 

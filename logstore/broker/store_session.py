@@ -1,4 +1,4 @@
-"""Questions to the metadata store that are not the engine's: `await session.ask(Get(…))`.
+"""Requests to the metadata store besides the engine's: `await session.ask(Get(…))`.
 
 The broker room reads and writes cluster id, blocks of producer ids and settings in a session of its own,
 which holds no ephemeral nodes; watches are for `watchers`. If it expires, the next question opens another.

@@ -1,4 +1,4 @@
-"""A broker in a thread of its own, for programs without an event loop.
+"""A broker in a separate thread, for programs without an event loop.
 
 Threads do not survive a fork: in a forked child the broker's calls raise `BrokerStopped`. Start brokers in
 the child, or start children with the spawn method.

@@ -1,4 +1,4 @@
-"""Work in threads: what waits for a disk must not keep the event loop waiting."""
+"""Work in threads: waits for a disk must not block the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creation of topics on demand: for a client that asks for one, or for groups.
+"""Creation of topics on demand: for a client that requests one, or for groups.
 
 Clients repeat their request until its metadata is there. So each topic is requested once at a time, a failed
 creation is requested again and its error answered, and what finds no place in the queue is asked for again.

@@ -1,4 +1,4 @@
-"""Topics of a broker, read in the words of a log.
+"""Topics of a broker, read with the methods of a log.
 
     orders = broker.topic("orders").partition(0)        a `Reading`, as `Log` and `LogReader` are
     for record in orders.read(since=yesterday): ...

@@ -1,4 +1,4 @@
-"""`logstore acls …`: who may do what: list, add and remove access control lists, by Kafka's admin requests.
+"""`logstore acls …`: list, add and remove access control lists, by Kafka's admin requests.
 
 A rule names a resource (a topic, a group, a transactional id, or the cluster), a principal like `User:alice`,
 a host, an operation, and whether it is allowed or denied. `--prefixed` makes the name a prefix; `*` is every

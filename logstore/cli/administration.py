@@ -1,4 +1,4 @@
-"""Verbs over brokers, ours or Apache Kafka's: live brokers, settings, offsets, sizes.
+"""Verbs over brokers, of logstore or Apache Kafka: live brokers, settings, offsets, sizes.
 
 cluster describe     brokers list, log-dirs, move-log, drain     configs describe, alter     offsets
 delete-records

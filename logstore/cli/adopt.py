@@ -1,4 +1,4 @@
-"""`logstore adopt`: put the directories of a Kafka cluster under a metadata store of ours.
+"""`logstore adopt`: create a metadata store for the directories of a Kafka cluster.
 
     KRaft        topics, ids, partitions, ISR and settings come from `__cluster_metadata` in one of the dirs
     ZooKeeper    topics, ids and partitions come from the directories; settings have to be set again

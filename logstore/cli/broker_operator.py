@@ -1,4 +1,4 @@
-"""`Operator` over brokers, by Kafka's admin requests; Apache Kafka's brokers take the same ones."""
+"""`Operator` over brokers, by Kafka's admin requests; Apache Kafka's brokers accept the same ones."""
 
 from __future__ import annotations
 

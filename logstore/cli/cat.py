@@ -43,7 +43,7 @@ class Isolation(StrEnum):
 
 
 class Framing(StrEnum):
-    """How records are told apart."""
+    """How records are separated."""
 
     LINES = "lines"
     LENGTHS = "lengths"

@@ -1,4 +1,4 @@
-"""The troubles of a cluster by their causes: what follows from a cause is a part of it. Pure.
+"""The problems of a cluster grouped by cause, each with its consequences. Pure.
 
 A broker that is down makes each of its partitions short of a replica. That is one trouble with one next step,
 and not one for each partition. Partitions with the same trouble for the same reason, and no cause beyond, are
@@ -18,7 +18,7 @@ MOST_NAMED = 3
 
 
 def causes(found: Sequence[Trouble]) -> list[Trouble]:
-    """Fold troubles into those that explain them, and group what is alike; the worst first.
+    """Group problems under their causes, and similar ones together; the worst first.
 
     A cause is as bad as the worst that follows from it.
     """

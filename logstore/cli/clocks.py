@@ -1,4 +1,4 @@
-"""The clocks of brokers beside that of this host, and those that are wrong. Pure.
+"""The clocks of brokers compared with this host's, and the wrong ones. Pure.
 
 A broker tells its clock in an answer: it was that at some moment between the question and the answer, so the
 difference is known to half of that time. Brokers are compared with each other, as long as there are three;
@@ -16,7 +16,7 @@ TOLERANCE_MS: Final = 5_000
 
 
 class Clock(NamedTuple):
-    """How far a broker's clock is ahead of the one here, in ms, give or take `error_ms`."""
+    """Difference of a broker's clock from the local one in ms (positive: ahead), plus or minus `error_ms`."""
 
     ahead_ms: int
     error_ms: int
@@ -31,7 +31,7 @@ class WrongClock(NamedTuple):
 
 
 def clock(asked_ms: int, told_ms: int, answered_ms: int) -> Clock:
-    """Return a broker's clock from when it was asked, what it told, and when the answer was here."""
+    """Return a broker's clock from the time of the request, the reported time, and the time of the answer."""
     return Clock(told_ms - (asked_ms + answered_ms) // 2, (answered_ms - asked_ms + 1) // 2)
 
 

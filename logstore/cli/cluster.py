@@ -1,4 +1,4 @@
-"""`logstore cluster …`: a cluster on this host, for trying out: as a whole, and one node at a time.
+"""`logstore cluster …`: a cluster on this host, for experiments: as a whole, and one node at a time.
 
 NODE is a broker's id (2), its name (node-2), or `metadata`, the store.
 """

@@ -1,4 +1,4 @@
-"""The file of a local cluster: its processes, ports and settings, and the locks of those who change it."""
+"""The file of a local cluster: its processes, ports and settings, and the locks of its writers."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def compare_replicas(
 
 
 class Watch(NamedTuple):
-    """How replicas of brokers are compared: from when on, how often, and by fetches of how many bytes."""
+    """How brokers' replicas are compared: start, interval, and bytes per fetch."""
 
     time_ms: int
     interval_s: float
@@ -298,7 +298,7 @@ def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Di
 
 @dataclass(frozen=True, slots=True)
 class _Batches:
-    """The batches of a replica from `start` on, read anew by each iteration."""
+    """The batches of a replica from `start` on; each iteration reads them again."""
 
     disk: Disk
     directory: str

@@ -1,4 +1,4 @@
-"""`logstore compat`: what another version would refuse or do differently with a directory.
+"""`logstore compat`: list what another version would refuse or do differently with a directory.
 
     compat DIR --with kafka-3.9     Apache Kafka 3.9, the last one with ZooKeeper
     compat DIR --with kafka-4       Apache Kafka 4.0 and later
@@ -72,7 +72,7 @@ class Finding(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """A directory that a rule looks at."""
+    """A directory that a rule examines."""
 
     disk: Disk
     path: str

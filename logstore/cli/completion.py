@@ -1,4 +1,4 @@
-"""`logstore completion SHELL`: what a shell needs to complete verbs, options and file names.
+"""`logstore completion SHELL`: print the script with which a shell completes verbs, options and file names.
 
 The shell then calls `logstore` with `_LOGSTORE_COMPLETE` set, at each Tab; typer answers.
 """

@@ -101,7 +101,7 @@ def _start(disk: Disk, sound: SoundBatches, cleaned: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _From:
-    """The sound batches from offset `start` on, read anew by each iteration."""
+    """The intact batches from offset `start` on; each iteration reads them again."""
 
     sound: SoundBatches
     start: int

@@ -1,4 +1,4 @@
-"""`logstore brokers drain`: a broker hands its leaderships on and leaves every ISR, before it is stopped.
+"""`logstore brokers drain`: move a broker's leaderships away and remove it from every ISR.
 
 The request is Kafka's ControlledShutdown, which a broker sends when it gets SIGTERM. Anyone who may act for
 the cluster can send it for a broker. It stops no process. The controller keeps the mark until the broker's
@@ -76,10 +76,10 @@ def _drained(asked: Brokers, broker: int) -> list[str]:
             raise
         raise RequestRefused(
             error.error,
-            "the request for a drain is not served there. Brokers of ours serve it on the listener of "
-            "brokers only (inter.broker.listener.name): give its address, and a --command-config with which "
+            "the request for a drain is not served there. logstore's brokers serve it on the listener of "
+            "brokers only (inter.broker.listener.name): use its address, and a --command-config with which "
             f"brokers log in; in a cluster of cluster start, use logstore cluster drain DIR {broker}. Apache "
-            "Kafka's brokers with KRaft hand on their leaderships when they shut down: stop broker "
+            "Kafka's brokers with KRaft move their leaderships when they shut down: stop broker "
             f"{broker} with SIGTERM. {error}",
         ) from error
     check(answer.error_code, f"broker {broker}")

@@ -1,4 +1,4 @@
-"""A drill: real lines through a replicated partition whose leader loses its power again and again.
+"""A drill: real lines through a replicated partition whose leader loses power repeatedly.
 
     lines ──▶ Producer ──acks=all──▶ leader ──▶ followers     one process, one directory a node
                                        ✗ power cut: unsynced data is lost

@@ -1,4 +1,4 @@
-"""`logstore durability`: ask the leader of a partition what it can prove of a record.
+"""`logstore durability`: ask a partition's leader for the proven durability of a record.
 
     durability orders-0 1200 --bootstrap host:9092                                     now
     durability orders-0 1200 --bootstrap host:9092 --level synced --copies 2 --wait 10  as soon as it holds

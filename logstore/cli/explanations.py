@@ -1,4 +1,4 @@
-"""The state of one thing, what explains it, and what to do: pure functions over what was read of a cluster.
+"""The state of one subject, its explanation and the next step: pure functions of the cluster's state.
 
     explain_partition, explain_broker, explain_cluster      over an `Observed` (`troubles.py`)
     explain_group                                           `group_explanations.py`
@@ -32,11 +32,11 @@ class Explanation:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong; what is merely under way does not count."""
+        """Whether nothing is wrong; operations in progress do not count."""
         return all(each.rank >= Rank.UNDER_WAY for each in self.troubles)
 
     def facts(self) -> dict[str, object]:
-        """Return it as an object for JSON, without its troubles."""
+        """Return it as an object for JSON, without its problems."""
         return {
             "subject": self.subject,
             "state": self.state,
@@ -141,9 +141,9 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
             "look at its log, "
             f"its disk, and logstore why {behind[0]}"
             if is_up
-            else f"fix why broker {broker} ends: once it stays, it catches up by itself"
+            else f"fix why broker {broker} ends: once it stays up, it catches up automatically"
             if observed.restarts(broker)
-            else f"start broker {broker}: it catches up by itself",
+            else f"start broker {broker}: it catches up automatically",
             frozenset(behind),
             waits_for="the records that it lacks" if is_up else f"broker {broker}",
             acts=ITSELF if is_up else "you",

@@ -33,7 +33,7 @@ _TIMESTAMP_TYPES = {
 
 
 class Selection(NamedTuple):
-    """Which batches and records are shown: bounds are inclusive, times are epoch milliseconds.
+    """Selects the batches and records to show: bounds are inclusive, times are epoch milliseconds.
 
     `key` is compared with the key as it is shown; of an internal topic's key, with each of its fields.
     `max_bytes` limits how much of each `.log` is read.
@@ -55,7 +55,7 @@ class Selection(NamedTuple):
         return batch.last_offset >= self.from_offset and batch.max_timestamp_ms >= self.from_time_ms
 
     def has_record(self, record: Record, key: object) -> bool:
-        """Whether the record is shown; `key` is what is shown of its key."""
+        """Whether the record is shown; `key` is the shown part of its key."""
         if not self.from_offset <= record.offset <= self.to_offset:
             return False
         if not self.from_time_ms <= record.timestamp_ms <= self.to_time_ms:

@@ -1,4 +1,4 @@
-"""The state of a consumer group, what explains it, and what to do. Pure.
+"""The state of a consumer group, its explanation and the next step. Pure.
 
 A group reads while it is stable: each partition has one member, which fetches, and commits how far it is. Its
 coordinator is the leader of one partition of `__consumer_offsets`. In a rebalance nobody reads: first all
@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """What was read of a group.
+    """The facts read about a group.
 
     `refusal` is the error by which the coordinator could not be found, or did not describe the group; `home`
     the partition of `__consumer_offsets` that keeps it. `leaderless` are its partitions without a leader:
@@ -71,7 +71,7 @@ class ObservedGroup:
 
 
 def explain_group(group: ObservedGroup, of_home: tuple[Trouble, ...] = ()) -> Explanation | None:
-    """Explain a group; None if there is none. `of_home` are the troubles of its partition of offsets."""
+    """Explain a group; None if there is none. `of_home` are the problems of its offsets partition."""
     subject = f"group {group.name}"
     if group.refusal:
         found = (_no_coordinator(group), *of_home)

@@ -1,4 +1,4 @@
-"""Ask brokers about consumer groups: which there are, their members, their committed offsets."""
+"""Query brokers for consumer groups, their members and their committed offsets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def listed(
 
 
 def type_of(group: t.ListGroupsResponseListedGroup) -> str:
-    """Return the type of a group; brokers that do not tell know one type."""
+    """Return the type of a group; brokers that do not report it have one type."""
     return str(group.group_type) or CLASSIC
 
 

@@ -1,4 +1,4 @@
-"""Verbs that hand their arguments on: `logstore pipeline JOB …` and `logstore simulate …`.
+"""Verbs that pass their arguments on: `logstore pipeline JOB …` and `logstore simulate …`.
 
 The options are declared where the work is: in spark/jobs/command.py and testing/__main__.py.
 """

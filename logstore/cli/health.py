@@ -1,4 +1,4 @@
-"""`logstore health`: all that is wrong with a cluster, worst first; exit 1 if there is anything."""
+"""`logstore health`: all problems of a cluster, worst first; exit 1 if there is any."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def health(
 
 
 def show(trouble: Trouble, *, as_json: bool) -> None:
-    """Print a trouble."""
+    """Print a problem."""
     if as_json:
         print_json(trouble.facts())
         return

@@ -1,4 +1,4 @@
-"""What a broker reports of its log dirs."""
+"""The report of a broker about its log dirs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogDir:
 
 
 def hanging(dirs: Iterable[LogDir]) -> Iterator[tuple[LogDir, TopicPartition, str]]:
-    """Yield the moves that cannot go on, with their log dir and the reason."""
+    """Yield the moves that are stuck, with their log dir and the reason."""
     for log_dir in dirs:
         for topic_partition, problem in sorted(log_dir.hanging.items()):
             yield log_dir, topic_partition, problem

@@ -1,4 +1,4 @@
-"""`logstore lost`: list what truncations, restarts and recoveries removed from a log.
+"""`logstore lost`: list the data that truncations, restarts and recoveries removed from a log.
 
 Listing takes no lock and changes nothing. The bytes of loss 3 are in `DIR/lost/3`, under the names of their
 segments: `cat` and `dump` read that directory like a partition's. `logstore recover --undo` restores them.

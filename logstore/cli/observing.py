@@ -1,4 +1,4 @@
-"""Reads what `health` and `why` judge by: of brokers, of the metadata store, of a group's coordinator."""
+"""Reads the facts for `health` and `why`: from brokers, the metadata store, a group's coordinator."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def observe_group(brokers: Brokers, group: str, watch_s: float) -> ObservedGroup
 def observe_groups(
     brokers: Brokers, names: Iterable[str], watch_s: float, cluster: Cluster | None = None
 ) -> list[ObservedGroup]:
-    """Ask the coordinators of groups; of stable ones, look at their offsets twice, at most `watch_s` apart.
+    """Query the groups' coordinators; read the offsets of stable groups twice, at most `watch_s` apart.
 
     The second look ends as soon as every partition that a member reads, and that lags, has moved. `cluster`
     is one that was just read.

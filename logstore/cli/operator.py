@@ -41,7 +41,7 @@ RequiredBootstrap = Annotated[
 
 
 class Operator(Protocol):
-    """What the verbs ask of a cluster."""
+    """The operations on a cluster that the verbs need."""
 
     def read(self, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
         """Return the cluster, with all topics or these; topics that do not exist are left out.
@@ -71,7 +71,7 @@ class Operator(Protocol):
     def alter(
         self, name: str, partitions: int | None, changed: Mapping[str, str], dropped: Collection[str]
     ) -> None:
-        """Grow a topic to `partitions`, and change or drop settings of its own."""
+        """Add partitions to a topic up to `partitions`, and change or remove its settings."""
 
     def elect(self, partitions: Sequence[TopicPartition]) -> None:
         """Ask for the election of preferred leaders."""

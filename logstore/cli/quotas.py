@@ -1,4 +1,4 @@
-"""`logstore quotas …`: what clients may use: list, set and delete quotas, by Kafka's admin requests.
+"""`logstore quotas …`: list, set and delete the quotas of clients, by Kafka's admin requests.
 
 A quota is for a user, a client id, or a client id of a user; without a name it is the default for all. Rates
 of new connections are for IP addresses. The page docs/security.md says which one counts.

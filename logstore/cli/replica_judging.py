@@ -1,4 +1,4 @@
-"""Compare what the replicas of a partition answered to the same fetch. Pure.
+"""Compare the replicas' answers to the same fetch. Pure.
 
     offset          limit             committed (the lowest high watermark)
        ├── batches ───┤                  │

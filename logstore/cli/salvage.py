@@ -1,4 +1,4 @@
-"""`logstore salvage`: copy every sound batch of a dead directory into a new one, with a list of the gaps.
+"""`logstore salvage`: copy every intact batch of a dead directory into a new one, with a list of the gaps.
 
     salvage PARTITION --to NEW/orders-0     one partition; its new name says topic and partition
     salvage LOG_DIR --to NEW                a whole log dir

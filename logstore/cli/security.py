@@ -1,4 +1,4 @@
-"""`logstore security check`: what a broker's settings open, to whom, and what is wrong with them."""
+"""`logstore security check`: the access that a broker's settings allow, and their mistakes."""
 
 from __future__ import annotations
 

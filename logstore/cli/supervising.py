@@ -28,7 +28,7 @@ _log = logging.getLogger("logstore.supervisor")
 
 @dataclass(slots=True)
 class Pauses:
-    """When a member that has died is started again. Pure: times are arguments, in seconds."""
+    """Decides when a member that has died is restarted. Pure: times are arguments, in seconds."""
 
     _pause_s: dict[str, float] = field(default_factory=dict)
     _died_s: dict[str, float] = field(default_factory=dict)

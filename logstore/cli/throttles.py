@@ -1,4 +1,4 @@
-"""Throttles of a reassignment (KIP-73): which replicas count, and what is set. Pure.
+"""Throttles of a reassignment (KIP-73): the throttled replicas, and the settings. Pure.
 
 leader     what the brokers with the partition's present replicas send
 follower   what the brokers with its new replicas fetch
@@ -27,7 +27,7 @@ class Rates(NamedTuple):
 
 
 class Throttles(NamedTuple):
-    """What to set for a plan: lists of each topic, and the brokers that need a rate."""
+    """The settings for a plan: lists of each topic, and the brokers that need a rate."""
 
     of_topics: Mapping[str, Mapping[str, str]]
     brokers: tuple[int, ...]
@@ -95,7 +95,7 @@ def throttle_of(
 
 
 def told(throttle: Mapping[str, Mapping[int, int]]) -> str:
-    """Return a throttle in words: `throttled: leader 1 at 1000, follower 3 at 1000 bytes/s`."""
+    """Describe a throttle: `throttled: leader 1 at 1000, follower 3 at 1000 bytes/s`."""
     parts = [f"{side} {broker} at {rate}" for side, of in throttle.items() for broker, rate in of.items()]
     return f"throttled: {', '.join(parts)} bytes/s" if parts else ""
 

@@ -1,4 +1,4 @@
-"""`logstore timeline`: what happened to a partition or a cluster, in one view, ordered by time.
+"""`logstore timeline`: the events of a partition or a cluster, in one view, ordered by time.
 
 Sources, in any number and mixture: state-change logs, directories that hold such logs and the partitions of
 nodes (their loss ledgers say what was truncated), or the trace of one simulation. Nothing is changed.
@@ -49,7 +49,7 @@ def timeline(
         raise typer.BadParameter(f"no such file or directory: {', '.join(missing)}")
     traces = [path for path in sources if path.is_file() and _is_trace(path)]
     if traces and len(sources) > 1:
-        raise typer.BadParameter("a trace has a time of its own: give it alone")
+        raise typer.BadParameter("a trace has virtual time: name it without other files")
     is_virtual = bool(traces)
     try:
         found = sorted(_events(sources, wanted, is_trace=is_virtual), key=lambda event: event.time_ms)

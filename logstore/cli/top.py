@@ -1,4 +1,4 @@
-"""`logstore top HTTP…`: brokers and groups at a glance, from their metrics, again and again.
+"""`logstore top HTTP…`: brokers and groups at a glance, from their metrics, refreshed periodically.
 
 Rates are between two scrapes. Deciding what a line says is pure; reading and drawing are at the end.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, worst first: pure functions over what its brokers report.
+"""The problems of a cluster, worst first: pure functions of its brokers' reports.
 
 Each trouble names what it is about, what follows from it, the evidence, what it waits for, who has to act,
 the next step, and what would not help. The rules are those of replication (docs/replication.md): a leader
@@ -33,12 +33,12 @@ STEADY_MS = 60_000
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
 OPERATOR = "you"
-ITSELF = "nobody: it continues by itself"
+ITSELF = "nobody: it continues automatically"
 """Who has to act."""
 
 
 class Rank(IntEnum):
-    """How bad a trouble is."""
+    """Severity of a problem."""
 
     UNAVAILABLE = 0
     REFUSES_WRITES = 1
@@ -47,7 +47,7 @@ class Rank(IntEnum):
 
 
 class Kind(Enum):
-    """The kind of a trouble of a partition, in words for one and for several."""
+    """The kind of a partition's problem, with its singular and plural texts."""
 
     NO_LEADER = ("partition has no leader", "partitions have no leader")
     REFUSES_WRITES = ("partition refuses writes with acks=all", "partitions refuse writes with acks=all")
@@ -58,7 +58,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong, or under way."""
+    """One problem, or one operation in progress."""
 
     rank: Rank
     subject: str
@@ -80,7 +80,7 @@ class Trouble:
     """the reason alone, the same for all partitions that have it"""
 
     def facts(self) -> dict[str, object]:
-        """Return it as an object for JSON."""
+        """Return the problem as an object for JSON."""
         return {
             "rank": self.rank.name.lower(),
             "subject": self.subject,
@@ -95,7 +95,7 @@ class Trouble:
 
 
 class Since(NamedTuple):
-    """When something began (epoch ms), and why; brokers of ours tell it."""
+    """When something began (epoch ms), and why, as reported by this library's brokers."""
 
     since_ms: int
     reason: str = ""
@@ -106,7 +106,7 @@ class Since(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was read of a cluster.
+    """The facts read about a cluster.
 
     `silent`: live brokers that do not answer, and why. `damaged`: by broker, the replicas that are damaged or
     cannot follow, and why. `stopping`: brokers in a controlled shutdown. Brokers of ours report these two.
@@ -129,7 +129,7 @@ class Observed:
     now_ms: int = 0
 
     def restarts(self, broker: int) -> str:
-        """Return how often a broker has left lately, if it is too often; empty if it stays since a while."""
+        """Return how often a broker has left recently, if too often; empty if it has stayed for a while."""
         left_ms = self.departures.get(broker, ())
         is_steady = broker in self.cluster.brokers and self.now_ms - max(left_ms, default=0) > STEADY_MS
         if len(left_ms) < TOO_OFTEN or is_steady:
@@ -138,7 +138,7 @@ class Observed:
 
 
 def troubles(observed: Observed) -> list[Trouble]:
-    """Return all troubles, worst first; of the same rank, first those that explain more partitions."""
+    """Return all problems, worst first; within a rank, those that explain more partitions come first."""
     found = [*_of_the_cluster(observed), *_of_brokers(observed), *_of_log_dirs(observed)]
     found += _of_moves(observed)
     for each, replicas in observed.cluster.partitions():
@@ -153,7 +153,7 @@ def _dated(observed: Observed, trouble: Trouble) -> Trouble:
 
 
 def in_order(found: Iterable[Trouble]) -> list[Trouble]:
-    """Return troubles with the worst first; of the same rank, first those that explain more partitions."""
+    """Sort problems, worst first; within a rank, those that explain more partitions come first."""
     return sorted(
         found,
         key=lambda each: (
@@ -180,7 +180,7 @@ _BY_HAND = "deleting segments by hand: the logs would be damaged"
 
 
 def of_the_store(error: str) -> Trouble:
-    """Return the trouble of a cluster whose metadata store does not answer."""
+    """Return the problem of a cluster whose metadata store does not answer."""
     return Trouble(
         Rank.UNAVAILABLE,
         "metadata store",
@@ -294,12 +294,12 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 f"broker {broker}, {name}",
                 "the replica cannot be used fully",
                 why,
-                "if other replicas are sound wait: the broker repairs it from them. Else stop the "
-                "broker, and look "
-                "at the partition's directory with logstore verify",
+                "if other replicas are intact, wait: the broker repairs it from them. Otherwise stop the "
+                "broker, and check "
+                "the partition's directory with logstore verify",
                 frozenset(each for each in hosted.get(broker, ()) if str(each) == name),
-                waits_for="a sound replica on another broker",
-                acts="the broker, while another replica is sound; else you",
+                waits_for="an intact replica on another broker",
+                acts="the broker, while another replica is intact; otherwise you",
                 no_help="restarting the broker, or deleting files by hand",
             )
     for broker in sorted(observed.stopping):
@@ -458,9 +458,9 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         says = f"it has no leader, though {_listed(alive)} of its ISR are up"
         step = (
             f"look at the log of broker {alive[0]}. Its replica may be offline or damaged; or it came back "
-            "without records that it had acknowledged, after a power cut or with a new disk. If what it has "
-            f"is all there is, logstore elect-unclean {each} elects it, and "
-            "gives up the rest"
+            "without records that it had acknowledged, after a power cut or with a new disk. If no other "
+            f"copy exists, logstore elect-unclean {each} elects it, and "
+            "gives up the missing records"
         )
     evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
     return Trouble(
@@ -538,7 +538,7 @@ def _start(cluster: Cluster, broker: int, partitions: Iterable[TopicPartition]) 
 
 
 class _Absence(NamedTuple):
-    """Why a replica is not in sync, if that is known; `root`: the subject of the trouble that says so."""
+    """Why a replica is not in sync, if known; `root`: the subject of the problem that causes it."""
 
     text: str
     root: str = ""

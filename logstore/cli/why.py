@@ -1,4 +1,4 @@
-"""`logstore why`: the state of one thing, what it waits for, who has to act, and what to do.
+"""`logstore why`: the state of one subject, what it waits for, who must act, and the next step.
 
     why orders-0            a partition            why broker 2      a broker
     why group billing       a consumer group       why cluster       all of it, worst first
@@ -27,7 +27,7 @@ _PARTITION, _GROUP, _BROKER, _CLUSTER = "partition", "group", "broker", "cluster
 
 
 class Subject(NamedTuple):
-    """What is asked about: its kind, and its name or number."""
+    """The subject of a question: its kind, and its name or number."""
 
     kind: str
     name: str = ""

@@ -48,7 +48,7 @@ class Cleanable(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Return whether a pass is worth its I/O."""
+        """Return whether the log is dirty enough for a pass."""
         if not self.cleanable_bytes:
             return False
         return self.must_be_cleaned or self.dirty_ratio > config.min_cleanable_dirty_ratio

@@ -390,7 +390,7 @@ class _Judged:
         return encode_empty_batch(Batch(self.data, row.position)) if row.record_count else None
 
     def _encoded(self, row: _Row, slots: list[int], needs_horizon: bool) -> bytes:
-        """The batch encoded anew from those of its records."""
+        """The batch re-encoded from those of its records."""
         rules = self.rules
         batch = Batch(self.data, row.position)
         records = list(batch.records())

@@ -1,4 +1,4 @@
-"""Keep the records at given offsets, by the rules of compaction: for a compaction that was decided elsewhere.
+"""Keep the records at given offsets, by the rules of compaction: for a compaction decided elsewhere.
 
 The cleaner decides by a map of keys (`compaction.py`). Here the offsets that stay are given. Batches keep
 their offsets, leader epochs, codecs and times, and lose their producers: markers and aborted records are

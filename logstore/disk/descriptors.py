@@ -1,4 +1,4 @@
-"""File descriptors: the limit of this process, and the ones that are held back for files.
+"""File descriptors: the limit of this process, and the ones reserved for files.
 
 A process that runs out of descriptors cannot open the next segment, and a rename cannot be made durable. So
 two amounts are held back for files:
@@ -56,7 +56,7 @@ def descriptor_limit(*, raise_it: bool = False) -> DescriptorLimit:
 
 
 def open_descriptors() -> int | None:
-    """Return how many descriptors this process has open; None where the system does not tell."""
+    """Return how many descriptors this process has open; None if the system does not report it."""
     for directory in ("/proc/self/fd", "/dev/fd"):
         try:
             return len(os.listdir(directory)) - 1  # one was open to read it
@@ -70,7 +70,7 @@ def open_descriptors() -> int | None:
 
 
 class Spares:
-    """A few open descriptors, given up for a call that has none. Safe from any thread."""
+    """A few open descriptors, closed for a call that finds none left. Safe from any thread."""
 
     def __init__(self, pairs: int = _SPARE_PAIRS) -> None:
         self._pairs = pairs
@@ -98,7 +98,7 @@ class Spares:
                     raise
 
     def refill(self) -> None:
-        """Hold as many as wanted, if they are to be had."""
+        """Open spare descriptors up to the wanted number, if possible."""
         with self._lock:
             while len(self._held) < 2 * self._pairs - 1:
                 try:

@@ -1,4 +1,4 @@
-"""A file system in memory that knows what a power cut may leave of it.
+"""A file system in memory that can produce the results of a power cut.
 
     disk ── directories and files   visible and durable state (`memory_nodes.py`)
          └─ changes                 directory operations since the last sync, in order
@@ -448,7 +448,7 @@ class MemoryFile:
         self.close()  # like `OsFile`: an unreferenced file is closed
 
     def drop_unsynced(self) -> None:
-        """Do what a failed fsync does: mark the pages as clean, so that no later `sync` writes them.
+        """Mark the pages as clean, as a failed fsync does, so that no later `sync` writes them.
 
         They can be read until a power cut, and are lost then unless they are written again.
         """

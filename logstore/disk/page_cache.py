@@ -1,4 +1,4 @@
-"""Ask the kernel which bytes of a file are in the page cache: exactly where it can tell, else by samples.
+"""Ask the kernel which bytes of a file are in the page cache: exactly where possible, else by samples.
 
 cachestat(2), Linux 6.5 and later, counts the cached pages of a range in one call. Elsewhere, reads that may
 not wait for the device try a byte every 64 KiB, because the kernel reads ahead in runs of 128 KiB.

@@ -1,4 +1,4 @@
-"""Draw what a power cut leaves of a `MemoryDisk`: the content of a file, the names in the directories.
+"""Draw the remains of a `MemoryDisk` after a power cut: the content of a file, the names in the directories.
 
 A file keeps its content up to its last `sync`, a directory its names up to its last `sync_dir`. Any part of
 the later operations may survive. Of a file: whole writes, or parts of them down to a byte or a sector,

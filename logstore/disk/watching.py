@@ -1,4 +1,4 @@
-"""Tell when another process changes a directory: one thread for all who wait in this process.
+"""Notify waiters when another process changes a directory: one thread for all waiters of this process.
 
     wait for a change ── add(directory, file, wake) ──► inotify (Linux): the kernel tells within microseconds
                                                     └─► else: a look at both every 50 ms
@@ -28,7 +28,7 @@ _NO_EVENTS: Final = -1
 
 
 class Look(NamedTuple):
-    """What a look sees: when entries of the directory changed, and the file with its size; -1 if gone."""
+    """The result of a look: times of the directory and the file, and the file's size; -1 if missing."""
 
     changed_ns: int
     file: str

@@ -53,7 +53,7 @@ STAND_ALONE_EPOCH: Final = 0
 
 
 class AppendInfo(NamedTuple):
-    """Where an append went; offsets inclusive, times epoch milliseconds, -1 for none.
+    """The result of an append; offsets inclusive, times epoch milliseconds, -1 for none.
 
     `is_duplicate`: the batch had been appended before, and these are its offsets. `is_synced`: the records
     survive power loss; otherwise they are in the page cache, as far as this append knows.
@@ -379,7 +379,7 @@ def _part(prepared: Prepared, first: int, stop: int) -> Prepared:
 
 
 class RollReason(Enum):
-    """Why the next append goes into a new segment."""
+    """The reason why the next append starts a new segment."""
 
     SEGMENT_BYTES = "segment.bytes"
     SEGMENT_MS = "segment.ms"

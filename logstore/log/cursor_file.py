@@ -139,7 +139,7 @@ class CursorFile:
         self._file = None
 
     def replace(self, offsets: dict[str, int]) -> None:
-        """Write the file anew, durably. Raises `OSError`."""
+        """Rewrite the file durably. Raises `OSError`."""
         data = format_cursors(offsets)
         publish(self._disk, self._directory, CURSORS_FILE, data)
         self._file = self._disk.open(f"{self._directory}/{CURSORS_FILE}", write=True)
@@ -150,7 +150,7 @@ class CursorFile:
 def load_cursors(
     disk: Disk, directory: str, log_end_offset: int, *, is_clean: bool
 ) -> tuple[CursorFile, CursorText]:
-    """Return the cursors of a log that is being opened, and what their file held.
+    """Return the cursors of a log that is being opened, and the content of their file.
 
     They are durable, and none is past the log end. `is_clean`: the last owner has synced them. Raises
     `OSError`.

@@ -1,4 +1,4 @@
-"""Cursors: named positions of readers, kept with the log.
+"""Cursors: named positions of readers, stored with the log.
 
     cursor = log.cursor("billing")
     for record in cursor.read():
@@ -61,7 +61,7 @@ class Cursor:
         return max(end_offset_for(self._log, self._isolation) - first, 0)
 
     def read(self, max_records: int | None = None, *, timeout: float | None = 0.0) -> Iterator[Record]:
-        """Yield the records from `position` on, and move it behind each record that is yielded.
+        """Yield the records from `position` on, and advance it past each yielded record.
 
         Ends after `max_records`, and after `timeout` seconds without a record: 0 ends at the current end of
         the log, None never ends. Raises `OffsetOutOfRange` if retention or a truncation passed `position`:
@@ -75,7 +75,7 @@ class Cursor:
         self.follower.seek(_within(self._log, as_offset(offset)))
 
     def commit(self, offset: int | None = None, *, sync: bool = False) -> int:
-        """Keep `offset` (default: `position`) as the place where this name continues; returns it.
+        """Store `offset` (default: `position`) as the position where this name continues; returns it.
 
         The commit survives the death of the process. It survives power loss once a commit with `sync`, or the
         close of the log, has returned; otherwise the cursor may go back to an earlier commit. Raises

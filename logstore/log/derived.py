@@ -1,4 +1,4 @@
-"""Compare the files that are derived from a log's batches with these, and rebuild those that differ.
+"""Compare a log's derived files with its batches, and rebuild those that differ.
 
     .index, .timeindex         with digests, in their seal or in memory, and entry by entry; sealed ones once
     .txnindex                  with the digest in their seal; the active one with what was appended
@@ -53,7 +53,7 @@ def _damage(name: str, offset: int, text: str) -> Damage:
 
 
 def check_segment_files(log: PartitionLog, segment: Segment) -> Generator[None, None, Rebuilt]:
-    """Compare the files of a segment with its `.log`, which is sound; return those that were rebuilt.
+    """Compare the files of a segment with its intact `.log`; return the rebuilt ones.
 
     Yields after each step of some megabytes, which come from the page cache. Raises also `FileNotFoundError`
     if the segment goes.
@@ -245,7 +245,7 @@ def _aborts_damage(segment: Segment, text: str) -> Damage:
 
 
 def rebuild_aborts(log: PartitionLog, segment: Segment) -> None:
-    """Write the index of aborted transactions of a sound segment anew, from its batches and those before."""
+    """Rebuild an intact segment's index of aborted transactions from its batches and earlier ones."""
     mark("derived: an index of aborted transactions is rebuilt")
     cuts = log.cuts
     entries = replayed_aborts(log, segment)

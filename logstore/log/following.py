@@ -31,7 +31,7 @@ from logstore.log.waiters import Unwatch, Waiter
 
 
 class Bell(Protocol):
-    """What a follower waits for, as `threading.Event`; any thread may set it."""
+    """The event that a follower waits for, as `threading.Event`; any thread may set it."""
 
     def set(self) -> object: ...
     def clear(self) -> object: ...
@@ -129,7 +129,7 @@ class Follower:
             self._open(self._ahead.popleft())
 
     def look(self, ahead_bytes: int = 0) -> Unwatch | None:
-        """Read a batch, and `ahead_bytes` of those behind it. None if there is something to `take` or to see.
+        """Read a batch, and `ahead_bytes` of those behind it. None if `take` can return or raise now.
 
         At the end of the log the bell is rung by the next change, and the caller ends the wait by what is
         returned. Raises as `__next__`.
@@ -169,11 +169,11 @@ class Follower:
         self.bell.set()
 
     def wake(self) -> None:
-        """Look at the log again."""
+        """Check the log again."""
         self.bell.set()
 
     def truncated(self, offset: int) -> None:
-        """Know that everything at or past `offset` was removed."""
+        """Learn that everything at or past `offset` was removed."""
         self._cut_at = min(self._cut_at, offset)
 
     def check(self) -> None:

@@ -68,7 +68,7 @@ def meet_damage(loading: Loading, *damages: Damage, behind: Survey = NOTHING) ->
 
 
 def sound_behind(loading: Loading, tail: Tail | None, later: Sequence[int], next_offset: int) -> Survey:
-    """Count the sound batches past `next_offset` in the tail and the later segments.
+    """Count the intact batches past `next_offset` in the tail and the later segments.
 
     Nothing is counted if what lies past the durable end goes, sound or not.
     """

@@ -79,7 +79,7 @@ class GroupCommit:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold off every sync meanwhile; waiting callers are served afterwards."""
+        """Block every sync inside the block; waiting callers are served afterwards."""
         with self._mutex:
             me = None
             if self._state is _State.TAKEN:

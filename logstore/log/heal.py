@@ -1,4 +1,4 @@
-"""Mend a damaged segment with batches of another replica: what is sound stays, the rest is fetched.
+"""Repair a damaged segment with batches of another replica: intact batches stay, the rest is fetched.
 
     00…042.log    │ sound │░ bad ░│ sound │            offsets 57 to 63 are wanted
     00…042.log.cleaned    │ sound │ fetched │ sound │  then `swap.py` puts it in place
@@ -66,11 +66,11 @@ class Found(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """The mending waits for the new segment's sync, which `PartitionLog.flush` does, in any thread."""
+    """The repair waits for the new segment's sync, which `PartitionLog.flush` does, in any thread."""
 
 
 class Mended(NamedTuple):
-    """The end of a mending: the number of fetched batches, and what went into quarantine.
+    """The result of a repair: the number of fetched batches, and the quarantined data.
 
     `loss_id` is None if no bytes had to be kept. If `was_damaged` is False, the segment's `.log` was sound;
     `rebuilt` are its derived files that were not.
@@ -83,7 +83,7 @@ class Mended(NamedTuple):
 
 
 def leave_out_deleted(log: PartitionLog, found: Scrubbed, *, now_ms: int) -> Scrubbed:
-    """Mend what a scrub has found in records below the log start, which takes no other replica.
+    """Repair damage that a scrub found below the log start, which needs no other replica.
 
     What was mended stands under `rebuilt` of the result. Raises `DiskFull`, `LogDirOffline`.
     """
@@ -103,7 +103,7 @@ def leave_out_deleted(log: PartitionLog, found: Scrubbed, *, now_ms: int) -> Scr
 
 
 class CannotMend(Exception):
-    """The mending ends without a change: the segment went, or the log was cut."""
+    """The repair ends without a change: the segment was deleted, or the log was truncated."""
 
 
 class NotTheSame(Exception):
@@ -136,7 +136,7 @@ Steps = Generator[Wanted | Flush | None, Found | None, Mended]
 def mend(
     log: PartitionLog, base_offset: int, *, now_ms: int, on_judged: Callable[[Damage], None] = lambda _: None
 ) -> Steps:
-    """Mend the segment at `base_offset`, in steps. The active segment is rolled first.
+    """Repair the segment at `base_offset`, in steps. The active segment is rolled first.
 
     `on_judged` learns where the segment's damage begins, before anything is wanted.
 
@@ -186,7 +186,7 @@ class _Mending:
 
     @property
     def holds(self) -> bool:
-        """Whether the log still holds the segment, uncut."""
+        """Whether the log still has the segment, not truncated."""
         return holds(self._log, [self._segment], self._generation)
 
     def run(self) -> Steps:

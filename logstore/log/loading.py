@@ -155,12 +155,12 @@ class Loading:
 
     @property
     def tail_may_be_torn(self) -> bool:
-        """Whether what lies past the durable end may be anything, as after a power cut."""
+        """Whether the bytes past the durable end may be arbitrary, as after a power cut."""
         return self.knows_durable_end and not self.opening.was_killed
 
 
 def clear_leftovers(loading: Loading) -> None:
-    """Finish or undo what the last owner was doing when it stopped."""
+    """Complete or undo the operations that the last owner left unfinished."""
     entries = list_files(loading)
     loading.report.marks = MARKS & loading.files.keys()
     if any(entry.name == LOST_DIRECTORY for entry in entries):
@@ -187,7 +187,7 @@ def uncommitted_swaps(cleaned: Mapping[str, int], swaps: Mapping[str, int]) -> l
 
 
 def list_files(loading: Loading) -> list[DirectoryEntry]:
-    """List the directory anew, and keep its files in `files`."""
+    """List the directory again, and keep its files in `files`."""
     entries = loading.disk.scan(loading.directory)
     loading.files = {entry.name: entry for entry in entries if not entry.is_directory}
     return entries
@@ -250,7 +250,7 @@ def delete_files(loading: Loading, names: Iterable[str]) -> None:
 
 
 def open_segments(loading: Loading) -> None:
-    """Every `.log` is a segment; an index without one is rubbish (step 6)."""
+    """Open every `.log` as a segment, and delete index files without one (step 6)."""
     logs = offsets_of(loading, LOG_SUFFIX)
     bases = set(logs.values())
     delete_files(

@@ -151,7 +151,7 @@ class Log(Reading):
         return repr(self.partition)
 
     def close(self) -> None:
-        """Close the writers, flush, write what the next open needs, and release the directory.
+        """Close the writers, flush, write the files for the next open, and release the directory.
 
         Closing twice is harmless. Raises `LogDirOffline` or `DiskFull` if something cannot be written: the
         next open then recovers the log; and as `Writer.close`. The directory is released in any case.
@@ -321,7 +321,7 @@ class Log(Reading):
     def compact(
         self, now_ms: int | None = None, *, settings: CleanerConfig | None = None
     ) -> tuple[PassReport, ...]:
-        """Keep only the last record of each key, however little that saves; returns a report of each pass.
+        """Keep only the last record of each key, however little this saves; returns a report of each pass.
 
         Records in the active segment, too young or not decided yet stay. Appends and reads continue
         meanwhile. If the keys do not fit `settings.dedupe_buffer_size`, several passes run; if nothing new
@@ -347,7 +347,7 @@ class Log(Reading):
         return tuple(reports)
 
     def scrub(self, cursor: ScrubCursor | None = None, *, max_bytes: int = MAX_LONG) -> Scrubbed:
-        """Read the log and report every stretch that differs from its seal or its checksums.
+        """Read the log and report every range that differs from its seal or its checksums.
 
         Reads about `max_bytes` from `cursor` on (default: all of the log); pass the result's `cursor` to the
         next call to continue. Records stay as they are. Index files, the epoch file, seals and producer
@@ -381,7 +381,7 @@ class Log(Reading):
         return truncate_to(self.partition, as_offset(offset), why=why)
 
     def snapshot(self, path: Path, *, end_offset: int | None = None) -> Snapshot:
-        """Put the log as it is now into the new directory `path`, named like a log; appends go on meanwhile.
+        """Copy the log as it is now into the new directory `path`, named like a log, during appends.
 
         A snapshot opens as a log and never changes with this one. Its sealed segments share their files by
         hard links: it costs a call a file, and no room until retention, compaction or a truncation removes
@@ -395,7 +395,7 @@ class Log(Reading):
         return snapshot_of(self.partition, as_directory(path), end_offset)
 
     def losses(self) -> list[Loss]:
-        """Return what truncations, restarts and recoveries removed from this log, oldest first.
+        """Return the data that truncations, restarts and recoveries removed from this log, oldest first.
 
         Raises `OSError`.
         """

@@ -207,7 +207,7 @@ class LogDir:
             self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
 
     def directory_of(self, topic_partition: TopicPartition) -> str:
-        """Return the path of a partition's directory here, there or not."""
+        """Return the path of a partition's directory here, existing or not."""
         return f"{self.path}/{topic_partition.directory_name}"
 
     def _load(
@@ -426,7 +426,7 @@ class LogDir:
         self._set_deadline(now_ms)
 
     def heed(self, log: PartitionLog) -> None:
-        """Move the deadline forward for this log, without a scan of all logs."""
+        """Bring the deadline forward for this log, without a scan of all logs."""
         flush_ms = MAX_LONG if self._flushes_on_schedule else self._clock() + log.config.flush_ms
         self.deadline_ms = min(self.deadline_ms, flush_ms, _unlinking_ms(log))
 

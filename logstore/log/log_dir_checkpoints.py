@@ -137,7 +137,7 @@ class LogDirCheckpoints:
             self.recovery_points.write(points | self._of_damaged(self.recovery_points))
 
     def begin_recovery_points(self) -> None:
-        """Write the recovery points if there is no file yet: from now on it is known what was durable.
+        """Write the recovery points if there is no file yet, so that the durable ends are known from now on.
 
         Call this before the first append. A damaged partition gets the end that its sound batches prove.
         """

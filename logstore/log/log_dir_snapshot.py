@@ -107,7 +107,7 @@ def snapshot_log_dir(
 def snapshot_logs(
     logs: LogManager, disk: Disk, target: str, *, clock: Clock, metadata: str | None
 ) -> LogDirSnapshot:
-    """Take a snapshot of the log dir that `logs` has open, as `snapshot_log_dir`. For a thread of its own.
+    """Take a snapshot of an open log dir, as `snapshot_log_dir`. Call it in a separate thread.
 
     Raises also `LogDirOffline`, and `ValueError` for several log dirs.
     """

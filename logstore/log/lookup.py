@@ -1,4 +1,4 @@
-"""One record by its offset, in few bytes: what was looked up before tells where to read.
+"""One record by its offset, with few bytes read: earlier lookups give the position.
 
     visited first     the batch (or, of small batches, some KiB of them) is read and checked; where its
                       records lie is remembered, a mark every 512 bytes

@@ -1,4 +1,4 @@
-"""The loss ledger and the quarantine: the records that a log gave up, the reasons, and their bytes.
+"""The loss ledger and the quarantine: the records removed from a log, the reasons, and their bytes.
 
     orders-0/
       lost/                             a sub-directory: Kafka's loader looks at files only and never sees it
@@ -87,7 +87,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One removal of batches from a log that neither retention nor compaction asked for.
+    """One removal of batches from a log other than by retention or compaction.
 
     Offsets `first_offset` to `last_offset`, both inclusive, went; the log ended at `end_offset` after it.
     `records` and `batches` count what was sound; of segments moved whole, which are not read for that,
@@ -148,7 +148,7 @@ class Tail(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The sound batches in a stretch of bytes; offsets inclusive, -1 for none. Epochs: lowest, highest."""
+    """The intact batches in a range of bytes; offsets inclusive, -1 for none. Epochs: lowest, highest."""
 
     first_offset: int = -1
     last_offset: int = -1
@@ -170,7 +170,7 @@ class Survey(NamedTuple):
 
 
 def sound_batches(file: File, from_byte: int, to_byte: int) -> Iterator[Scanned]:
-    """The batches in [from_byte, to_byte) that are sound by themselves, whatever lies between them.
+    """Yield the individually intact batches in [from_byte, to_byte), past any damage between them.
 
     Their offsets need not follow those of the item before. After a thousand faults the rest is left
     unread. Raises `OSError`.
@@ -236,7 +236,7 @@ class _Marked(NamedTuple):
 
 
 class LedgerText(NamedTuple):
-    """What could be read of a ledger.
+    """The readable part of a ledger.
 
     `losses` by id with the last mark of each, `unreadable` the numbers of lines that are damaged (from 1,
     counted in what was read), `skipped_bytes` how much of its beginning was left out.
@@ -261,7 +261,7 @@ def line_body(line: bytes) -> bytes | None:
 
 
 def parse_line(line: bytes) -> Loss | _Marked | None:
-    """What a line, without its end, says; None for one that cannot be believed."""
+    """Parse a line without its line end; None if it is damaged."""
     body = line_body(line)
     if body is None:
         return None
@@ -368,7 +368,7 @@ class Quarantine:
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self) -> LedgerText:
-        """What the ledger says; empty if there is none. Raises `OSError`."""
+        """Return the ledger; empty if there is none. Raises `OSError`."""
         try:
             file = self._disk.open(self._ledger)
         except FileNotFoundError:
@@ -437,13 +437,13 @@ class Quarantine:
         return {entry.name: entry.size for entry in entries if not entry.is_directory}
 
     def kept_bytes(self, loss: Loss) -> int:
-        """How much of a loss lies in quarantine. Raises `OSError`."""
+        """Return how many bytes of a loss are in quarantine. Raises `OSError`."""
         return sum(self._files_of(loss.id).values())
 
     # --- keeping ------------------------------------------------------------------------------------
 
     def enter(self, loss: Loss, *, tail: Tail | None = None, moved: Sequence[tuple[str, int]] = ()) -> Loss:
-        """Make `loss` durable, with a copy of `tail`, before anything of it goes; returns it as entered.
+        """Make `loss` durable, with a copy of `tail`, before its data is removed; returns it as entered.
 
         `moved` names the segments (with their sizes) that the caller will take with `place_of`. Raises
         `OSError` with the quarantine as it was (unless its clearing up fails too: then that error).
@@ -527,7 +527,7 @@ class Quarantine:
     # --- letting go ---------------------------------------------------------------------------------
 
     def mark(self, loss_id: int, mark: Mark, now_ms: int) -> None:
-        """Note durably what became of a loss. Raises `OSError`."""
+        """Record the state of a loss durably. Raises `OSError`."""
         self._append({"id": loss_id, "at_ms": now_ms, "mark": mark})
 
     def purge(self, loss_id: int, now_ms: int) -> int:

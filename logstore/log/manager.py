@@ -117,7 +117,7 @@ class LogManager:
         """Whether a log dir was new or could not be opened: synced records may be missing."""
 
     def vouch(self) -> None:
-        """Write the running markers: a kill of this process loses nothing, only a power cut may."""
+        """Write the running markers, which state that a kill of this process loses nothing."""
         if self._boot_id:
             for log_dir in self._online():
                 log_dir.guarded(partial(write_running, self._disk, log_dir.path, self._boot_id))
@@ -158,7 +158,7 @@ class LogManager:
         return {log_dir.path: str(log_dir.failure) for log_dir in self._dirs if log_dir.failure is not None}
 
     def room(self, path: str) -> Room:
-        """Return the free bytes and all bytes of a log dir's file system; -1 if it cannot be asked."""
+        """Return the free bytes and all bytes of a log dir's file system; -1 if unknown."""
         try:
             return self._disk.room(path)
         except OSError:

@@ -75,7 +75,7 @@ def is_of(copy: Copy, segment: Segment, version: Version) -> bool:
 
 
 class CannotRead(Exception):
-    """The log's own files cannot be read at the moment, or changed meanwhile; the copy is not to blame."""
+    """The log's own files cannot be read now, or changed meanwhile; the copy is not at fault."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _reading() -> Iterator[None]:
 
 
 class Left(NamedTuple):
-    """What is left to do for a copy. `missing` counts bytes of `.log` files."""
+    """The remaining work of a copy. `missing` counts bytes of `.log` files."""
 
     missing: int
     unfinished: int
@@ -132,7 +132,7 @@ class Mirror:
 
     @property
     def left(self) -> Left:
-        """What is left to do."""
+        """Return the remaining work."""
         segments = self._log.segments
         return left_of(self._copies, iter(segments), segments.active)
 
@@ -189,7 +189,7 @@ class Mirror:
                 self._disk.remove(f"{self._directory}/{name}")
 
     def step(self, most_bytes: int) -> int:
-        """Copy up to `most_bytes` of what is missing; return how many bytes were copied."""
+        """Copy up to `most_bytes` of the missing data; return the number of copied bytes."""
         self._drop_what_changed()
         copied, begun, version = 0, 0, self._version
         for segment in self._log.segments:
@@ -236,7 +236,7 @@ class Mirror:
     # --- making it durable ------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Sync what is copied, and add the derived files of segments behind which others follow."""
+        """Sync the copied data, and copy the derived files of complete segments but the active one."""
         log, disk = self._log, self._disk
         with log.lock:
             version, active = self._version, log.segments.active

@@ -67,7 +67,7 @@ class Found(NamedTuple):
 
 
 def the_log_among(found: Sequence[Found]) -> Found | None:
-    """Return which of several directories of one partition is its log; None if they do not tell. Pure."""
+    """Return which of several directories of one partition is its log; None if undecidable. Pure."""
     staying = [each for each in found if not each.is_leaving]
     # All leave: one of them had come from another before.
     candidates = staying or [each for each in found if each.is_arriving]
@@ -110,7 +110,7 @@ class Move:
         return 0 if self.mirror is None else self.mirror.size
 
     def copying(self) -> Mirror:
-        """Return the copy; the first call looks at what an earlier process has copied. Raises `OSError`."""
+        """Return the copy; the first call reads the progress of an earlier process. Raises `OSError`."""
         if self.mirror is None:
             self.mirror = Mirror(self.log.partition, self.directory)
         return self.mirror
@@ -147,7 +147,7 @@ class Moves:
     # --- at the start -----------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """End what the last process had begun. Call this when all dirs were opened, before any use."""
+        """Complete or undo the last process's swaps. Call this once all dirs are open, before any use."""
         homes: dict[TopicPartition, list[LogDir]] = {}
         for log_dir in self._online():
             for topic_partition in (*log_dir.logs, *log_dir.damaged):
@@ -229,7 +229,7 @@ class Moves:
             raise DamagedLog(str(error))
 
     def decide_for(self, topic_partition: TopicPartition, home: LogDir) -> None:
-        """Let the log in `home` be the one: other replicas have what it may lack."""
+        """Use the log in `home`: other replicas have any records that it lacks."""
         if topic_partition in self.in_doubt:
             self.in_doubt.remove(topic_partition)
             home.guarded(lambda: self._unmark(home.directory_of(topic_partition)))
@@ -237,7 +237,7 @@ class Moves:
     # --- beginning and ending ---------------------------------------------------------------------
 
     def begin(self, topic_partition: TopicPartition, path: str) -> bool:
-        """Let a log move to the log dir `path`; return whether something changed.
+        """Start moving a log to the log dir `path`; return whether anything changed.
 
         A move to another dir that is under way ends; one to the dir in which the log is just ends that.
         Raises `LogDirNotFound`, `InvalidTopic`, `LogDirOffline`, `DiskFull`, and `NoSuchReplica`: then the
@@ -291,7 +291,7 @@ class Moves:
         return True
 
     def failed(self, move: Move, error: OSError) -> EngineError:
-        """Return what to say of a failed write to the copy; a failed disk ends the move."""
+        """Return the message for a failed write to the copy; a failed disk ends the move."""
         if is_refusal(error):
             outcome = f"{move.topic_partition} stays in {move.source.path}"
             return refusal(error, move.target.path, outcome, "wait")
@@ -375,7 +375,7 @@ class Moves:
         target.guarded(lambda: self._disk.remove(arriving))
 
     def carry_out(self, topic_partition: TopicPartition) -> None:
-        """Do a whole move at once, for programs without an event loop. Raises what `swap` raises."""
+        """Carry out a whole move at once, for programs without an event loop. Raises what `swap` raises."""
         move = self.under_way[topic_partition]
         with move.log.partition.compaction_lock:
             is_done = False

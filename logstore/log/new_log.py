@@ -1,4 +1,4 @@
-"""The end of making a log: what a new one has in memory only becomes durable with its first flush."""
+"""The last step of creating a log: state that is only in memory becomes durable with its first flush."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def finish(log: PartitionLog, sync_name: Callable[[], None]) -> None:
-    """Write and sync what a new log has in memory only: one fsync for each file and each directory."""
+    """Write and sync a new log's files, so far only in memory: one fsync for each file and directory."""
     while log.sync_name is not None:
         topic_id, epochs = log.topic_id, log.epochs
         try:

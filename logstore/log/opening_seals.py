@@ -1,4 +1,4 @@
-"""Seals at the opening of a log: what they prove, which of them go, and which are made.
+"""Seals at the opening of a log: their checks, and the removed and the new ones.
 
 A seal that contradicts its segment is damage, unless another program has rewritten the segment since, as
 Kafka's cleaner does: then every batch is sound and in order, and the seal goes with a note.

@@ -75,7 +75,7 @@ class LogOwner(Protocol):
         """Lower the log's checkpointed offsets (all but its start) to `offset`, durably."""
 
     def log_start_moved(self, log: PartitionLog) -> None:
-        """Make the log start offset durable: segments below it, or all that tell it, are about to go."""
+        """Make the log start offset durable before segments below it are deleted."""
 
     def flushed(self, log: PartitionLog) -> None:
         """Handle a recovery point that rose because segments were sealed."""
@@ -90,7 +90,7 @@ class LogOwner(Protocol):
         """Handle the end of the log: everything was written and synced, and its files are closed."""
 
     def abandoned(self, log: PartitionLog) -> None:
-        """Handle the end of a log that was left as it is: let go of what it held."""
+        """Release the resources of a log that was abandoned without a clean close."""
 
 
 class LogHost(NamedTuple):
@@ -202,12 +202,12 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """Every in-sync replica holds the log below it; the log end offset of a log that stands alone."""
+        """The end of the records on every in-sync replica; the log end offset in a stand-alone log."""
         return self.log_end_offset if self.follows_end else self.replicated_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Every transaction below it is decided and its marker replicated: the end of committed reads."""
+        """The end of committed reads: every transaction below it is decided and its marker replicated."""
         producers = self.producer_state
         # Read the end first: a batch below it has its transaction among the unstable ones.
         end_offset = min(self.high_watermark, producers.end_offset)
@@ -281,7 +281,7 @@ class PartitionLog:
     # --- epochs -----------------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
-        """Return where the largest epoch at or below `epoch` ends; undefined if the log cannot tell."""
+        """Return where the largest epoch at or below `epoch` ends; undefined if unknown."""
         return self.epoch_cache.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
@@ -304,7 +304,7 @@ class PartitionLog:
             raise ValueError(f"leader epoch {epoch} is below {latest}, the newest in {self.directory}")
 
     def change_epochs(self, change: Callable[[LeaderEpochCache], bool]) -> None:
-        """Apply `change` to the epochs: the file first, then the state."""
+        """Apply `change` to the epoch file, then to the state."""
         changed = LeaderEpochCache(self.epoch_cache.entries)
         if change(changed):
             if self.sync_name is None:
@@ -446,7 +446,7 @@ class PartitionLog:
         self.waiters.wake()
 
     def fail(self, error: OSError) -> NoReturn:
-        """Take the log offline, tell its owner and raise `LogDirOffline`."""
+        """Take the log offline, notify its owner and raise `LogDirOffline`."""
         self.take_offline(error)
         self.owner.failed(self, error)
         raise LogDirOffline(

@@ -96,11 +96,11 @@ class ProducerSnapshots:
         return strays
 
     def remove_above(self, offset: int) -> bool:
-        """Delete the snapshots past `offset`, where the log was cut; tell whether there were any."""
+        """Delete the snapshots past `offset`, the end after a truncation; return whether there were any."""
         return self.retain(above=-1, at_most=offset)
 
     def retain(self, *, above: int, at_most: int) -> bool:
-        """Delete the snapshots outside (above, at_most], the log's bounds; tell whether there were any."""
+        """Delete the snapshots outside (above, at_most], the log's bounds; return whether there were any."""
         stale = [known for known in self.offsets if not above < known <= at_most]
         for each in stale:
             self._remove(each)

@@ -169,7 +169,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def raise_epoch(self, epoch: int) -> None:
-        """Set the epoch; a new one starts its sequences anew."""
+        """Set the epoch; in a new epoch, sequences restart."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
@@ -274,7 +274,7 @@ class ProducerState:
         return None
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether this epoch of the producer has an open transaction."""
+        """Return whether this epoch of the producer has an open transaction."""
         entry = self._producers.get(producer_id)
         return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
 
@@ -336,7 +336,7 @@ class ProducerState:
         return completed
 
     def remember(self, former: ProducerState) -> None:
-        """Take over the batches below `end_offset` that `former`, a state of the same log, knows besides.
+        """Add the batches below `end_offset` that only `former`, a state of the same log, knows.
 
         A snapshot keeps only the last batch of each producer.
         """

@@ -133,7 +133,7 @@ def has_owner(disk: Disk, directory: str) -> bool:
 
 
 def find_checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int | None:
-    """Return the offset as `checkpointed_offset`; None if there is no file that could tell it."""
+    """Return the offset as `checkpointed_offset`; None if there is no such file."""
     parent, _, name = os.path.abspath(directory).rpartition("/")
     try:
         partition = parse_directory_name(name)

@@ -1,4 +1,4 @@
-"""Reading, on anything that gives batches by offset: a log, or a topic's partition over a connection.
+"""Reading from any source of batches by offset: a log, or a topic's partition over a connection.
 
     a class has       log_start_offset, log_end_offset, read_bytes, offset_for_timestamp
     and gets          get, [offset], read, iteration, read_batches, read_values, read_keys_values,

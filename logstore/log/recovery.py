@@ -1,4 +1,4 @@
-"""Open the directory of one log: finish what was interrupted, check what may be torn, repair the rest.
+"""Open the directory of one log: complete interrupted operations, check what may be torn, rebuild the rest.
 
     leftovers                 removed or completed (`loading.py`)
     N.seal                    compared with its segment and the next one; the last segment's is removed

@@ -1,4 +1,4 @@
-"""Segments that an opening replaces: one that grew too long, and one with bad bytes below the log start.
+"""Segments that an opening replaces: with offsets that do not fit, or with bad bytes below the log start.
 
 The new files are complete and synced before the old ones go (`segment/swap.py`): a crash leaves either.
 """
@@ -18,7 +18,7 @@ from logstore.segment.swap import swap
 
 
 def split_segment(loading: Loading, segment: Segment, later: list[int], durable_end: int) -> list[Segment]:
-    """Let segments whose offsets fit them take the place of one that grew too long; none for damage."""
+    """Replace a segment whose offsets exceed its base too far by several; none for damage."""
     runs = find_runs(segment.log_file, segment.size, segment.base_offset)
     is_dense = not later and segment.seal is None
     if len(runs) < 2 or (is_dense and leaps_over(runs, durable_end)):

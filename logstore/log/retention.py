@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments go, and why: pure decisions.
+"""Decide which of a log's oldest segments are deleted, and why. Pure.
 
       ┌──────┬──────┬──────┬──────┬──────┬────────┐
       │ goes │ goes │ goes │ stays│      │ active │
@@ -37,7 +37,7 @@ class DeletionReason(Enum):
 
 
 class Expired(NamedTuple):
-    """The segment at `base_offset`, which held `size` bytes, and why it goes."""
+    """The segment at `base_offset` with `size` bytes, and the reason for its deletion."""
 
     base_offset: int
     size: int
@@ -45,7 +45,7 @@ class Expired(NamedTuple):
 
 
 class StoredSegment(Protocol):
-    """What the decision weighs of a segment; bytes, and epoch milliseconds."""
+    """The facts of a segment that the decision uses; bytes, and epoch milliseconds."""
 
     @property
     def base_offset(self) -> int: ...
@@ -65,7 +65,7 @@ def expired(
     now_ms: int,
     unread_from: int | None = None,
 ) -> list[Expired]:
-    """The segments that go, oldest first; `segments` are all there are, in order.
+    """Return the segments to delete, oldest first; `segments` are all segments, in order.
 
     With `retain.for.cursors`, what lies at or past `unread_from` stays, whatever its age and size.
     Times are asked for only as far as the last pass comes.
@@ -103,7 +103,7 @@ def expired(
 
 
 def believed_ms(now_ms: int, last_ms: int) -> int:
-    """The time that ages are judged by; `last_ms` is what the clock showed at the check before.
+    """Return the time by which ages are judged; `last_ms` is the clock's time at the previous check.
 
     A clock that says years have gone by since then may be wrong, and what is deleted for it is gone:
     so far it is believed by a day only. At the next check it is, if it still says so.

@@ -1,4 +1,4 @@
-"""Salvage a dead directory: every sound batch of a partition, at its offset, in a new directory.
+"""Salvage a dead directory: copy every intact batch of a partition, at its offset, to a new directory.
 
     source       0.log ┼ batch ┼ ░░░░ ┼ batch ┼ batch ┼    90.log ┼ batch ┼ 0 0 0 ┤
                             │            │       │                   │
@@ -72,7 +72,7 @@ class Salvage(NamedTuple):
 
 
 def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None]) -> list[str]:
-    """Copy every sound batch below `source`, a partition or a log dir, to the new directory `target`.
+    """Copy every intact batch below `source`, a partition or a log dir, to the new directory `target`.
 
     Calls `tell` after each partition, and returns the directories in a log dir that are no partition's.
     Raises `OSError`: `FileNotFoundError` if `source` holds no log, `FileExistsError` if `target` holds

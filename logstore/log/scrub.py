@@ -1,4 +1,4 @@
-"""Scrub a log: read all of it, a few megabytes a step, and find the bytes that are not what was written.
+"""Scrub a log: read all of it, a few megabytes a step, and find the bytes that differ from the written ones.
 
     sealed segment     every block against the seal; if one differs, and at the first time, batch by batch
     other segments     batch by batch, to the end that the segment has when its turn comes

@@ -1,4 +1,4 @@
-"""Objects to bytes and back: what `Log.append` does with a value that is not bytes.
+"""Objects to bytes and back: the encoding of values that are not bytes in `Log.append`.
 
     Log.open(path, serializer="json")       str, numbers, lists, mappings, dataclasses, pydantic models
     Log.open(path, serializer="msgpack")    the same in fewer bytes, and bytes inside of them
@@ -34,7 +34,7 @@ class Serializer(Protocol):
         """Return `value` as bytes. Raises `TypeError` or `ValueError` for a value that has no such form."""
 
     def loads(self, data: bytes, /) -> Any:
-        """Return the value that `data` stands for. Raises `ValueError` for other bytes."""
+        """Return the value encoded in `data`. Raises `ValueError` for invalid bytes."""
 
 
 class Json:

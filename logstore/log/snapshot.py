@@ -296,8 +296,8 @@ class _Making:
                 if judge(fault, is_end=follows is None, below_durable=False) is Verdict.DAMAGE:
                     raise DamagedLog(
                         f"{self.source}/{name} is damaged at byte {end}, offset {next_offset} "
-                        f"({fault.value}), and sound batches follow. Heal or recover the log, or name an end "
-                        "offset below that"
+                        f"({fault.value}), and intact batches follow. Repair or recover the log, or name an "
+                        "end offset below that"
                     )
         copied = copy_file(self._disk, f"{self.source}/{name}", f"{self._unfinished}/{name}", end)
         if copied < end:

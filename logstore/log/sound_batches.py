@@ -1,4 +1,4 @@
-"""Find every sound batch of a partition's directory, past all damage, and decide which are in their place.
+"""Find every intact batch of a partition's directory, past all damage, and decide which are in place.
 
 `damage.sweep` finds the batches whose checksums are right, `choose` decides. A checksum covers neither offset
 nor leader epoch. The largest set of batches whose offsets rise stands. Another sound batch is put where its
@@ -56,7 +56,7 @@ class Gap(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the bytes were skipped, in words."""
+        """Return the reason why the bytes were skipped, as text."""
         reasons = dict.fromkeys(each.reason for each in self.stretches)
         return "; ".join(reasons) or "no bytes for these offsets: compacted, or a file is missing"
 

@@ -85,7 +85,7 @@ def open_stand_alone(
 def open_anywhere(
     directory: str, topic_partition: TopicPartition, config: LogConfig, disk: Disk, clock: Clock
 ) -> PartitionLog:
-    """Open the log in `directory`, whatever its name, as `open_stand_alone` does. Raises also `OSError`."""
+    """Open the log in `directory`, of any name, like `open_stand_alone`. Also raises `OSError`."""
     lock = disk.lock(directory)
     try:
         return _open_locked(directory, topic_partition, config, disk, clock, lock, None, False)

@@ -273,7 +273,7 @@ def _enter_restart(log: PartitionLog, offset: int, why: str, held: list[Segment]
         records=log.log_end_offset - first_offset,
         moved=kept,
         size=sum(segment.size for segment in held),
-        not_kept="" if len(kept) == len(held) else f"what lies below {offset}, where the log starts anew",
+        not_kept="" if len(kept) == len(held) else f"records below {offset}, where the log restarts",
     )
 
 

@@ -54,7 +54,7 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
     quarantine = log.quarantine
     loss = _kept(quarantine, loss_id)
     if loss.who == "heal":
-        raise CannotUndo(f"loss {loss_id} holds damaged bytes; sound batches have taken their place")
+        raise CannotUndo(f"loss {loss_id} has damaged bytes, which were replaced by intact batches")
     end_offset = _end_of_fit(log, quarantine, loss)
     if end_offset < log.log_end_offset:  # the cut was made inside a batch, which went whole
         truncate_to(log, end_offset, why=f"loss {loss_id} is put back")
@@ -73,7 +73,7 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
 
 
 def copy_out(quarantine: Quarantine, loss_id: int, log: PartitionLog) -> CopiedOut:
-    """Write every sound batch of a loss to `log`, an empty one of its own, as far as they follow each other.
+    """Write the consecutive intact batches of a loss to `log`, a separate empty log.
 
     For a loss that does not fit any more, or of which only a part is sound. Durable when it returns.
     Raises `CannotUndo` if the loss is not kept or `log` is not empty, and what an append raises.
@@ -163,7 +163,7 @@ def _runs_of(quarantine: Quarantine, loss: Loss, *, split_at: int) -> Iterator[_
             if scanned.fault is not None:
                 raise CannotUndo(
                     f"{quarantine.place_of(loss.id)} holds {scanned.fault.value} at byte {scanned.end}; "
-                    f"`logstore recover --undo {loss.id} --as NEW_DIR` writes what is sound elsewhere"
+                    f"`logstore recover --undo {loss.id} --as NEW_DIR` writes the intact batches to a new log"
                 )
             for run in _runs(file, scanned, split_at=split_at):
                 yield run._replace(opens_segment=opens_segment)

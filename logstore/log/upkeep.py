@@ -176,7 +176,7 @@ def flush_sealed(log: PartitionLog) -> None:
 
 
 def holds(log: PartitionLog, segments: Iterable[Segment], generation: int) -> bool:
-    """Return whether the log still holds exactly these segments, uncut since `generation`."""
+    """Return whether the log still has exactly these segments, without a truncation since `generation`."""
     current = log.segments
     is_same = not log.is_closed and log.generation == generation
     return is_same and all(current.get(each.base_offset) is each for each in segments)

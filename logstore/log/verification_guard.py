@@ -58,7 +58,7 @@ class VerificationGuards:
         return known.guard
 
     def verifies(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Tell whether `guard` is this producer's and is not spent."""
+        """Return whether `guard` is this producer's and unspent."""
         known = self._known.get(producer_id)
         return known is not None and known.guard == guard
 

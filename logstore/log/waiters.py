@@ -1,4 +1,4 @@
-"""The readers that wait for a log to change, and that must hear of a cut.
+"""The readers that wait for a log to change, and that are notified of truncations.
 
     follower   add → looks at the log → sleeps
     writer     moves the end → wakes all, who look again
@@ -22,10 +22,10 @@ class Waiter(Protocol):
     """A reader that waits. Both methods return at once and raise nothing; any thread may call them."""
 
     def wake(self) -> None:
-        """Look at the log again: an end or the start moved, or the log was closed."""
+        """Check the log again: an end or the start moved, or the log was closed."""
 
     def truncated(self, offset: int) -> None:
-        """Know that everything at or past `offset` was removed, before others can take the offsets."""
+        """Learn that everything at or past `offset` was removed, before the offsets are used again."""
 
 
 class Waiters:
@@ -41,7 +41,7 @@ class Waiters:
         """Read it without a lock, to ask whether anybody waits."""
 
     def add(self, waiter: Waiter) -> Unwatch:
-        """Wake `waiter` at the next change, and tell it of each cut for as long as it is referenced."""
+        """Wake `waiter` at the next change, and notify it of each truncation while it is referenced."""
         with self._mutex:
             self.waiting.append(waiter)
             self._known.add(waiter)
@@ -61,7 +61,7 @@ class Waiters:
             waiter.wake()
 
     def truncated(self, offset: int) -> None:
-        """Tell all that everything at or past `offset` was removed, and wake those that wait."""
+        """Notify all that everything at or past `offset` was removed, and wake those that wait."""
         with self._mutex:
             known = list(self._known)
         for waiter in known:

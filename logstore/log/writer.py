@@ -61,7 +61,7 @@ class _Batch:
 
 
 class Pending:
-    """A record that `Writer.append` took: waiting, written or synced."""
+    """A record accepted by `Writer.append`: waiting, written or synced."""
 
     __slots__ = ("_batch", "_number")
 

@@ -36,7 +36,7 @@ _BOUNDS: Final = {"version", "next_offset", "events_offset", "keys_offset", "is_
 
 
 class Checkpoint(NamedTuple):
-    """A topic's state, and where it stands in the logs."""
+    """A topic's state, and its positions in the logs."""
 
     state: QueueState
     events_offset: int
@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return the file's bytes. Leases are not in it: they end with their process."""
+    """Return the file's bytes. It has no leases, because they end with their process."""
     state = checkpoint.state
     count = len(state.unfinished)
     bounds = {

@@ -1,4 +1,4 @@
-"""One topic of a queue: its messages, what happened to them, and the checkpoint of both.
+"""One topic of a queue: its messages, their events, and the checkpoint of both.
 
     jobs/mail-0/              a log: one record a message
     jobs/__events.mail-0/     a log: what happened to them (`state.py`)
@@ -123,7 +123,7 @@ class Lane:
                     self._give_up(offset, deliveries, "its worker died", now_ms)
 
     def checkpoint(self, now_ms: int, *, is_clean: bool = False) -> None:
-        """Write the checkpoint, and delete what lies below it. Raises `LogDirOffline`, `DiskFull`."""
+        """Write the checkpoint, and delete the data below it. Raises `LogDirOffline`, `DiskFull`."""
         messages, events = self.messages, self.events
         messages.flush()
         events.flush()
@@ -206,7 +206,7 @@ class Lane:
         return list(offsets), len(pairs)
 
     def put_again(self, message: Message, now_ms: int) -> None:
-        """Append a dead letter as a new message, whatever its key."""
+        """Append a dead letter as a new message, without deduplication by its key."""
         self.messages.append(record_of(message.value, message.key, message.headers, now_ms))
 
     def _keep(self, record: Record) -> None:
@@ -265,7 +265,7 @@ class Lane:
         check_lease(self.state, message, self.messages.log_end_offset)
 
     def finish(self, message: Message, now_ms: int) -> None:
-        """Write down that a leased message is finished. Raises as `check`, with nothing changed."""
+        """Record that a leased message is finished. Raises as `check`, with nothing changed."""
         offset, state = message.offset, self.state
         if state.unfinished.get(offset) != message.deliveries or offset not in state.leases:
             self.check(message)

@@ -1,4 +1,4 @@
-"""Look at a queue that another process may own: nothing is locked, nothing is changed.
+"""Inspect a queue that another process may own, without locks or changes.
 
 The state is made as an opening would make it: the checkpoint, then the events behind it. Leases are known to
 their owner alone, so messages that are leased count as waiting. The owner goes on meanwhile; if it replaces

@@ -22,7 +22,7 @@ _TOPIC, _OFFSET, _DELIVERIES, _REASON = (
 
 
 class Message(NamedTuple):
-    """A message in the hands of a worker. `offset` is its number within `topic`.
+    """A message leased to a worker. `offset` is its number within `topic`.
 
     `timestamp_ms` is when it was put. `deliveries` counts this delivery and those before.
     """
@@ -37,7 +37,7 @@ class Message(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A message that was given up, the reason, and when."""
+    """A message that was given up, with the reason and the time."""
 
     message: Message
     reason: str
@@ -59,7 +59,7 @@ def record_of(
     now_ms: int,
     not_before_ms: int = 0,
 ) -> Record:
-    """Return the record of a new message. Raises `ValueError` for headers with a name of ours."""
+    """Return the record of a new message. Raises `ValueError` for headers with a reserved name."""
     made = headers_of(headers)
     if any(name.startswith(_OURS) for name, _ in made):
         raise ValueError(f"headers must not begin with {_OURS!r}: the queue keeps its own facts there")
@@ -85,7 +85,7 @@ def dead_record(message: Message, reason: str, now_ms: int) -> Record:
 
 
 def dead_letter_of(record: Record) -> DeadLetter:
-    """Return what `dead_record` wrote. Raises `InvalidRecord` for another record."""
+    """Decode a dead letter written by `dead_record`. Raises `InvalidRecord` for another record."""
     facts = {name: value or b"" for name, value in record.headers if name.startswith(_OURS)}
     try:
         message = Message(

@@ -1,4 +1,4 @@
-"""A queue of jobs on disk, for the threads of one process: at least once, and what happened survives.
+"""A queue of jobs on disk, for the threads of one process: at least once; its state survives a crash.
 
     with Queue("data/jobs") as queue:
         queue.put(b"send the invoice")
@@ -284,7 +284,7 @@ class Queue:
         timeout: float | None,
         lease: float | None,
     ) -> Wait:
-        """Return a wait for a message, of which `get` and its asynchronous form are made. Raises as `get`."""
+        """Return a wait for a message, used by `get` and its asynchronous form. Raises as `get`."""
         timeout_ms = _FOREVER if timeout is None else as_milliseconds(timeout, "timeout")
         return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), self._clock() + timeout_ms)
 

@@ -41,7 +41,7 @@ class RecentKeys:
             del known[key]
 
     def forget_from(self, end_offset: int) -> None:
-        """Forget messages at or past `end_offset`: a power cut took them."""
+        """Forget messages at or past `end_offset`, which a power cut removed."""
         self._known = {key: found for key, found in self._known.items() if found[0] < end_offset}
 
     # --- in a checkpoint ------------------------------------------------------------------------

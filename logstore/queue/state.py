@@ -1,4 +1,4 @@
-"""Which message of a topic is delivered next, and which are finished: decided here, without files or clocks.
+"""Decide which message of a topic is delivered next, and which are finished, without files or clocks.
 
     offsets   0 ──────────── low mark ─────────────────── next offset ──────────── log end
               all finished     │  finished, or one of:       │  never delivered
@@ -45,7 +45,7 @@ _ONE: Final = struct.Struct(">bqiq").pack
 
 
 class EventKind(IntEnum):
-    """What happened to a message."""
+    """The kind of an event of a message."""
 
     FINISHED = 1
     RETURNED = 2
@@ -181,7 +181,7 @@ class QueueState:
 
     @property
     def low_mark(self) -> int:
-        """Everything below it is finished."""
+        """The offset below which every message is finished."""
         return next(iter(self.unfinished), self.next_offset)
 
     # --- what happened --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Those who wait for a message: each has a bell, and a new message rings as many as it can serve.
+"""The waiters for a message: each has a bell, and new messages wake as many as they can serve.
 
 A waiter that was rung and then does not take anything (its time was over, its task was cancelled) passes the
 ring on; otherwise a message could lie there while others wait.
@@ -27,7 +27,7 @@ class Waiter:
 
 
 class Waiters:
-    """The waiters of a queue, who are served in the order in which they came. Called under its lock."""
+    """The waiters of a queue, served in order of arrival. Called under its lock."""
 
     __slots__ = ("_waiting",)
 
@@ -38,13 +38,13 @@ class Waiters:
         return len(self._waiting)
 
     def add(self, waiter: Waiter, until_ms: float) -> None:
-        """Let it wait for the next ring; it looks by itself at `until_ms`."""
+        """Let the waiter wait for the next ring; it checks at `until_ms` without one."""
         waiter.was_rung = False
         waiter.until_ms = until_ms
         self._waiting[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
-        """Let it go; if it leaves without a message, others look in its place."""
+        """Remove the waiter; if it leaves without a message, others check instead."""
         was_waiting = waiter in self._waiting
         self._waiting.pop(waiter, None)
         if was_waiting or waiter.was_rung:
@@ -56,13 +56,13 @@ class Waiters:
             self._ring(waiter)
 
     def wake_by(self, topic: str, at_ms: int | None) -> None:
-        """Make sure that somebody looks at `topic` at `at_ms`, when a lease or a delay of it ends."""
+        """Make sure that a waiter checks `topic` at `at_ms`, when one of its leases or delays ends."""
         wanting = [each for each in self._waiting if each.wants(topic)]
         if at_ms is not None and wanting and all(each.until_ms > at_ms for each in wanting):
             self._ring(wanting[0])
 
     def ring_all(self) -> None:
-        """Ring everybody: the queue closes, or one who looked for others has left."""
+        """Wake all waiters: the queue closes, or the one that checked for others has left."""
         for waiter in list(self._waiting):
             self._ring(waiter)
 

@@ -30,7 +30,7 @@ from logstore.segment.segments import Located, walk_from
 
 
 class CutPlace(NamedTuple):
-    """A segment is cut at byte `position`; the last sound batch before it ends at `end_offset`.
+    """The byte `position` at which a segment is cut; the last intact batch before it ends at `end_offset`.
 
     `damages`: what is bad in front of it. If `is_across`, the last of them reaches from `end_offset` up to
     the cut.

@@ -73,7 +73,7 @@ def judge(fault: Fault | None, *, is_end: bool, below_durable: bool | None) -> V
 
 
 def ends_whole(file: Readable, position: int, end: int) -> bool:
-    """Whether bytes [position, end) are a whole batch but for its length field. Raises `OSError`."""
+    """Return whether bytes [position, end) are a batch but for its length field. Raises `OSError`."""
     data = file.pread(end - position, position)
     if len(data) < HEADER_BYTES:
         return False
@@ -145,7 +145,7 @@ def _is_intact(batch: Batch, lowest_offset: int | None) -> bool:
 
 
 class Bad(NamedTuple):
-    """Bytes [position, end) are no sound batch. `slot`: the number of the batch that follows them."""
+    """Bytes [position, end) without an intact batch. `slot`: the number of the batch after them."""
 
     position: int
     end: int
@@ -238,7 +238,7 @@ class Misplaced(NamedTuple):
 
 
 def misplaced(headers: npt.NDArray[np.void]) -> Iterator[Misplaced]:
-    """Find the batches that are not in their place: `OFFSETS` or `EPOCHS`.
+    """Find the batches that are out of place: `OFFSETS` or `EPOCHS`.
 
     Offsets must rise, epochs must not fall (-1: unknown). Of two neighbours that contradict each other the
     misplaced one is the one that does not fit the batches around them either.
@@ -424,7 +424,7 @@ class _SegmentWalk:
 def was_rewritten(
     file: File, size: int, seal: Seal, next_base: int, *, is_compacted: bool, times: bytes | None
 ) -> bool:
-    """Return whether a segment that differs from its seal is the sound work of another program.
+    """Return whether another program has rewritten a segment, intact, since it was sealed.
 
     A seal speaks for the bytes it was made of. If Kafka's cleaner has rewritten the segment since, every
     batch is sound, in order, and below `next_base`, the base of the next segment. A segment that ends lower

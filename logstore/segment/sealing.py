@@ -39,7 +39,7 @@ class Sealing:
     # --- in advance -------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Digest what was synced so far, and check the batches in it that were there before.
+        """Digest the synced blocks, and check the batches in them that an earlier process wrote.
 
         Any thread may do it, also while the segment is appended to or cut.
         """

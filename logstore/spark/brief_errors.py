@@ -1,4 +1,4 @@
-"""Make an error of ours readable through Spark, which passes on text only, between traces of two languages.
+"""Make the library's errors readable through Spark, which passes on only text, between two traces.
 
 In a worker `briefly` cuts the traceback of an `EngineError` down to one frame: its message says what happened
 and what to do, and the calls inside this package do not help its user. In the driver `reason` finds the
@@ -55,7 +55,7 @@ def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reason(error: BaseException) -> str | None:
-    """Return the message of the error of ours that made Spark raise `error`; None if there is none."""
+    """Return the message of this library's error that made Spark raise `error`; None if there is none."""
     found = _RAISED.findall(str(error))
     return found[-1] if found else None
 

@@ -110,7 +110,7 @@ def _addresses(servers: str) -> tuple[Address, ...]:
 
 
 class ClientThread:
-    """A client for code without an event loop, on a loop in a thread of its own; close it.
+    """A client for code without an event loop; its loop runs in a separate thread. Close it after use.
 
     `BlockingClient` runs its loop only while a call waits. This one also receives while the caller does
     something else. Threads do not survive a fork: create it in the process that uses it.

@@ -1,4 +1,4 @@
-"""The columns of the source: those of Spark's Kafka source, with its order and types, and two of our own.
+"""The columns of the source: those of Spark's Kafka source, in its order and types, and two more.
 
     key            binary       binary
     value          binary       binary

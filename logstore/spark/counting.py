@@ -24,7 +24,7 @@ from logstore.spark.logs import Cause, Missing, OffsetRange
 
 
 class Count:
-    """Counts the missing offsets of a range, from its batches in offset order and the rows they gave."""
+    """Counts the missing offsets of a range, from its batches in offset order and their rows."""
 
     def __init__(self, wanted: OffsetRange) -> None:
         self._wanted = wanted
@@ -38,7 +38,7 @@ class Count:
     def add(
         self, headers: npt.NDArray[np.void], rows: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Add the next batches, which gave `rows` rows, none of them of `aborted` transactions."""
+        """Add the next batches, which have `rows` rows outside `aborted` transactions."""
         if not len(headers):
             return
         end = self._wanted.end_offset

@@ -1,4 +1,4 @@
-"""The format `logstore`: Spark asks it for a schema, readers and writers; the rest is imported when needed.
+"""The format `logstore`: its schema, readers and writers for Spark; the rest is imported when needed.
 
 Spark creates and pickles this object for each load, save or start, in several processes, so it does no I/O.
 """

@@ -59,8 +59,8 @@ def package_of(version: str, requirements: list[str] | tuple[()], spark: str) ->
     newest = re.search(r"\bpyspark\b\S*<=([\d.]+)", " ".join(requirements))
     if newest is not None and _numbers(spark) > _numbers(newest[1]):
         raise DeltaMissing(
-            f"Delta {version} is made for Spark up to {newest[1]}, and {spark} is installed: in an "
-            "environment of its own, pip install 'pylogstore[delta]' takes versions that fit"
+            f"Delta {version} is made for Spark up to {newest[1]}, and {spark} is installed: in a separate "
+            "environment, pip install 'pylogstore[delta]' selects compatible versions"
         )
     minor = ".".join(spark.split(".")[:2])
     return f"io.delta:delta-spark_{minor}_{SCALA}:{version}"

@@ -1,4 +1,4 @@
-"""Write rows at least once: each task sends its batches to the partitions' leaders itself.
+"""Write rows at least once: each task sends its batches to the partitions' leaders.
 
     rows ── place, sort, encode ──▶ batches of every partition ──▶ leaders     the next rows are encoded
                                     in order, partitions side by side          while these are under way

@@ -1,4 +1,4 @@
-"""Topic patterns as Spark takes them: Java's regular expressions, found anywhere in a topic's name.
+"""Topic patterns as Spark accepts them: Java's regular expressions, found anywhere in a topic's name.
 
 The library `regex` knows most of Java's syntax: `\\p{Alpha}`, `[a-z&&[^x]]`, possessive quantifiers, atomic
 groups. What it reads in another way than Java is refused by name, so that no pattern selects other topics

@@ -60,7 +60,7 @@ class OffsetRange:
 
 
 class Cause(StrEnum):
-    """The reason why offsets of a range gave no rows. The first two are not losses."""
+    """The reason why offsets of a range have no rows. The first two are not losses."""
 
     COMPACTED = "compacted"
     ABORTED = "aborted"
@@ -76,7 +76,7 @@ class Cause(StrEnum):
 
 
 class Missing(NamedTuple):
-    """Requested offsets [start_offset, end_offset) that gave no rows, and the cause.
+    """Requested offsets [start_offset, end_offset) without rows, and the cause.
 
     Compaction and aborted transactions remove scattered offsets. They are one item per range, from the first
     to the last such offset, and `number` counts them.
@@ -158,7 +158,7 @@ def raise_on_loss(missing: Iterable[Missing]) -> None:
 
 
 def report(wanted: OffsetRange, rows: int, missing: Sequence[Missing]) -> None:
-    """Log the offsets of a range that gave no rows; log nothing if there are none."""
+    """Log the offsets of a range that have no rows; log nothing if there are none."""
     losses = [each for each in missing if each.cause.is_loss]
     for each in losses:
         LOGGER.warning("%s", describe(each))

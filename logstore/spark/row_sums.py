@@ -1,4 +1,4 @@
-"""Tell whether two writes under one `txnAppId` and `txnVersion` have the same rows.
+"""Decide whether two writes under one `txnAppId` and `txnVersion` have the same rows.
 
     state of the ledger     rows  {"7": [200, 431…], "8": [200, 978…]}     version → number of rows, their sum
 

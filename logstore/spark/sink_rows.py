@@ -277,7 +277,7 @@ class _Batch:
         self._refuse_where(
             sizes > limits,
             lambda row: (
-                f"in a batch of its own it has up to {sizes[row]} bytes; the limit is {limits[row]} "
+                f"alone in a batch it has up to {sizes[row]} bytes; the limit is {limits[row]} "
                 "(kafka.max.request.size, and the topic's max.message.bytes)"
             ),
         )

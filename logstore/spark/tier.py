@@ -218,7 +218,7 @@ class TieredLogs:
         return self._live.topic_ids(partitions)
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        """Return the bounds of tier and live log together. Raises `CorruptTier` for a topic made anew."""
+        """Return the bounds of tier and live log together. Raises `CorruptTier` for a recreated topic."""
         there = set(self._live.partitions())
         live = self._live.bounds(
             [each for each in partitions if each in there or not self._manifest(each).objects]
@@ -371,5 +371,5 @@ def check_topic_id(partition: TopicPartition, manifest: Manifest, topic_id: str)
     if manifest.topic_id and topic_id and manifest.topic_id != topic_id:
         raise CorruptTier(
             f"the tier has {partition} of topic id {manifest.topic_id}, the log has {topic_id}: the topic "
-            "was deleted and made anew. Use another folder for the new topic, or remove the old one's"
+            "was deleted and recreated. Use another folder for the new topic, or remove the old one's"
         )

@@ -1,4 +1,4 @@
-"""Requests that must still reach each broker: one queue per incarnation, one request in flight.
+"""Pending requests to each broker: one queue per incarnation, one request in flight.
 
     enqueue ──► [ entry ][ entry ][ entry ] ──► in flight ──► answered
                   newest       oldest │            │ timeout, disconnect, error
@@ -52,7 +52,7 @@ class Entry:
     is_full: bool = False
 
     def part(self, most: int) -> Entry:
-        """Remove and return the first `most` partitions as an entry of their own; `is_full` goes with it."""
+        """Remove and return the first `most` partitions as a separate entry, which takes `is_full` along."""
         first = dict(islice(self.partitions.items(), most))
         for topic_partition in first:
             del self.partitions[topic_partition]

@@ -87,7 +87,7 @@ class Context:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Drop everything that was read, for a takeover that starts again."""
+        """Drop the cached state before a takeover is repeated."""
         self.channels: dict[int, Channel] = {}
         """The requests for each live broker's incarnation."""
         self.brokers: dict[int, Broker] = {}
@@ -192,7 +192,7 @@ class Context:
         return self.assignments.get(topic_partition) or Assignment(self.replicas[topic_partition])
 
     def learn_assignment(self, topic_partition: TopicPartition, assignment: Assignment) -> bool:
-        """Take over the topic node's assignment of a partition; return whether it was new to us."""
+        """Take over the topic node's assignment of a partition; return whether it was new."""
         is_news = topic_partition not in self.replicas or self.assignment_of(topic_partition) != assignment
         self.replicas[topic_partition] = assignment.replicas
         self.assignments.pop(topic_partition, None)
@@ -211,7 +211,7 @@ class Context:
         return deletion is not None and deletion.has_begun
 
     def unclean_enabled(self, topic: str) -> bool:
-        """Return whether unclean election is allowed: the topic's setting, else the brokers', else ours."""
+        """Return whether unclean election is allowed by the topic, else by all brokers, else by this node."""
         word = self.topics[topic].config.get(UNCLEAN_ELECTION, self.broker_defaults.get(UNCLEAN_ELECTION))
         return self.config.unclean_leader_election_enable if word is None else word.lower() == "true"
 
@@ -250,7 +250,7 @@ class Context:
         self.topics.pop(topic, None)
 
     def lose_topic(self, topic: str) -> None:
-        """Remove a topic that vanished from the store, or was replaced there, without a request to us.
+        """Remove a topic that vanished from the store, or was replaced there, without a request.
 
         Its replicas become strays. Nothing is deleted: every broker gets the list of its assigned
         partitions and sets aside the others. Queued requests about the topic are withdrawn; they would

@@ -71,7 +71,7 @@ _WATCHED_BELOW: Mapping[str, tuple[str, Callable[[Context, str], Steps[None]]]] 
 
 
 class Service(NamedTuple):
-    """How a request is served: `serve(context, request, results)` does the work.
+    """Serves a request: `serve(context, request, results)` does the work.
 
     It fills `results`, by item, as the result of each item becomes certain, and returns the response; None
     stands for `answer(request, results)`. A term may end half-way: then `answer` alone responds, with the
@@ -247,7 +247,7 @@ class Controller:
     def on_response(
         self, source: int, correlation_id: int, body: m.ResponseBody, now_ms: int
     ) -> list[Effect]:
-        """Take a broker's answer to one of our requests."""
+        """Handle a broker's answer to a request of the controller."""
         self._now_ms = now_ms
         channel = self._channels.get(source)
         if channel is not None and (answer := channel.answered(correlation_id, body, now_ms)) is not None:
@@ -255,7 +255,7 @@ class Controller:
         return self._carry_on()
 
     def on_disconnected(self, source: int, correlation_id: int, now_ms: int) -> list[Effect]:
-        """Note that a request gets no answer; it is sent again while the broker is alive."""
+        """Record that a request gets no answer; it is sent again while the broker is alive."""
         self._now_ms = now_ms
         if (channel := self._channels.get(source)) is not None:
             mark("channel: a connection broke")

@@ -103,7 +103,7 @@ class Deletion:
 
     @property
     def awaited(self) -> str:
-        """What it waits for: what keeps it from beginning, brokers that cannot delete, or answers."""
+        """What the deletion waits for: a condition for its start, brokers that cannot delete, or answers."""
         if not self.has_begun:
             return self.waits_for
         parts: dict[str, list[str]] = {}
@@ -200,7 +200,7 @@ def requests_changed(context: Context) -> Steps[None]:
 
 
 def learn_requests(context: Context) -> Steps[None]:
-    """Read the requests, set the watches again, and begin possible deletions; brokers get nothing yet.
+    """Read the requests, set the watches again, and begin possible deletions, without requests to brokers.
 
     Requests for unknown topics are removed; all are, if deletion is disabled.
     """
@@ -381,7 +381,7 @@ def advance(context: Context) -> Steps[None]:
 
 
 def replicas_stopped(context: Context, answered: Answer) -> Steps[None]:
-    """Take a broker's answer to StopReplica: deleted replicas are confirmed, the others have to wait."""
+    """Take a broker's answer to StopReplica: deleted replicas are confirmed, the others must wait."""
     assert isinstance(answered.body, m.StopReplicaResponse)
     if not context.has_incarnation(answered.broker_id, answered.broker_epoch):
         return  # its successor gets a new request

@@ -1,4 +1,4 @@
-"""The begin and end of a controller's term: claim, takeover, abdication.
+"""The beginning and end of a controller's term: claim, takeover, abdication.
 
     claim       one Multi: create /controller (ephemeral) and raise /controller_epoch
     takeover    watches, set by the reads that they guard  ·  notices for the last controller are removed

@@ -393,7 +393,7 @@ def stop_leaving(
     *,
     to: Collection[int] | None = None,
 ) -> None:
-    """Tell brokers, all if `to` is None, to delete the replicas that leave them.
+    """Order brokers, all if `to` is None, to delete their leaving replicas.
 
     A topic under deletion is skipped: its own orders cover these replicas, and ours would replace them.
     """

@@ -465,6 +465,6 @@ def config_changes_noticed(context: Context) -> Steps[None]:
 
 
 def note_config_changes(context: Context) -> Steps[None]:
-    """Take note of the notifications, the watch set; a takeover reads all settings anyway."""
+    """Record the existing notifications and set the watch; a takeover reads all settings anyway."""
     notices = yield from read_notices(context, layout.CONFIG_CHANGES_PATH)
     context.config_changes = {notice.path: context.now() for notice in notices}

@@ -1,4 +1,4 @@
-"""The metadata store: ZooKeeper's shape, with or without ZooKeeper.
+"""The metadata store: ZooKeeper's data model, with or without ZooKeeper.
 
     operations   nodes, versions, watches, sessions
     layout       the nodes: Kafka's paths and JSON

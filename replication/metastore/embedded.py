@@ -1,4 +1,4 @@
-"""The metadata store on disk, inside our own process: the tree, a journal and a snapshot.
+"""The metadata store on disk, inside this process: the tree, a journal and a snapshot.
 
     <directory>/.lock                          one owner
     <directory>/snapshot                       replaced whole (temp file, sync, rename, sync)

@@ -205,7 +205,7 @@ def encode_frame(first_txid: int, payload: bytes) -> bytes:
 
 
 def frame_at(data: bytes, position: int) -> Frame | None:
-    """Return the whole and sound frame that starts at `position`, or None."""
+    """Return the complete, intact frame that starts at `position`, or None."""
     if position + _HEADER.size > len(data):
         return None
     magic, length, crc, first_txid = _HEADER.unpack_from(data, position)

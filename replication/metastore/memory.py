@@ -68,7 +68,7 @@ class MemoryStore:
         return sorted(session for session, at in self._deadline_ms.items() if at <= now_ms)
 
     def to_the_living(self, fired: list[WatchFired]) -> list[WatchFired]:
-        """Return the watches of open sessions: of several that end together, one may have watched another."""
+        """Return the watches of open sessions; sessions that end together may have watched each other."""
         return [watch for watch in fired if watch.session_id in self.tree.sessions]
 
     def tick(self, now_ms: int) -> tuple[list[int], list[WatchFired]]:

@@ -91,7 +91,7 @@ class ZooKeeperStore:
             self._on_event(StoreReply(call.call_id, Outcome(StoreError.SESSION_EXPIRED)))
 
     def close_session(self, session_id: int) -> None:
-        """End a session and wait until the server knows it, or cannot be reached; ephemeral nodes go.
+        """End a session and wait for the server, unless unreachable; its ephemeral nodes are removed.
 
         Unanswered calls end in SESSION_EXPIRED. Does nothing if the session is over. Must not be called from
         `on_event`, whose thread it waits for.

@@ -1,4 +1,4 @@
-"""Translates our operations into ZooKeeper's requests, and its answers into our outcomes. Pure.
+"""Translates operations into ZooKeeper's requests, and its answers into outcomes. Pure.
 
     Get               getData; with a watch also exists, which leaves one on a node's absence
     Children          getChildren2
@@ -105,11 +105,11 @@ class Address(NamedTuple):
         return cls(hosts, chroot)
 
     def full(self, path: str) -> str:
-        """Return the server's path of our path."""
+        """Return the server's path, with the chroot, for a path."""
         return (self.chroot + path if path != ROOT else self.chroot) or ROOT
 
     def ours(self, path: str) -> str:
-        """Return our path of the server's path."""
+        """Return the path without the chroot for a server's path."""
         return path[len(self.chroot) :] or ROOT
 
 
@@ -133,7 +133,7 @@ def request_of(write: Write, address: Address) -> Any:
 
 
 def acl_of(path: str, *, has_acls: bool) -> list[Any]:
-    """Return the access list of a new node. `path` is ours, without the chroot."""
+    """Return the access list of a new node. `path` has no chroot."""
     if not has_acls or path == _OF_OLD_CONSUMERS:
         return list(OPEN_ACL_UNSAFE)
     if path.startswith(SENSITIVE_PATHS):
@@ -190,7 +190,7 @@ def stat_of(stat: Any) -> Stat:
 
 
 def error_of(exception: Exception) -> StoreError:
-    """Return our error; an unknown one is CONNECTION_LOSS: the write may have been applied."""
+    """Return the store error; an unknown one is CONNECTION_LOSS: the write may have been applied."""
     return next(
         (error for kind, error in _ERRORS.items() if isinstance(exception, kind)), StoreError.CONNECTION_LOSS
     )

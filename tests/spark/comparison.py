@@ -181,11 +181,12 @@ def sides(spark: SparkSession, home: Path) -> Iterator[list[Side]]:
 def page(cases: Sequence[Case] = CASES) -> str:
     """Return docs/spark-comparison.md."""
     lines = [
-        "# Beside Spark's Kafka connector",
+        "# Compared with Spark's Kafka connector",
         "",
-        f"Every option and column of Spark's Kafka connector, tried with it ({SPARK_CONNECTOR}) and with the",
-        "format `logstore` on one of our brokers. `make spark-comparison` runs the cases and writes this,",
-        "`make test` runs some of them. *same*: the same rows, offsets and tasks, or a refusal by both.",
+        f"Each option and column of Spark's Kafka connector is tried with it ({SPARK_CONNECTOR}) and with",
+        "the format `logstore`, on a broker of logstore. `make spark-comparison` runs the cases and writes",
+        "this page, `make test` runs some of them. *same* means the same rows, offsets and tasks, or two",
+        "errors.",
         "",
         f"{len(cases)} cases, {sum(bool(each.differs) for each in cases)} of them different on purpose.",
         "",

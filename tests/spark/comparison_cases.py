@@ -124,7 +124,7 @@ def _starts() -> Iterator[Case]:
         {**ALL, offsets: '{"few":{"0":-1,"1":0,"2":0}}'},
         Kind.STREAM,
         look="batches",
-        differs="the first batch is empty, so that its repetition starts where it started: Python sources"
+        differs="the first batch is empty, so that a repetition starts at the same offset: Python sources"
         " cannot write their start into the checkpoint ([decision 036](decisions/036-first-batch.md))",
     )
     time, times = "startingTimestamp", "startingOffsetsByTimestamp"
@@ -168,7 +168,7 @@ def _ends() -> Iterator[Case]:
     backwards = {"startingOffsets": '{"few":{"0":6,"1":0,"2":0}}', offsets: '{"few":{"0":4,"1":7,"2":1}}'}
     yield from _read(f"`{offsets}`", "before the start", {**ALL, **backwards})
     for name, value in {offsets: "latest", time: "1", times: '{"few":{"0":1}}'}.items():
-        differs = "Spark's ignores it and reads on; here it is refused" if name == time else ""
+        differs = "Spark's ignores it and continues; here it is an error" if name == time else ""
         yield from _read(f"`{name}`", "on a stream", {**ALL, name: value}, Kind.STREAM, differs=differs)
 
 
@@ -191,8 +191,8 @@ def _layout() -> Iterator[Case]:
         "with `minPartitions`",
         {**ALL, **both},
         look="tasks",
-        differs="Spark's 4.2 may make fewer tasks than `minPartitions`: it does not cut a partition again of"
-        " whose pieces one is small; here there are about as many",
+        differs="Spark's 4.2 may make fewer tasks than `minPartitions`: it does not cut a partition again if"
+        " one of its pieces is small; here the number is about right",
     )
     yield from _read(f"`{name}`", "4", {**ALL, name: "4"}, Kind.STREAM, look="ends")
 
@@ -203,7 +203,7 @@ def _rates() -> Iterator[Case]:
         yield from _read(
             f"`{most}`", value, {**ALL, most: value}, Kind.STREAM, look="ends", is_short=value == "9"
         )
-    nothing = "Spark's reads nothing, without a word; here it is refused"
+    nothing = "Spark's silently reads nothing; here it is an error"
     yield from _read(f"`{most}`", "0", {**ALL, most: "0"}, Kind.STREAM, differs=nothing)
     yield from _read(f"`{most}`", "in a batch", {**ALL, most: "5"})
     yield from _read(f"`{least}`", "with `availableNow`", {**ALL, least: "100"}, Kind.STREAM, look="ends")
@@ -237,7 +237,7 @@ def _others() -> Iterator[Case]:
     for value in ("true", "false"):
         yield from _read("`failOnDataLoss`", value, {**ALL, "failOnDataLoss": value}, *BOTH)
     past = {"startingOffsets": '{"few":{"0":99,"1":0,"2":0}}', "failOnDataLoss": "false"}
-    goes_on = "Spark's fails all the same; here that partition has no rows, with a warning"
+    goes_on = "Spark's fails nevertheless; here that partition has no rows, with a warning"
     yield from _read("`failOnDataLoss`", "false, from past the end", {**ALL, **past}, differs=goes_on)
     for name, value in {
         "kafkaConsumer.pollTimeoutMs": "60000",
@@ -290,7 +290,7 @@ def _writes() -> Iterator[Case]:
     headers = "array(struct('h' as key, binary('1') as value)) as headers"
     yield _write("`headers`", "without the option", f"{_ROW}, {headers}")
     yield _write("`includeHeaders`", "true", f"{_ROW}, {headers}", {"includeHeaders": "true"})
-    without = "Spark's writes a column `headers` all the same; here it is left out"
+    without = "Spark's still writes a column `headers`; here it is left out"
     yield _write(
         "`includeHeaders`", "false", f"{_ROW}, {headers}", {"includeHeaders": "false"}, differs=without
     )

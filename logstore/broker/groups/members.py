@@ -62,7 +62,7 @@ class Member:
         return size_of(self.protocols, self.client_id) + len(self.member_id) + len(self.assignment)
 
     def renew(self, now_ms: int) -> None:
-        """Start its session anew."""
+        """Renew the member's session."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     def metadata(self, protocol_name: str | None) -> bytes:

@@ -1,4 +1,4 @@
-"""A coordinator's state: the groups of the partitions that its node leads, and the appends under way."""
+"""A coordinator's state: the groups of the partitions that its node leads, and the appends in progress."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Served:
         self.weigh(entry)
 
     def weigh(self, entry: Entry) -> None:
-        """Count the memory of a group anew, after a change of its members."""
+        """Recount the memory of a group after a change of its members."""
         size = entry.group.members.size if self.serves(entry) else 0
         self.bytes += size - entry.bytes
         entry.bytes = size

@@ -1,4 +1,4 @@
-"""Fetch: whole batches for a consumer or a follower, at once or when there are enough.
+"""Fetch: whole batches for a consumer or a follower, at once or when enough bytes are available.
 
 Records are never null, even in partitions with errors; offsets are -1 there. Aborted transactions are listed
 for readers of committed data, and null for others. From version 13 on topics are identified by id.

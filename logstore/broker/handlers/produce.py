@@ -1,4 +1,4 @@
-"""Produce: batches for some partitions, answered at once or when `acks` are in.
+"""Produce: batches for some partitions, answered at once or when `acks` is satisfied.
 
 acks=0 has no answer, so a failure closes the connection. zstd needs version 7. A partition that is listed
 twice has no single answer, so the connection is closed. Internal topics are INVALID_TOPIC_EXCEPTION (17), as

@@ -1,4 +1,4 @@
-"""Opens the metadata store that a text names.
+"""Opens the metadata store named in a setting.
 
 embedded             a store in this process, beside the first log dir (`data` → `data.metadata`)
 embedded:DIRECTORY   the same in DIRECTORY

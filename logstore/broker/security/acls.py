@@ -92,7 +92,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which rules are meant; None stands for any."""
+    """Selects rules; None stands for any."""
 
     resource: Resource | None = None
     pattern: Pattern = Pattern.ANY

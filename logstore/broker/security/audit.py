@@ -78,7 +78,7 @@ class AuditFile:
 
 
 class AuditState(NamedTuple):
-    """How the audit log stands, for metrics and health. `error` is empty while lines are written."""
+    """State of the audit log, for metrics and health. `error` is empty while lines are written."""
 
     path: str
     lines: int

@@ -1,4 +1,4 @@
-"""How a client, or a broker as a client of others, connects: over TLS or not, with a login or not."""
+"""Connections of a client, or of a broker as a client of others: plain or TLS, with or without a login."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class AuthorizerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener of a broker. `advertised` is None if others are not told of it.
+    """One listener of a broker. `advertised` is None if it is not advertised.
 
     `jaas` and `reauth_ms` are by mechanism. `oauth` is None without OAUTHBEARER.
     """

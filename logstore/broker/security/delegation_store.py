@@ -194,7 +194,7 @@ class DelegationTokens:
                 self._audit("token removed", token=token.token_id, owner=token.owner, reason="expired")
 
     async def keep_removing(self, is_controller: Callable[[], bool]) -> None:
-        """Remove expired tokens now and then, for ever, while this broker is the controller."""
+        """Remove expired tokens periodically while this broker is the controller. Never returns."""
         while True:
             await asyncio.sleep(self.config.delegation_token_expiry_check_interval_ms / 1000)
             try:

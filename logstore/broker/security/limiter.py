@@ -1,4 +1,4 @@
-"""Holds clients to their quotas: what requests use is measured here, and whoever used too much is muted.
+"""Enforces quotas: measures what requests use, and mutes clients above their quota.
 
     request ─▶ admits ─▶ handler ─▶ Meter.limit(answer) ─▶ answer with its throttle time; then silence
 

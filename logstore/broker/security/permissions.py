@@ -1,4 +1,4 @@
-"""The table from API to the permissions that a request needs, and the answers to those who lack them.
+"""The permissions that each API's requests need, and the answers if they are missing.
 
 A check looks at a request before its handler does. It returns the whole answer, or None: the handler then
 gets the request without the entries that are refused, and these are added to its answer. A name that may not

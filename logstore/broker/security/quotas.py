@@ -1,4 +1,4 @@
-"""Quotas: whose they are, which one counts, and how much of it is used. Pure.
+"""Quotas: their entities, their precedence, and their use. Pure.
 
     user and client id     /config/users/<user>/clients/<client>
     user                   /config/users/<user>

@@ -41,7 +41,7 @@ _FINAL: Final = re.compile(
 
 
 class LoginFailed(Exception):
-    """A login is refused. The text is for the log; clients hear nothing that tells users apart."""
+    """A login is refused. The text is for the log; the client's answer is the same for every user."""
 
 
 class Credential(NamedTuple):

@@ -266,7 +266,7 @@ def _as_file(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 class Renewed:
-    """The context of a listener, or of a client, made anew when the files of its certificates change.
+    """The context of a listener, or of a client, recreated when its certificate files change.
 
     New connections get the newest context that was valid; open ones keep theirs. Certificates of authorities
     cannot be removed from a context, so a changed file means a new one.

@@ -28,8 +28,9 @@ class Api:
 
     @property
     def latest(self) -> int:
-        """The version that brokers use among themselves: the newest served, or an older one that others of
-        ours serve too, so that a cluster can be upgraded broker by broker."""
+        """The version for requests between brokers: the newest served, or an older one.
+
+        Older releases of this library serve it too, so a cluster can be upgraded broker by broker."""
         return _AMONG_BROKERS.get(self.key, self.served[-1])
 
     def has_flexible_response_header(self, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""The console's questions to brokers: groups, settings, records. Each runs in the thread of a `Desk`."""
+"""The console's requests to brokers: groups, settings, records. Each runs in the thread of a `Desk`."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def offset_at(brokers: Brokers, each: TopicPartition, time_ms: int) -> int | Non
 
 
 class Page(NamedTuple):
-    """Which records to show: at most `limit` from `start` to before `end`; texts up to `most_characters`."""
+    """The records to show: at most `limit` in [`start`, `end`); texts up to `most_characters`."""
 
     start: int
     end: int

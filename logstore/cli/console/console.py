@@ -1,4 +1,4 @@
-"""Puts the console together for a broker that is open."""
+"""Assembles the console for an open broker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ConsoleOptions:
 
 
 def is_secured(security: Security | None) -> bool:
-    """Whether the brokers keep anyone from reading: by TLS, logins or permissions."""
+    """Whether the brokers restrict reading by TLS, logins or permissions."""
     if security is None:
         return False
     return security.rules is not None or any(

@@ -1,4 +1,4 @@
-"""Requests of the console to brokers, one at a time in a thread of its own; and the latest reading."""
+"""Requests of the console to brokers, one at a time in a separate thread; and the latest reading."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Seen:
 
     @cached_property
     def troubles(self) -> list[Trouble]:
-        """All troubles, worst first."""
+        """All problems, worst first."""
         return troubles(self.observed)
 
     @cached_property
     def causes(self) -> list[Trouble]:
-        """The troubles by their causes, as `logstore health` tells them."""
+        """The problems by cause, as `logstore health` reports them."""
         return causes(self.troubles)
 
 
@@ -89,7 +89,7 @@ class Watch:
             return self._seen
 
     def forget(self) -> None:
-        """Let the next question read anew: something was changed."""
+        """Discard the cached state after a change, so that the next request reads it again."""
         with self._lock:
             self._until_s = float("-inf")
 

@@ -1,4 +1,4 @@
-"""The consoles of other brokers, for what those brokers alone know. Only listed addresses are asked.
+"""The consoles of other brokers, for facts that only those brokers have. Only listed addresses are queried.
 
 They are asked over TLS and with a name and a password if this broker's HTTP port has these: all brokers of a
 cluster have the same. The password goes nowhere in plain beyond this host.

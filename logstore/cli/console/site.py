@@ -102,7 +102,7 @@ class ConsoleSite:
 
 
 def is_known_host(host: str, known: frozenset[str]) -> bool:
-    """Whether a Host header is an IP address or one of the names: a name of others may point here, too."""
+    """Return whether a Host header is an IP address or a known name; foreign names may lead here."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     name = name.removeprefix("[").removesuffix("]").lower()
     if name in known:

@@ -41,7 +41,7 @@ def broker_state(observed: Observed, broker: int) -> str:
 
 
 def overview(seen: Seen) -> Fact:
-    """Return brokers, counts and troubles of the cluster."""
+    """Return brokers, counts and problems of the cluster."""
     observed = seen.observed
     cluster = observed.cluster
     led, held, out = Counter[int](), Counter[int](), Counter[int]()
@@ -157,7 +157,7 @@ def lags(
 
 
 class Wanted(NamedTuple):
-    """Which partitions to show: of all or of one topic, or those in trouble; `limit` from `offset` on."""
+    """The partitions to show: of all topics, of one, or those with problems; `limit` from `offset` on."""
 
     offset: int = 0
     limit: int = 1000

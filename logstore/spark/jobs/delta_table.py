@@ -1,4 +1,4 @@
-"""The Delta table of `stream`: rows are appended once, whatever is repeated.
+"""The Delta table of `stream`: rows are appended once, even if batches are repeated.
 
 A commit of Delta's log can have a transaction: the id of an application and a number. Delta skips an append
 whose number is not above the last one of its application. Here these are the id of the query and the number

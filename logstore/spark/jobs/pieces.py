@@ -1,4 +1,4 @@
-"""Offset ranges that a job works through in publications: what is left, in which order, how far it then is.
+"""Offset ranges that a job processes in publications: the remaining ones, their order, the progress.
 
 Pure functions, shared by the jobs that go on where their last run ended (`export`, `replay`).
 """

@@ -1,4 +1,4 @@
-"""`repair`: from the findings of `verify` to sound copies of the damaged partitions.
+"""`repair`: write intact copies of damaged partitions, from the findings of `verify`.
 
     verify ─ findings ─ which replica to trust for which offsets ─ one task per partition ─► copies
              (or a file)  `verification/trust.py`                    `verification/repair_copy.py`
@@ -42,7 +42,7 @@ from logstore.spark.verification.trust import Repair, ReplicaLog, Suspect, repai
 if TYPE_CHECKING:
     from logstore.spark.verification.repair_copy import Repaired, Work
 
-HELP: Final = "write sound copies of damaged partitions, from the best replica of each range"
+HELP: Final = "write intact copies of damaged partitions, from the best replica of each range"
 UNFINISHED: Final = ".unfinished"
 NOTES: Final = "repair.json"
 
@@ -283,7 +283,7 @@ def _lines(repair: Repair) -> list[str]:
     lines = [
         f"{name}  offsets {part}"
         if part.node
-        else f"{name}  offsets {part}: lost, unless a replica is sound there"
+        else f"{name}  offsets {part}: lost, unless a replica is intact there"
         for part in repair.parts
     ]
     return lines + _dispute_lines(repair)

@@ -1,4 +1,4 @@
-"""`stream`: rows of topics to a Parquet or Delta table, each once, and rows that do not fit its schema aside.
+"""`stream`: append rows of topics to a Parquet or Delta table, each once; put invalid rows aside.
 
     topic ─ Spark's stream ─ a batch ─ parsed by the schema ┬─ table/[column=value/]batch-7-0.parquet
                                                             └─ table/_refused/batch-7-1.parquet, with reasons
@@ -108,7 +108,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--batch-records", metavar="N", type=int, default=1_000_000,
         help="offsets per batch, which is what appears at once (default: %(default)s)",
     )  # fmt: skip
-    output.add_argument("--follow", action="store_true", help="go on with new records until interrupted")
+    output.add_argument("--follow", action="store_true", help="continue with new records until interrupted")
     output.add_argument(
         "--every", metavar="SECONDS", type=int, default=10,
         help="with --follow, the time between batches (default: %(default)s)",
@@ -297,7 +297,7 @@ class Stream:
         if list(columns) != list(self.partition_by):
             how = f"--partition-by {','.join(columns)}" if columns else "no --partition-by"
             raise StreamMismatch(
-                f"{self.output} was begun with {how}: go on so, or stream to a new directory"
+                f"{self.output} was begun with {how}: use the same, or stream to a new directory"
             )
 
     def _start(self, session: SparkSession, publish: Any) -> StreamingQuery:

@@ -1,4 +1,4 @@
-"""`tier`: sealed segments to an object store, each once, where the source reads them with the live log.
+"""`tier`: copy sealed segments to an object store, each once; the source reads them with the live log.
 
     plan      sealed segments below recovery point, high watermark and open transactions, past the tier's end
     task      read and check a segment's batches ─ write the object ─ read it back and compare its digest
@@ -47,7 +47,7 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     output.add_argument(
         "--allow-holes", action="store_true",
-        help="go on where retention removed segments that were not in the tier yet",
+        help="continue although retention removed segments that were not in the tier yet",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Compare the replicas of one partition: where they differ, and which one is the odd one.
+"""Compare the replicas of one partition: where they differ, and which one is wrong.
 
     offset      100        110        120        130
     node 1      ■ epoch 3  ■ epoch 3  ■ epoch 3  ■          batches are compared by header: offset, checksum…

@@ -187,7 +187,7 @@ class Gathered:
     # --- findings ---------------------------------------------------------------------------------
 
     def local_findings(self, replicas: Sequence[Replica]) -> list[Finding]:
-        """Return the faults of each replica by itself; `replicas` as in `unequal`."""
+        """Return the faults of each replica on its own; `replicas` as in `unequal`."""
         found: list[Finding] = []
         for name, shared in self._plan.partitions.items():
             expects_gaps = self.is_thinned(shared)

@@ -1,4 +1,4 @@
-"""Write the repaired copy of a partition: the batches of each part of a plan, from its replica, as they are.
+"""Write the repaired copy of a partition: the batches of each part of a plan, unchanged, from its replica.
 
     parts      0 ── a ──┼── nobody ──┼── b ──┼── a ──      `trust.py`
     target     00…0.log │ batches of a │ b │ a │ 00…900.log │ …

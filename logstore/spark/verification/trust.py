@@ -56,7 +56,7 @@ class Suspect:
 
 
 class Part(NamedTuple):
-    """Offsets [start_offset, end_offset) to copy from `node`; "" for nobody: whatever is sound there."""
+    """Offsets [start_offset, end_offset) to copy from `node`; "" for no node: the intact batches there."""
 
     start_offset: int
     end_offset: int
