@@ -335,13 +335,15 @@ class Rotting:
             position = int(where * (size // _BLOCK)) * _BLOCK
             source = (position + _BLOCK) % (size - size % _BLOCK)
             rotten = data[source : source + _BLOCK]
-        changed, at = [], 0
+        changed, at, behind = [], 0, position + len(rotten)
         for each in parsed:
             if at < position + len(rotten) and position < at + len(each.data):
                 changed.append(each)
+                behind = at + len(each.data)
             at += len(each.data)
         sound = data[position : position + len(rotten)]
-        offsets, content = (changed[0].base, changed[-1].end), data[:position] + rotten
+        offsets = changed[0].base, changed[-1].end
+        content = data[:position] + rotten + data[position + len(rotten) : behind]
         of = batches.topic_partition, batches.path, position
         self._put(host, Rot(*of, sound, rotten, *offsets, content, tuple(changed)))
 

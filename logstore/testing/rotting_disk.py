@@ -30,7 +30,7 @@ class Rot:
     end_offset: int
     """The base of the first batch that changed, and the end of the last one."""
     content: bytes
-    """The file with the change, up to the end of the changed bytes; one that can be rebuilt as a whole."""
+    """The file with the change; a log up to the end of the last batch that changed."""
     batches: tuple[Stored, ...] = ()
     """The batches that changed, as they were written."""
 
@@ -42,13 +42,13 @@ class Rot:
     def is_in_place(self, host: Host) -> bool:
         """Return whether the file still has the changed bytes, or what a cut of the log left of them.
 
-        A file that was rebuilt or mended may have them by coincidence, so all bytes before them count.
+        A file that was rebuilt or mended may have them by coincidence, so all of its bytes count. It may have
+        grown.
         """
         found = bytes(host.disk.files().get(self.path, b""))
         common = min(len(found), len(self.content))
-        changed = slice(self.position, common)
-        is_as_it_was = found[:common] == self.content[:common]
-        return is_as_it_was and found[changed] != self.sound[: max(common - self.position, 0)]
+        left = found[self.position : min(common, self.position + len(self.sound))]
+        return found[:common] == self.content[:common] and left != self.sound[: len(left)]
 
     def is_cut(self, host: Host) -> bool:
         """Return whether the log was cut within the changed bytes: no batch can be put back there."""

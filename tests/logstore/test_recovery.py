@@ -332,6 +332,23 @@ class TestDamageIsNotATornTail:
         assert (loaded.log_end_offset, loaded.recovery_point) == (3, 3)
         assert loaded.report.damages == list(caught.value.damages)
 
+    @pytest.mark.parametrize(("slot", "rotten"), [(0, 2), (1, 6), (1, 7), (2, 6)])
+    def test_an_offset_that_rotted_upwards_does_not_stay(self, slot: int, rotten: int) -> None:
+        """No checksum covers it, and only the batch behind contradicts it (seed 1003026: a follower kept it,
+        fetched what comes after, and had another record at a committed offset for good)."""
+        written = [batch(offset, range(1000 + offset, 1002 + offset)) for offset in range(0, 8, 2)]
+        changed = rotten.to_bytes(8) + written[slot][8:]
+        content = b"".join([*written[:slot], changed, *written[slot + 1 :]])
+        disk = disk_with({log_file(0): content})
+        place = len(b"".join(written[:slot])), 2 * slot
+        with pytest.raises(DamagedLog) as caught:
+            opened(disk, recovery_point=8)
+        assert [(each.position, each.offset) for each in caught.value.damages] == [place]
+        assert content_of(disk, log_file(0)) == content
+        loaded = opened(disk, recovery_point=8, accept_loss=True)
+        assert loaded.log_end_offset == 2 * slot
+        assert content_of(disk, log_file(0)) == b"".join(written[:slot])
+
 
 BATCHES = [
     batch(offset, range(1000 + offset, 1000 + offset + 2), epoch=offset // 6) for offset in range(10, 22, 2)

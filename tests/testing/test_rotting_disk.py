@@ -29,13 +29,14 @@ def opened(disk: MemoryDisk) -> tuple[Host, LogManager, Log]:
 
 def spoil(host: Host, log: Log, position: int, rotten: bytes) -> Rot:
     """Change bytes of the first segment."""
-    data, changed, at = host.disk.files()[PATH], [], 0
+    data, changed, at, behind = host.disk.files()[PATH], [], 0, 0
     for batch in read_all(log.partition):
         if at < position + len(rotten) and position < at + len(batch.data):
             changed.append(batch)
+            behind = at + len(batch.data)
         at += len(batch.data)
-    sound, content = data[position : position + len(rotten)], data[:position] + rotten
-    offsets = changed[0].base, changed[-1].end
+    end, offsets = position + len(rotten), (changed[0].base, changed[-1].end)
+    sound, content = data[position:end], data[:position] + rotten + data[end:behind]
     rot = Rot(ORDERS, PATH, position, sound, rotten, *offsets, content, tuple(changed))
     rot.write(host, rotten)
     host.rots.append(rot)
