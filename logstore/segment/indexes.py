@@ -222,7 +222,9 @@ class IndexFile:
                 self._file = self._disk.open(self.path, write=True)
             else:
                 self._shrink(0)
-                self._open().pwrite(data, 0)
+                file = self._open()
+                if data:
+                    file.pwrite(data, 0)
             self._written = len(fresh)
             self.crc = crc32c(data)
             self._map_written()
