@@ -171,7 +171,7 @@ class Observation:
             if log is not None and logs.checkpointed_high_watermark(topic_partition) > log.log_end_offset:
                 raise Violation("I7", f"{remains.name}: the checkpointed high watermark is above the log end")
         left, host.remains = host.remains, {}
-        host.rotten.clear()
+        host.rotten &= logs.damaged.keys()
         for topic_partition, log in found.items():
             self._look(host, topic_partition, log)
             if topic_partition in left:
@@ -351,6 +351,7 @@ class Observation:
         if view is None or (view.topic_id and view.topic_id != topic_id):
             view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
         view.topic_id = topic_id
+        host.rotten.discard(topic_partition)
         self._forget_deleted(view, log.log_start_offset)
         known = len(view.batches)
         cut_to: int | None = None
