@@ -171,7 +171,7 @@ class Observation:
             if log is not None and logs.checkpointed_high_watermark(topic_partition) > log.log_end_offset:
                 raise Violation("I7", f"{remains.name}: the checkpointed high watermark is above the log end")
         left, host.remains = host.remains, {}
-        host.rotten.clear()
+        host.rotten &= logs.damaged.keys()
         for topic_partition, log in found.items():
             self._look(host, topic_partition, log)
             if topic_partition in left:
@@ -354,6 +354,7 @@ class Observation:
         if log.log_start_offset < view.log_start:
             # The log began anew below its start: nothing from there on is what had been synced.
             view.synced_before = min(view.synced_before, log.log_start_offset)
+        host.rotten.discard(topic_partition)
         self._forget_deleted(view, log.log_start_offset)
         known = len(view.batches)
         cut_to: int | None = None

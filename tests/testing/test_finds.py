@@ -161,7 +161,7 @@ def test_an_empty_log_that_begins_anew_at_a_lower_offset_has_nothing_to_lose() -
     world = World(draw(1))
     disk = MemoryDisk()
     log = open_logs(disk).get_or_create(TP).partition
-    host: Any = SimpleNamespace(node_id=0, life=2, rots=[], disk_is_dead=False, node=None, views={})
+    host: Any = SimpleNamespace(node_id=0, life=2, rots=[], rotten=set(), disk_is_dead=False, views={})
     truncate_fully_and_start_at(log, 5)
     world.observation._look(host, TP, log)
     view = host.views[TP]
@@ -192,3 +192,16 @@ def test_only_what_another_replica_holds_may_rot(epochs: tuple[int, int]) -> Non
     rotting, own = Rotting(world), world.hosts[0]
     assert rotting._is_held(TP, 1, own), "the first record is the same in both"
     assert rotting._is_held(TP, 2, own) is (epochs[0] == epochs[1])
+
+
+def test_a_log_that_rotted_and_was_refused_counts_as_held_until_it_is_there_again() -> None:
+    """Its leader may not have heard of that yet: a receipt that counts it promises nothing wrong. The next
+    loss of power left nothing of a log that was not open (seed 2602)."""
+    world = World(draw(1))
+    host: Any = world.hosts[0]
+    host.rotten.add(TP)
+    refused: Any = SimpleNamespace(logs=dict, was_clean=False, damaged={TP: None})
+    world.observation.restarted(host, refused)
+    assert world.observation._is_on_disk(host, TP, 0, 0)
+    world.observation._look(host, TP, open_logs(host.disk).get_or_create(TP).partition)
+    assert not world.observation._is_on_disk(host, TP, 0, 0)

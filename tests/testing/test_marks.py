@@ -43,6 +43,7 @@ NOT_REACHED = {
     "recovery: a damaged segment below the log start goes",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",
+    "truncation: damage stays in front of the cut",
     "truncation: an epoch below the log start is that of the last sound batch",
 }
 """Marks that none of the seeds 0..2899 reaches: unit tests alone cover them. A simulated cluster has fewer
