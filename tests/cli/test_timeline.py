@@ -174,7 +174,7 @@ class TestTraces:
         assert {each["topic"] for each in none} == {None}, "events of nodes concern every partition"
         outcome = command("timeline", path, path)
         assert outcome.code == 2
-        assert "give it alone" in outcome.err
+        assert "name it without other files" in outcome.err
 
     def test_what_replicas_lose(self) -> None:
         lines = [

@@ -327,7 +327,7 @@ def test_damage_in_the_last_segment_is_refused_and_a_torn_tail_is_not() -> None:
         take_snapshot(disk, "/data/orders-0", "/a/orders-0", config=SMALL, clock=lambda: 0)
         assert numbers("/a/orders-0", disk) == [0, 1, 2, 3]
         file.pwrite(b"\xff", size // 2 - 3)
-    with pytest.raises(DamagedLog, match="sound batches follow"):
+    with pytest.raises(DamagedLog, match="intact batches follow"):
         take_snapshot(disk, "/data/orders-0", "/b/orders-0", config=SMALL, clock=lambda: 0)
     take_snapshot(disk, "/data/orders-0", "/b/orders-0", end_offset=1, config=SMALL, clock=lambda: 0)
     assert numbers("/b/orders-0", disk) == [0]

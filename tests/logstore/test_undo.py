@@ -108,7 +108,7 @@ class TestItDoesNotFit:
         log = filled(MemoryDisk(directories=["/data"]))
         log.truncate_to(4)
         log.partition.assign_epoch(7, 4)
-        self.refused(log, "gone on to leader epoch 7.*--as")
+        self.refused(log, "has reached leader epoch 7.*--as")
 
     def test_the_log_starts_above_it(self) -> None:
         log = filled(MemoryDisk(directories=["/data"]))

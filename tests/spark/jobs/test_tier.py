@@ -315,7 +315,7 @@ def test_a_topic_that_was_made_anew_is_refused(data: Path, url: str) -> None:
     place.files.makedirs(f"{place.root}/t-0", exist_ok=True)
     place.put_manifest(T0, Manifest("AAAAAAAAAAAAAAAAAAAAAQ"))
     (data / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
-    with pytest.raises(CorruptTier, match="made anew"):
+    with pytest.raises(CorruptTier, match="recreated"):
         run(data, url)
     place.files.pipe_file(place.path(T0, "manifest.json"), b'{"version": 2}')
     with pytest.raises(CorruptTier, match="version is 2, not 1"):
@@ -334,7 +334,7 @@ def test_a_reader_refuses_the_tier_of_a_topic_that_was_made_anew(data: Path, url
     with pytest.raises(CorruptTier, match="id AAAAAAAAAAAAAAAAAAAAAQ, the log has AAAAAAAAAAAAAAAAAAAAAg"):
         read(data, url)
     options = ReadOptions.parse({"path": str(data), "subscribe": "t", "tier": url}, streaming=False)
-    with pytest.raises(CorruptTier, match="made anew"):  # between the plan and the task
+    with pytest.raises(CorruptTier, match="recreated"):  # between the plan and the task
         list(read_range(options, OffsetRange("t", 0, 0, 5)))
     assert read(data, None) == (list(range(100)), [])
 
