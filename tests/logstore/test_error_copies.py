@@ -45,7 +45,7 @@ DAMAGE = Damage(DamageKind.HOLE, "0.log", 7, 3, "no batch", 0)
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_row_421_a_pickled_error_is_the_same(error: EngineError) -> None:
+def test_a_pickled_error_is_the_same(error: EngineError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.args, vars(copy)) == (
         type(error),
@@ -60,7 +60,7 @@ def _read_past_the_end(path: Path) -> None:
         log[9]
 
 
-def test_row_421_a_pool_of_processes_raises_the_error(tmp_path: Path) -> None:
+def test_a_pool_of_processes_raises_the_error(tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, pytest.raises(OffsetOutOfRange) as raised:
         pool.submit(_read_past_the_end, tmp_path / "orders-0").result(60)
     assert raised.value.log_end_offset == 0

@@ -473,7 +473,7 @@ def test_every_error_is_documented() -> None:
                 raise
 
 
-def test_row_420_a_log_of_more_segments_than_attempts_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_more_segments_than_attempts_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch ends the count of attempts, and the directory is not listed again for each segment."""
     monkeypatch.setattr(reader_module, "_ATTEMPTS", 3)
     disk = disk_with({log_file(offset): batch(offset, (1000,)) for offset in range(20)})
