@@ -82,7 +82,7 @@ def seal_of_what_the_disk_has(stack: ExitStack) -> None:
     swap(stack, derived, "_contradicting", judge_unsealed)
 
 
-@plant("after a kill a bad batch past the recovery point is cut as a torn one (decision 040)")
+@plant("after a kill a bad batch past the recovery point is cut as a torn one (decision 040)", is_rare=True)
 def tail_of_a_kill_cut(stack: ExitStack) -> None:
     swap(stack, Loading, "tail_may_be_torn", property(lambda loading: loading.knows_durable_end))
 

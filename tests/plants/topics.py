@@ -200,10 +200,10 @@ def role_outlives_the_replica(stack: ExitStack) -> None:
     is_rare=True,
 )
 def late_order_takes_back(stack: ExitStack) -> None:
-    def stop_one(manager: ReplicaManager, *order: Any, is_late: bool) -> Any:
-        return real(manager, *order, is_late=False)
+    def note(manager: ReplicaManager, *order: Any, is_late: bool) -> None:
+        real(manager, *order, is_late=False)
 
-    real = swap(stack, orders, "stop_one", stop_one)
+    real = swap(stack, orders, "_note_deletion", note)
 
 
 @plant("logs missing from any request count as strays")

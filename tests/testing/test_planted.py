@@ -85,7 +85,6 @@ FIRST_SEEDS: dict[str, int] = {
     "gaps-left-out": 6,
     "derived-files-not-compared": 6,
     "seal-of-what-the-disk-has": 431,
-    "tail-of-a-kill-cut": 192,
     "any-boot-believed": 1,
     "epoch-file-believed": 96,
 }
@@ -104,8 +103,9 @@ LATE_SEEDS: dict[str, int] = {
     "role-outlives-the-replica": 1103,
     "refuser-elected": 15033,
     "served-before-the-comparison": 19951,
-    "late-order-takes-back": 7162,
+    "late-order-takes-back": 1834,
     "cut-where-damage-begins": 414400,
+    "tail-of-a-kill-cut": 771,
     "mended-with-anything": 529,
 }
 
