@@ -351,8 +351,7 @@ class Observation:
         if view is None or (view.topic_id and view.topic_id != topic_id):
             view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
         view.topic_id = topic_id
-        if log.log_start_offset < view.log_start:
-            # The log began anew below its start: nothing from there on is what had been synced.
+        if log.log_start_offset < view.log_start:  # recreated there: nothing from there on was synced
             view.synced_before = min(view.synced_before, log.log_start_offset)
         host.rotten.discard(topic_partition)
         self._forget_deleted(view, log.log_start_offset)

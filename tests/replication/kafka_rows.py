@@ -68,7 +68,7 @@ _PARTITION = {
     "6.2 refused for good: pending, maximal ISR kept": _shown(
         "test_membership.py::test_a_definite_refusal_leaves_the_larger_isr"
     ),
-    "6.2 refused for good: one send only": _DIFFERENCES + "an ISR proposal that was refused for good",
+    "6.2 refused for good: one send only": _DIFFERENCES + "an ISR proposal that was permanently refused",
     "6.2 ineligible or not attempted: back to the committed ISR": _shown(
         "test_membership.py::test_what_was_never_written_is_taken_back"
     ),
@@ -453,7 +453,7 @@ _WAITING = {
 
 _ISR_CHANNEL = {
     "6.8 a second proposal of a partition before the answer": _DIFFERENCES
-    + "a second ISR proposal of a partition, while the first is under way",
+    + "a second ISR proposal of a partition, while the first is in progress",
     "6.8 ten partitions, the first in flight; the answer leaves it out": _shown(
         "test_isr_channel.py::test_6_8_ten_partitions_and_an_answer_that_leaves_one_out"
     ),

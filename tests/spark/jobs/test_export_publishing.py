@@ -152,5 +152,5 @@ def test_a_file_that_somebody_took_is_named() -> None:
     disk = MemoryDisk()
     make_durable_dir(disk, LEDGER)
     plan = {"columns": [], "offsets": {}, "files": [["x", "topic=o/partition=0/date=1/0-1.parquet"]]}
-    with pytest.raises(ExportMismatch, match=r"0-1\.parquet is gone"):
+    with pytest.raises(ExportMismatch, match=r"0-1\.parquet was removed"):
         carry_out(disk, TABLE, Intent(0, plan))
