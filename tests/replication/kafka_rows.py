@@ -328,7 +328,7 @@ _CONTROLLER = {
         "controller/test_topics.py::test_new_topic_without_a_live_replica_waits_for_one"
     ),
     "6.7 a conflict at the first write": _DIFFERENCES
-    + "the first state of a partition that somebody else wrote meanwhile",
+    + "the first state of a partition that another process wrote meanwhile",
     "6.7 preferred and offline elections: LE +1, all recipients": _shown(
         "controller/test_elect_leaders.py::test_the_preferred_replica_leads_again",
         "controller/test_brokers.py::test_leader_dies_under_a_surviving_controller",

@@ -123,7 +123,10 @@ def test_avro_in_sql(spark: SparkSession, tmp_path: Path) -> None:
         (["--schema", "id INT", "--registry", "x"], "is for --value-format avro"),
         (["--registry-login", "x"], "needs --registry"),
         (["--value-option", "sep=;"], "with a schema"),
-        (["--value-format", "avro", "--avro-schema", "{person}", "--registry", "nowhere"], "neither a directory nor a URL"),
+        (
+            ["--value-format", "avro", "--avro-schema", "{person}", "--registry", "nowhere"],
+            "neither a directory nor a URL",
+        ),
         (["--value-format", "avro", "--avro-schema", "{person}", "--registry", "ftp://x"], "a registry is"),
     ],
 )
