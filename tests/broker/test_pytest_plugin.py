@@ -123,12 +123,9 @@ def test_a_broker_that_failed_is_an_error_of_the_teardown(pytester: pytest.Pytes
     result = run(
         pytester,
         """
-        import asyncio
-        import shutil
-
         def test_that_takes_the_disk_away(kafka_broker_on_disk, tmp_path):
             kafka_broker_on_disk.create_topic("t")
-            shutil.rmtree(tmp_path / "kafka")
+            (tmp_path / "kafka").rename(tmp_path / "gone")  # at once, beside the broker's own writes
             (tmp_path / "kafka").write_text("")
             try:
                 kafka_broker_on_disk.create_topic("u", timeout=20)
