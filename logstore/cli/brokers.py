@@ -217,7 +217,7 @@ _MEANINGS: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates the group now; try again. If no group ever "
     "committed an offset, there is none to show",
 }
-"""What an error means to an operator, where the broker says nothing."""
+"""Explanations of error codes, for answers in which the broker sends no message."""
 
 
 def check(code: int, what: str, message: str | None = None) -> None:

@@ -103,7 +103,7 @@ class Deletion:
 
     @property
     def awaited(self) -> str:
-        """What the deletion waits for: a condition for its start, brokers that cannot delete, or answers."""
+        """Reason why the deletion waits: its start condition, brokers that cannot delete, or missing answers."""
         if not self.has_begun:
             return self.waits_for
         parts: dict[str, list[str]] = {}

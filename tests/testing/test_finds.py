@@ -156,7 +156,7 @@ def test_a_slow_sync_does_not_outlast_the_faults() -> None:
 
 
 def test_an_empty_log_that_begins_anew_at_a_lower_offset_has_nothing_to_lose() -> None:
-    """What its earlier life had synced counted on, and the next loss of power was taken for a loss of it
+    """The observer kept the synced end of the earlier life, so the next power loss looked like lost records
     (seed 701580)."""
     world = World(draw(1))
     disk = MemoryDisk()
