@@ -103,7 +103,7 @@ class Deletion:
 
     @property
     def awaited(self) -> str:
-        """Reason why the deletion waits: its start condition, brokers that cannot delete, or missing answers."""
+        """The reason for a wait: the start condition, brokers that cannot delete, or missing answers."""
         if not self.has_begun:
             return self.waits_for
         parts: dict[str, list[str]] = {}
