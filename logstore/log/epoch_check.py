@@ -22,6 +22,7 @@ them are sound. Otherwise the file stands, and the batch counts as damaged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -45,13 +46,22 @@ _ENTRY: Final = Struct(">ii")
 
 
 def read_epochs(loading: Loading) -> bool:
-    """Read the epoch file; False if it does not parse, so that the batches must be read."""
+    """Read the epoch file; False if it does not parse or contradicts itself: then the batches must be read.
+
+    Kafka drops each entry of which a later one does not rise in both numbers. No broker writes such a file.
+    """
+    loading.epochs = LeaderEpochCache()
     try:
-        loading.epochs = LeaderEpochCache(read_leader_epoch_checkpoint(loading.disk, loading.directory))
+        entries = read_leader_epoch_checkpoint(loading.disk, loading.directory)
     except CorruptCheckpoint as error:
         _tell(loading, str(error))
-        loading.epochs = LeaderEpochCache()
         return False
+    for (epoch, start), (later, later_start) in pairwise(entries):
+        if epoch >= later or start >= later_start:
+            text = f"epoch {later} from offset {later_start} on follows epoch {epoch} from offset {start} on"
+            _tell(loading, f"{LEADER_EPOCH_CHECKPOINT}: {text}")
+            return False
+    loading.epochs = LeaderEpochCache(entries)
     loading.epochs_on_disk = loading.epochs.entries
     return True
 
@@ -137,7 +147,7 @@ def _difference(entries: Sequence[EpochEntry], rebuilt: Sequence[EpochEntry]) ->
 def _is_doubtful(loading: Loading, entries: Sequence[EpochEntry], lowest: int, history_end: int) -> bool:
     """Return whether a batch beside the start of an entry, or the last batch, has another epoch.
 
-    `lowest` is the first offset of the log.
+    `lowest` is the first offset of the log. Past `history_end` only a batch that is older counts.
     """
 
     def differs(batch: Located | None) -> bool:
@@ -155,7 +165,8 @@ def _is_doubtful(loading: Loading, entries: Sequence[EpochEntry], lowest: int, h
             return True
         if at is not None and at.base_offset < history_end and differs(at):
             return True
-    return differs(_around(loading, history_end)[0])
+    before, behind = _around(loading, history_end)
+    return differs(before) or (behind is not None and 0 <= behind.leader_epoch < entries[-1].epoch)
 
 
 def _around(loading: Loading, offset: int) -> tuple[Located | None, Located | None]:

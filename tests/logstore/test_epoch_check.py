@@ -256,6 +256,26 @@ def test_a_batch_past_the_durable_end_that_is_older_than_the_file_counts(is_one_
     assert len(loaded.report.wrong) == 1
 
 
+def test_all_batches_past_the_durable_end_may_be_older_than_the_file() -> None:
+    """The log starts at the durable end, so that no batch lies beside the wrong entry: all of them would be
+    cut as the torn end of a write."""
+    disk = disk_with({log_file(2): BATCHES[1] + batch(4, (1004, 1005), epoch=0)})
+    put(disk, LEADER_EPOCH_CHECKPOINT, b"0\n1\n1 1\n")
+    loaded = opened(disk, recovery_point=2)
+    assert (epochs_of(loaded), loaded.log_end_offset, loaded.report.cuts) == ([(0, 2)], 6, [])
+    assert len(loaded.report.wrong) == 1
+
+
+def test_a_file_whose_offsets_fall_is_rebuilt() -> None:
+    """Kafka would drop the first entry (seed 5009756)."""
+    disk = disk_with({log_file(2): b"".join(BATCHES[1:])})
+    put(disk, LEADER_EPOCH_CHECKPOINT, b"0\n3\n0 2\n1 1\n3 8\n")
+    loaded = opened(disk, recovery_point=12)
+    assert epochs_of(loaded) == [(0, 2), (1, 4), (3, 8)]
+    (wrong,) = loaded.report.wrong
+    assert wrong.text == "leader-epoch-checkpoint: epoch 1 from offset 1 on follows epoch 0 from offset 2 on"
+
+
 def test_a_batch_past_the_durable_end_that_is_newer_than_the_file_counts_not() -> None:
     """It says nothing of the one batch below the durable end, which may be the one that rotted."""
     newer = batch(2, (1002, 1003), epoch=3)
@@ -270,7 +290,7 @@ def test_a_file_whose_entries_all_lie_past_the_durable_end_is_completed() -> Non
     files = {log_file(0): b"".join(BATCHES[:2]), log_file(4): b""}
     disk = disk_with(files | {LEADER_EPOCH_CHECKPOINT: b"0\n1\n0 0\n"})
     opened(disk)  # seals it
-    put(disk, LEADER_EPOCH_CHECKPOINT, b"0\n2\n4 0\n3 4\n")
+    put(disk, LEADER_EPOCH_CHECKPOINT, b"0\n1\n3 4\n")
     loaded = opened(disk, recovery_point=4)
     assert epochs_of(loaded) == [(0, 0)]
     assert len(loaded.report.notes) == 1
