@@ -134,6 +134,11 @@ class Network:
         self._lanes[source, target] = at_ms, tie
         self._time.push(at_ms, tie, callback, arguments)
 
+    @property
+    def last_arrival_ms(self) -> int:
+        """The time at which the last message under way now arrives. Reordered ones do not count."""
+        return max((last_ms for last_ms, _ in self._lanes.values()), default=0)
+
     def is_lost(self) -> bool:
         return not self.is_calm and self.random.random() < self._swarm.drop_rate
 

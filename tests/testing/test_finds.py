@@ -21,7 +21,7 @@ from logstore.replication.effects import Respond
 from logstore.replication.messages import FetchResponse
 from logstore.testing import SimulatedCluster, disk_faults
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from logstore.testing.network import Network
+from logstore.testing.network import STORE, Network
 from logstore.testing.rotting import Rotting
 from logstore.testing.swarm import draw
 from logstore.testing.timeline import Timeline
@@ -140,6 +140,23 @@ def test_an_answer_finds_nobody_once_its_asker_has_died() -> None:
         while time.step():
             pass
         assert [(node, event.correlation_id) for node, event in heard] == [(1, 11)] * (life == 2)
+
+
+def test_the_bound_of_healing_knows_how_long_late_calls_are_under_way() -> None:
+    """A call of a dead node keeps its session when it arrives, and messages sent later do not overtake it
+    (seed 5015037)."""
+    time = Timeline(1)
+    arrived: list[int] = []
+    network = Network(time, draw(1), {}, lambda host, event: None)
+    network.unsettle(drop_rate=0.0, duplicate_rate=0.0, delay_ms=1, reordering=True)
+    network.along(0, STORE, 2_300, lambda: arrived.append(time.now_ms))
+    network.calm()
+    network.along(0, STORE, 1, lambda: arrived.append(time.now_ms))
+    late_ms = time.now_ms + 2_300
+    assert network.last_arrival_ms == late_ms
+    while time.step():
+        pass
+    assert arrived == [late_ms, late_ms]
 
 
 def test_a_slow_sync_does_not_outlast_the_faults() -> None:
