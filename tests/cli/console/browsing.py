@@ -185,7 +185,9 @@ class Demo:
         with BlockingClient(self.addresses) as client:
             for name, partitions in topics.items():
                 client.create_topic(name, partitions, replication_factor=3)
-            client.create_topic("orders", 8, replication_factor=3, settings={"segment.bytes": str(1 << 20)})
+        replicas = [(2, 3, 1), (3, 1, 2), (1, 2, 3)]  # the first leader is restarted below: an election
+        self.create("orders", *(replicas[each % 3] for each in range(8)), segment_bytes=1 << 20)
+        with BlockingClient(self.addresses) as client:
             self.append(client, draw, 7_000)
         for node in ("node-2", "node-3"):  # each takes its leaderships along: new epochs
             self.restart(node)
@@ -214,10 +216,11 @@ class Demo:
     def signal(self, node: str, number: signal.Signals) -> None:
         local_cluster.send_signal(self.directory, node, number)
 
-    def create(self, topic: str, replicas: tuple[int, ...]) -> None:
-        """Create a topic with one partition on these brokers."""
+    def create(self, topic: str, *replicas: tuple[int, ...], segment_bytes: int = 1 << 30) -> None:
+        """Create a topic with these brokers for each partition."""
+        settings = {"segment.bytes": str(segment_bytes)}
         with closing(Brokers(self.addresses[0])) as brokers:
-            BrokerOperator(brokers).create(topic, {}, 1, len(replicas), [replicas])
+            BrokerOperator(brokers).create(topic, settings, len(replicas), len(replicas[0]), replicas)
 
     def replicas(self, partition: str) -> list[int]:
         """The brokers of a partition, as the console's API tells them."""
