@@ -240,6 +240,7 @@ def alter(
         list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
     ] = None,
     command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """Change settings of a topic, a broker or all brokers while they are in use."""
     from logstore.cli.broker_operator import alter_settings
@@ -254,6 +255,9 @@ def alter(
         raise typer.BadParameter("nothing to alter: give --config, --config-file or --delete-config")
     with asked_at(bootstrap, command_config) as asked:
         alter_settings(asked, kind, name, changed, dropped)
+    if as_json:
+        whose = {"topic": topic} if topic is not None else {"broker": broker}
+        print_json({**whose, "set": changed, "deleted": sorted(dropped)})
     return 0
 
 

@@ -122,6 +122,7 @@ def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...")],
     bootstrap: RequiredBootstrap,
     command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """Delete groups without members, and their offsets."""
     from logstore.broker.wire import types as t
@@ -131,6 +132,8 @@ def delete(
         for group in groups:
             answer = brokers.coordinator(group, t.DeleteGroupsRequest(groups_names=[group]))
             check(answer.results[0].error_code, f"group {group}")
+            if as_json:
+                print_json({"group": group, "is_deleted": True})
     return 0
 
 

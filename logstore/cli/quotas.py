@@ -130,6 +130,7 @@ def delete(
         ),
     ] = None,
     command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """Delete the quotas of a user, a client id, or both, or of an address; exit 1 if there are none."""
     entity = _required(_entity((user, default_user), (client_id, default_client_id), (ip, default_ip)))
@@ -139,7 +140,11 @@ def delete(
         print_error(f"{_named(entity)} has no {', '.join(missing)}")
         return 1
     _alter(bootstrap, command_config, entity, dict.fromkeys(wanted))
-    print(f"{_named(entity)}: {_told({name: found[name] for name in wanted})} deleted")
+    deleted = {name: found[name] for name in wanted}
+    if as_json:
+        print_json({"entity": dict(entity), "deleted": deleted})
+    else:
+        print(f"{_named(entity)}: {_told(deleted)} deleted")
     return 0
 
 

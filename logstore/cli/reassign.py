@@ -243,6 +243,7 @@ def cancel(
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     wait: Wait = 0.0,
+    as_json: Json = False,
 ) -> int:
     """Cancel the moves of a plan in progress: restore the previous replicas."""
     from logstore.cli.cluster_plans import parse_plan, previous_replicas
@@ -256,6 +257,9 @@ def cancel(
             print_error("none of these partitions is being reassigned")
             return 1
         to.move_back(back)
+        if as_json:
+            for each, replicas in sorted(back.items()):
+                print_json({"topic": each.topic, "partition": each.partition, "replicas": list(replicas)})
         return _wait_for(to, back, wait) if wait else 0
 
 

@@ -44,6 +44,7 @@ def set_password(
         int, typer.Option("--iterations", min=1, help="SCRAM iterations; more slow down guessing.")
     ] = 4096,
     command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """Set a user's password. It takes effect at the next login."""
     from logstore.broker.security.secret import Secret
@@ -57,6 +58,8 @@ def set_password(
     if not password:
         raise typer.BadParameter("--password-file: the password is empty")
     give_password(metadata, user, password, mechanism, iterations, command_config)
+    if as_json:
+        print_json({"user": user, "mechanism": mechanism, "iterations": iterations})
     return 0
 
 
@@ -76,7 +79,11 @@ def list_users(metadata: Metadata, command_config: CommandConfig = None, as_json
 
 @app.command()
 def delete(
-    metadata: Metadata, user: Name, mechanism: Mechanism = _DEFAULT, command_config: CommandConfig = None
+    metadata: Metadata,
+    user: Name,
+    mechanism: Mechanism = _DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
 ) -> int:
     """Delete a user's credential. Open connections stay open."""
     from logstore.broker.config_nodes import change_entity
@@ -95,6 +102,8 @@ def delete(
     )
     if not existed[0]:
         print_error(f"user {user} has no credential for {mechanism}")
+    elif as_json:
+        print_json({"user": user, "mechanism": mechanism, "is_deleted": True})
     return int(not existed[0])
 
 

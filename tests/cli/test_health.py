@@ -179,7 +179,8 @@ def test_the_next_step_ends_a_trouble(command: Command, tmp_path: Path) -> None:
         while "1 records wait" not in (found := first()).get("says", ""):
             pass
         assert found["next_step"].endswith("logstore groups delete billing")
-        assert command("groups", "delete", "billing", *over).code == 0
+        deleted = command("groups", "delete", "billing", *over, "--json")
+        assert json.loads(deleted.out) == {"group": "billing", "is_deleted": True}
         while first():
             pass
 

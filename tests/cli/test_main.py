@@ -86,6 +86,20 @@ def test_every_option_has_a_help_text() -> None:
     assert list(silent(typer.main.get_command(logstore.cli.main.app), "logstore")) == []
 
 
+def test_every_verb_answers_a_program_too() -> None:
+    """But those that run until they are stopped, make files, or hand on to a parser of their own."""
+    import typer.main
+
+    def without(command: Any, path: str) -> Iterator[str]:
+        for name, each in getattr(command, "commands", {}).items():
+            yield from without(each, f"{path} {name}".strip())
+        if not hasattr(command, "commands") and not any("--json" in each.opts for each in command.params):
+            yield path
+
+    others = {"serve", "metadata-store", "cluster supervise", "certs", "completion", "pipeline", "simulate"}
+    assert set(without(typer.main.get_command(logstore.cli.main.app), "")) == others
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["dump", "--help"], ["demo", "--help"]])
 def test_help_is_exit_0_on_stdout(command: Command, arguments: list[str]) -> None:
     outcome = command(*arguments)

@@ -44,7 +44,8 @@ def test_quotas_are_set_found_and_deleted(quotas: Command) -> None:
     assert gone.out == "user ann: request_percentage 12.5 % deleted\n"
     again = quotas("delete", "--user", "ann", "--quota", "request_percentage")
     assert (again.code, again.err.strip()) == (1, "logstore: user ann has no request_percentage")
-    assert quotas("delete", "--user", "ann").code == 0
+    gone = quotas("delete", "--user", "ann", "--json")
+    assert json.loads(gone.out) == {"entity": {"user": "ann"}, "deleted": {"producer_byte_rate": 1048576.0}}
     nothing = quotas("delete", "--user", "ann")
     assert (nothing.code, nothing.err.strip()) == (1, "logstore: user ann has no quotas")
     assert quotas("delete", *every).code == quotas("delete", "--default-client-id").code == 0

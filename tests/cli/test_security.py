@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def test_users_of_a_stopped_broker(command: Command, tmp_path: Path) -> None:
     assert command("users", "list", *store).out.split() == ["ann", "SCRAM-SHA-256,", "SCRAM-SHA-512"]
     listed = command("users", "list", *store, "--json").out
     assert '"SCRAM-SHA-512": 4096' in listed
-    assert command("users", "delete", "ann", *store).code == 0
+    gone = command("users", "delete", "ann", *store, "--json")
+    assert json.loads(gone.out) == {"user": "ann", "mechanism": "SCRAM-SHA-512", "is_deleted": True}
     gone = command("users", "delete", "ann", *store)
     assert (gone.code, gone.err) == (1, "logstore: user ann has no credential for SCRAM-SHA-512\n")
     assert command("users", "list", *store).out == "ann  SCRAM-SHA-256\n"
