@@ -30,6 +30,10 @@ class RequestUnanswered(EngineError):
     retriable = True
 
 
+class NotConnected(RequestUnanswered):
+    """No connection to the broker was made: the request was not sent."""
+
+
 class AuthenticationFailed(RequestUnanswered):
     """The broker refused the login, or its mechanism: the request was not sent."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.broker.connection import Frames
-from logstore.broker.errors import AuthenticationFailed, MalformedMessage, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, MalformedMessage, NotConnected, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.wire.apis import API_OF, Api
@@ -209,7 +209,7 @@ class Link:
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000
             waiting, self._waiting = self._waiting, []
             reason = f"failed to connect to {self.address}: {error}"
-            kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else RequestUnanswered
+            kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else NotConnected
             self._lose([each.then for each in waiting], reason, kind)
         finally:
             self._connecting = None

@@ -52,7 +52,7 @@ class BrokerOperator:
         found = {topic.name: topic for topic in metadata.topics if topic.name and not topic.error_code}
         controller = metadata.controller_id if metadata.controller_id >= 0 else None
         try:
-            under_way = self._under_way(SHORT_PATIENCE_S if may_lack_controller else TIMEOUT_S)
+            under_way = self._under_way(may_lack_controller=may_lack_controller)
         except RequestUnanswered as error:
             if not may_lack_controller:
                 raise
@@ -229,10 +229,12 @@ class BrokerOperator:
             for each in topic.partitions:
                 check(each.error_code, f"{topic.name}-{each.partition_index}", each.error_message)
 
-    def _under_way(self, timeout_s: float = TIMEOUT_S) -> t.ListPartitionReassignmentsResponse:
+    def _under_way(self, *, may_lack_controller: bool = False) -> t.ListPartitionReassignmentsResponse:
         """Return all reassignments, and all deletions if the controller is a broker of ours."""
         answer: t.ListPartitionReassignmentsResponse = self._brokers.controller(
-            t.ListPartitionReassignmentsRequest(topics=None, timeout_ms=_TIMEOUT_MS), timeout_s=timeout_s
+            t.ListPartitionReassignmentsRequest(topics=None, timeout_ms=_TIMEOUT_MS),
+            timeout_s=SHORT_PATIENCE_S if may_lack_controller else TIMEOUT_S,
+            patience_s=0.0 if may_lack_controller else TIMEOUT_S,
         )
         check(answer.error_code, "the reassignments", answer.error_message)
         return answer

@@ -11,7 +11,7 @@ from typing import Any, Final
 import typer
 
 from logstore.broker.connections import Connections
-from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.translation import by_topic
@@ -99,16 +99,32 @@ class Brokers:
         found: t.MetadataResponse = self.any(t.MetadataRequest(topics=named, allow_auto_topic_creation=False))
         return found
 
-    def controller(self, request: Struct, *, timeout_s: float = TIMEOUT_S) -> Any:
-        """Ask the controller; look for it again while it moves."""
-        for _ in range(_TRIES):
+    def controller(
+        self, request: Struct, *, timeout_s: float = TIMEOUT_S, patience_s: float = TIMEOUT_S
+    ) -> Any:
+        """Ask the controller; look for it again while it moves, or takes no connection for `patience_s`.
+
+        The brokers name a controller that has died until its session expires.
+        """
+        end_s = time.monotonic() + patience_s
+        tries = 0
+        while True:
             metadata = self.metadata(())
             address = _addresses(metadata).get(metadata.controller_id)
-            answer = None if address is None else self._ask(address, request, timeout_s)
-            if answer is not None and ErrorCode.NOT_CONTROLLER not in _codes(answer):
-                return answer
+            try:
+                answer = None if address is None else self._ask(address, request, timeout_s)
+            except NotConnected:
+                if time.monotonic() >= end_s:
+                    raise
+            else:
+                if answer is not None and ErrorCode.NOT_CONTROLLER not in _codes(answer):
+                    return answer
+                tries += 1
+            if tries == _TRIES:
+                raise NoController(
+                    "the cluster has no controller; are most of its brokers, or the store, down?"
+                )
             time.sleep(_PAUSE_S)
-        raise NoController("the cluster has no controller; are most of its brokers, or the store, down?")
 
     def broker(self, broker_id: int, request: Struct, *, timeout_s: float | None = None) -> Any:
         """Ask one broker."""

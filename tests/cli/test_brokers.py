@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from logstore.broker.errors import RequestUnanswered
+from logstore.broker.errors import NotConnected, RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -86,3 +87,45 @@ def test_when_none_answers_all_are_named_and_the_last_has_its_full_time(brokers:
     with pytest.raises(RequestUnanswered, match=r"one:1.*two:2"):
         brokers.any(t.DescribeClusterRequest())
     assert brokers.asked[-1][::2] == (TWO, TIMEOUT_S)
+
+
+class Orphaned(Brokers):
+    """Brokers whose controller takes no connection until another one is elected."""
+
+    def __init__(self, elected_after: float) -> None:
+        super().__init__("one:1,two:2")
+        self.now_s, self.elected_after = 0.0, elected_after
+
+    def metadata(self, topics: Any = None) -> t.MetadataResponse:
+        live = [
+            t.MetadataResponseBroker(node_id=number, host=host, port=number)
+            for number, host in ((1, "one"), (2, "two"))
+        ]
+        controller = 2 if self.now_s >= self.elected_after else 1
+        return t.MetadataResponse(brokers=live, controller_id=controller, topics=[])
+
+    def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:
+        if address == ONE:
+            raise NotConnected(f"failed to connect to {address}: refused")
+        return request
+
+
+@pytest.mark.parametrize(("elected_after", "patience_s"), [(18.0, 30.0), (18.0, 3.0), (18.0, 0.0)])
+def test_a_dead_controller_is_waited_for_until_its_successor_answers(
+    monkeypatch: pytest.MonkeyPatch, elected_after: float, patience_s: float
+) -> None:
+    """`topics describe` failed right after a controller was killed, though the others had answered."""
+    with closing(Orphaned(elected_after)) as brokers:
+
+        def sleep(seconds: float) -> None:
+            brokers.now_s += seconds
+
+        clock = SimpleNamespace(sleep=sleep, monotonic=lambda: brokers.now_s)
+        monkeypatch.setattr("logstore.cli.brokers.time", clock)
+        request = t.ListPartitionReassignmentsRequest(topics=None)
+        if patience_s > elected_after:
+            assert brokers.controller(request, patience_s=patience_s) is request
+        else:
+            with pytest.raises(NotConnected, match="one:1"):
+                brokers.controller(request, patience_s=patience_s)
+            assert brokers.now_s == pytest.approx(patience_s, abs=0.11)

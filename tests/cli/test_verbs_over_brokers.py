@@ -175,7 +175,7 @@ def test_a_cluster_without_a_controller_is_said_to_be_one(
 ) -> None:
     """`health` and `why` are asked for when nothing works; what only the controller knows is missing then."""
 
-    def nobody(self: Brokers, request: Struct, *, timeout_s: float = 0.0) -> Any:
+    def nobody(self: Brokers, request: Struct, **times_s: float) -> Any:
         raise NoController("the cluster has no controller")
 
     monkeypatch.setattr(Brokers, "controller", nobody)

@@ -78,7 +78,7 @@ TROUBLES = (
         do.lose_the_only_replica,
         "^one-0$",
         "it has no leader, though 3 of its ISR are up",
-        r"came back without records.*unclean\.leader\.election\.enable=true of the topic one",
+        r"came back without records.*logstore elect-unclean one-0",
         "one-0",
         do.accept_the_loss,
     ),
