@@ -22,7 +22,7 @@ an older file costs a longer recovery or a later high watermark, never a record.
 
 An epoch file belongs to one partition. It is written when an epoch starts, before the epoch's first record is
 acknowledged, and when a truncation removes epochs. The batches are authoritative: a missing or
-older file is completed from them when the log is loaded. The order of the entries is not checked here.
+older file is completed from them when the log is loaded.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from itertools import pairwise
 
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
 from logstore.disk.files import Disk, publish, read_small_file
@@ -207,14 +208,23 @@ class OffsetFile:
 def parse_leader_epoch_checkpoint(
     data: bytes, *, path: str = LEADER_EPOCH_CHECKPOINT
 ) -> list[tuple[int, int]]:
-    """Parse pairs of leader epoch and start offset, in the file's order. Raises `CorruptCheckpoint`."""
-    return [
+    """Parse pairs of leader epoch and start offset, in the file's order.
+
+    Raises `CorruptCheckpoint`, also if an epoch does not rise or an offset falls: Kafka drops the entry
+    before, but no broker writes that. Equal offsets are allowed: a leader may have written nothing.
+    """
+    entries = [
         (
             parse_number(epoch, INT32_MAX, where=f"{path}: leader epoch"),
             parse_number(start_offset, INT64_MAX, where=f"{path}: start offset"),
         )
         for epoch, start_offset in parse_entries(data, fields=2, path=path)
     ]
+    for (epoch, start), (later, later_start) in pairwise(entries):
+        if epoch >= later or start > later_start:
+            both = f"epoch {later} from offset {later_start} on follows epoch {epoch} from offset {start} on"
+            raise CorruptCheckpoint(f"{path}: {both}")
+    return entries
 
 
 def format_leader_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:

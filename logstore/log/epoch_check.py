@@ -22,7 +22,6 @@ them are sound. Otherwise the file stands, and the batch counts as damaged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -46,23 +45,15 @@ _ENTRY: Final = Struct(">ii")
 
 
 def read_epochs(loading: Loading) -> bool:
-    """Read the epoch file; False if it does not parse or contradicts itself: then the batches must be read.
-
-    Kafka drops each entry of which a later one does not rise in both numbers. No broker writes such a file.
-    """
-    loading.epochs = LeaderEpochCache()
+    """Read the epoch file; False if it does not parse, so that the batches must be read."""
     try:
         entries = read_leader_epoch_checkpoint(loading.disk, loading.directory)
     except CorruptCheckpoint as error:
         _tell(loading, str(error))
+        loading.epochs = LeaderEpochCache()
         return False
-    for (epoch, start), (later, later_start) in pairwise(entries):
-        if epoch >= later or start >= later_start:
-            text = f"epoch {later} from offset {later_start} on follows epoch {epoch} from offset {start} on"
-            _tell(loading, f"{LEADER_EPOCH_CHECKPOINT}: {text}")
-            return False
     loading.epochs = LeaderEpochCache(entries)
-    loading.epochs_on_disk = loading.epochs.entries
+    loading.epochs_on_disk = tuple(EpochEntry(*each) for each in entries)
     return True
 
 
