@@ -451,7 +451,8 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         says = f"it has no leader: every replica in sync is down ({_listed(dead)})"
         step = (
             f"start one of them: {_listed(dead)}. The other replicas may lack committed records. Only if "
-            f"these are gone for good: logstore elect-unclean {each} elects another, and loses records"
+            f"these are gone for good: logstore elect-unclean {each} reports what may be lost, and with "
+            "--accept-loss elects another"
         )
     else:
         alive = [broker for broker in isr if broker in cluster.brokers]
@@ -459,8 +460,8 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         step = (
             f"look at the log of broker {alive[0]}. Its replica may be offline or damaged; or it came back "
             "without records that it had acknowledged, after a power cut or with a new disk. If no other "
-            f"copy exists, logstore elect-unclean {each} elects it, and "
-            "gives up the missing records"
+            f"copy exists, logstore elect-unclean {each} --accept-loss elects it, and gives up the missing "
+            "records"
         )
     evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
     return Trouble(
