@@ -306,6 +306,7 @@ def found(command: Command, a: Path, b: Path, present: set[int]) -> Named:
     }
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seeds", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_planted_ones_and_nothing_else(command: Command, tmp_path: Path, seeds: int) -> None:
     done: Counter[str] = Counter()
