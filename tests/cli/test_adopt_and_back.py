@@ -12,12 +12,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench.kafka.jars import Missing, jars
 from bench.kafka.servers import Kafka
 from logstore.broker import Broker, BrokerConfig
+from logstore.cli.operating import wait_until
 from tests.cli.test_adopt import Command
 from tests.cycles.clients import PATIENCE_S, read
 
@@ -53,6 +54,18 @@ def group(kafka: Kafka) -> Consumer:
     return Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "billing"})
 
 
+def commit(consumer: Consumer, offset: int) -> bool:
+    """Commit for the first partition of orders; False while Kafka still loads the group's partition."""
+    try:
+        consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+    except KafkaException as error:
+        loading = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+        if error.args[0].code() not in loading:
+            raise
+        return False
+    return True
+
+
 def test_kafka_goes_on_where_we_only_served(command: Command, tmp_path: Path, kafka: Kafka) -> None:
     log_dir = kafka.directory / "data-broker-1"
     expected = [b"%d" % number for number in range(300)]
@@ -66,7 +79,7 @@ def test_kafka_goes_on_where_we_only_served(command: Command, tmp_path: Path, ka
             done.result(PATIENCE_S)
         fill(kafka, "orders", range(300))
         committed = group(kafka)
-        committed.commit(offsets=[TopicPartition("orders", 0, 120)], asynchronous=False)
+        assert wait_until(PATIENCE_S, lambda: commit(committed, 120))
         committed.close()
         kafka.end(1, signal.SIGTERM)
 
