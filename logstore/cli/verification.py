@@ -6,13 +6,12 @@ A finding is damage if neither a crash nor a running writer can cause it; every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
 from logstore.cli.inspection import (
     FileRole,
     Kind,
@@ -22,9 +21,10 @@ from logstore.cli.inspection import (
     read_whole,
     segment_offsets,
 )
-from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch
+from logstore.log.epoch_check import judged_history
 from logstore.segment.damage import Verdict, judge
 from logstore.segment.epochs import EpochEntry, is_of_its_epoch
 from logstore.segment.index_faults import Columns, OffsetFaults, TimeFaults
@@ -115,13 +115,6 @@ def _unreadable(batch: Batch) -> str | None:
     return None
 
 
-def read_history(disk: Disk, directory: str) -> list[EpochEntry]:
-    """Return the epoch history of a log; empty if the file is missing or cannot be parsed."""
-    with suppress(CorruptCheckpoint):
-        return [EpochEntry(*entry) for entry in read_leader_epoch_checkpoint(disk, directory)]
-    return []
-
-
 _TAILS = {
     Fault.TORN: "bytes of an incomplete batch",
     Fault.ZEROS: "zero bytes to the end",
@@ -196,7 +189,7 @@ def verify_files(disk: Disk, directory: str, files: Sequence[tuple[str, FileRole
     """
     asked = {(role.kind, role.base_offset) for _, role in files if not role.state}
     newest = max(segment_offsets(disk, directory), default=-1)
-    history = read_history(disk, directory)
+    history, _ = judged_history(disk, directory)
     previous: SegmentReport | None = None
     kinds = (Kind.LOG, *ENTRY_SIZES)
     for base_offset in sorted({base_offset for kind, base_offset in asked if kind in kinds}):

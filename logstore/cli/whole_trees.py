@@ -27,6 +27,7 @@ import numpy as np
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, changed_files, read_clean_shutdown
 from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
@@ -41,13 +42,14 @@ from logstore.cli.inspection import (
     role_of,
     segment_offsets,
 )
-from logstore.cli.verification import ENTRY_SIZES, judge_tail, read_history, verify_index, verify_log
+from logstore.cli.verification import ENTRY_SIZES, judge_tail, verify_index, verify_log
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.disk.files import DirectoryEntry, Disk, File
 from logstore.disk.running import RUNNING_FILE
 from logstore.errors import CorruptSeal
 from logstore.format.crc import crc32c
+from logstore.log.epoch_check import judged_history
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
 from logstore.log.reader import checkpointed_offset
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
@@ -213,7 +215,9 @@ class _Partition:
         return Finding(f"{self._directory}/{name}", position, text, True)
 
     def findings(self) -> Iterator[Finding]:
-        self._history = read_history(self._disk, self._directory)  # a bad one is reported as a small file
+        self._history, wrong = judged_history(self._disk, self._directory)
+        if wrong and self._history:  # one that does not parse is reported as a small file
+            yield self._damage(LEADER_EPOCH_CHECKPOINT, 0, wrong)
         sizes = {entry.name: entry.size for entry in self._disk.scan(self._directory)}
         bases = segment_offsets(self._disk, self._directory)
         seals: dict[int, Seal] = {}

@@ -22,23 +22,25 @@ them are sound. Otherwise the file stands, and the batch counts as damaged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
+from sortedcontainers import SortedDict
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, read_leader_epoch_checkpoint
-from logstore.config import MAX_LONG
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.marks import mark
-from logstore.errors import CorruptBatch, Damage, DamageKind
+from logstore.errors import CorruptBatch, CorruptSeal, Damage, DamageKind
 from logstore.log.loading import Loading
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache, is_of_its_epoch
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Scanned, scan
-from logstore.segment.seal import broken_blocks
-from logstore.segment.segment import Segment
+from logstore.segment.seal import broken_blocks, read_seal
+from logstore.segment.segment import LOG_SUFFIX, Segment
 from logstore.segment.segments import Located, walk_at
 
 _ENTRY: Final = Struct(">ii")
@@ -69,15 +71,17 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
     history_end = MAX_LONG
     if loading.tail_may_be_torn and not is_clean:
         history_end = durable_end
-        if _is_doubtful(loading, loading.epochs.entries, lowest, MAX_LONG):
+        if _is_doubtful(loading.segments, loading.epochs.entries, lowest, MAX_LONG):
             # Batches past it may be newer than the file. All of them will be read, and tell their epochs.
             loading.epochs.truncate_from_end(history_end)
     entries = loading.epochs.entries
-    if entries and not _is_doubtful(loading, entries, lowest, history_end):
+    if entries and not _is_doubtful(loading.segments, entries, lowest, history_end):
         return
     mark("recovery: the epoch file contradicts a batch")
     torn_from = MAX_LONG if is_clean else durable_end
-    found = _read_batches(loading, entries, history_end, torn_from)
+    found = _read_batches(
+        loading.segments, entries, history_end, torn_from, is_compacted=loading.config.is_compacted
+    )
     if found is None:
         return
     found.epochs.truncate_from_start(log_start_offset)
@@ -92,6 +96,40 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
     else:
         return
     loading.epochs, loading.epochs_on_disk = found.epochs, None
+
+
+def judged_history(disk: Disk, directory: str) -> tuple[Sequence[EpochEntry], str]:
+    """Return the epochs of a log as a start would take them, and what is wrong with their file.
+
+    Changes nothing. The history is empty if it is unknown. A file that lacks only the newest epochs is not
+    wrong: a power cut leaves it. An owner may write meanwhile: an epoch is on the disk before its batches, so
+    the batches are listed first. Raises `OSError`.
+    """
+    segments = _segments_of(disk, directory)
+    try:
+        entries = [EpochEntry(*each) for each in read_leader_epoch_checkpoint(disk, directory)]
+    except CorruptCheckpoint as error:
+        return [], str(error)
+    if not entries or not segments or not _is_doubtful(segments, entries, entries[0].start_offset, MAX_LONG):
+        return entries, ""
+    found = _read_batches(segments, entries, MAX_LONG, MAX_LONG, is_compacted=False)
+    if found is None or not found.is_proven:
+        return entries, ""
+    rebuilt = found.epochs.entries
+    is_older = list(rebuilt[: len(entries)]) == entries
+    return rebuilt, "" if is_older else _difference(entries, rebuilt)
+
+
+def _segments_of(disk: Disk, directory: str) -> SortedDict[int, Segment]:
+    segments: SortedDict[int, Segment] = SortedDict()
+    for entry in disk.scan(directory):
+        base = entry.name.removesuffix(LOG_SUFFIX)
+        if entry.name.endswith(LOG_SUFFIX) and base.isdecimal():
+            segment = Segment(disk, directory, int(base), LogConfig(), size=entry.size, now_ms=0)
+            with suppress(CorruptSeal):
+                segment.seal = read_seal(disk, directory, segment.base_offset)
+            segments[segment.base_offset] = segment
+    return segments
 
 
 def assign_epochs(epochs: LeaderEpochCache, scanned: Scanned) -> None:
@@ -135,7 +173,9 @@ def _difference(entries: Sequence[EpochEntry], rebuilt: Sequence[EpochEntry]) ->
 # --- the headers around each entry ------------------------------------------------------------------
 
 
-def _is_doubtful(loading: Loading, entries: Sequence[EpochEntry], lowest: int, history_end: int) -> bool:
+def _is_doubtful(
+    segments: SortedDict[int, Segment], entries: Sequence[EpochEntry], lowest: int, history_end: int
+) -> bool:
     """Return whether a batch beside the start of an entry, or the last batch, has another epoch.
 
     `lowest` is the first offset of the log. Past `history_end` only a batch that is older counts.
@@ -151,35 +191,35 @@ def _is_doubtful(loading: Loading, entries: Sequence[EpochEntry], lowest: int, h
     for number, (_, start) in enumerate(entries):
         if start >= history_end:
             break
-        before, at = _around(loading, start)
+        before, at = _around(segments, start)
         if differs(before) or (number and before is not None and before.last_offset >= start):
             return True
         if at is not None and at.base_offset < history_end and differs(at):
             return True
-    before, behind = _around(loading, history_end)
+    before, behind = _around(segments, history_end)
     return differs(before) or (behind is not None and 0 <= behind.leader_epoch < entries[-1].epoch)
 
 
-def _around(loading: Loading, offset: int) -> tuple[Located | None, Located | None]:
+def _around(segments: SortedDict[int, Segment], offset: int) -> tuple[Located | None, Located | None]:
     """Return the last batch that begins below `offset`, and the first one at or past it."""
-    segments = loading.segments.values()
-    slot = max(loading.segments.bisect_left(offset) - 1, 0)
-    before, at = _around_in(loading.disk, segments[slot], offset)
+    each = segments.values()
+    slot = max(segments.bisect_left(offset) - 1, 0)
+    before, at = _around_in(each[slot], offset)
     for number in range(slot - 1, -1, -1):
         if before is not None:
             break
-        before, _ = _around_in(loading.disk, segments[number], offset)
-    for number in range(slot + 1, len(segments)):
+        before, _ = _around_in(each[number], offset)
+    for number in range(slot + 1, len(each)):
         if at is not None:
             break
-        _, at = _around_in(loading.disk, segments[number], offset)
+        _, at = _around_in(each[number], offset)
     return before, at
 
 
-def _around_in(disk: Disk, segment: Segment, offset: int) -> tuple[Located | None, Located | None]:
+def _around_in(segment: Segment, offset: int) -> tuple[Located | None, Located | None]:
     if not segment.size:
         return None, None
-    position = _position_below(disk, segment, offset)
+    position = _position_below(segment, offset)
     with segment.log_for_reading() as file:
         # An entry of the index may be wrong: then from the first batch on.
         for start in (position, 0) if position else (0,):
@@ -200,13 +240,13 @@ def _around_in(disk: Disk, segment: Segment, offset: int) -> tuple[Located | Non
     return None, None
 
 
-def _position_below(disk: Disk, segment: Segment, offset: int) -> int:
+def _position_below(segment: Segment, offset: int) -> int:
     """Return the position of a batch that ends below `offset`, by the index file; 0 if it names none.
 
     Without loading the index, which is not settled yet: zeros at its end count as no entry.
     """
     try:
-        file = disk.open(segment.path(OffsetIndex.suffix))
+        file = segment.disk.open(segment.path(OffsetIndex.suffix))
     except FileNotFoundError:
         return 0
     low, found = 0, 0
@@ -240,7 +280,12 @@ class _Batches(NamedTuple):
 
 
 def _read_batches(
-    loading: Loading, entries: Sequence[EpochEntry], history_end: int, torn_from: int
+    segments: SortedDict[int, Segment],
+    entries: Sequence[EpochEntry],
+    history_end: int,
+    torn_from: int,
+    *,
+    is_compacted: bool,
 ) -> _Batches | None:
     """Read every batch up to a tail that is torn at or past offset `torn_from`; None if one is damaged."""
     mark("recovery: all batches are read, to judge the epoch file")
@@ -249,8 +294,8 @@ def _read_batches(
     inner = starts[2:][starts[2:] < history_end]
     epochs = LeaderEpochCache()
     unsealed, is_proven, next_offset = 0, False, 0
-    last = next(reversed(loading.segments))
-    for base_offset, segment in loading.segments.items():
+    last = next(reversed(segments))
+    for base_offset, segment in segments.items():
         if base_offset < next_offset:
             return None
         next_offset, wrong = base_offset, 0
@@ -275,7 +320,7 @@ def _read_batches(
             if wrong and segment.seal is not None and segment.size == segment.seal.size:
                 if not any(broken_blocks(file, segment.seal)):
                     is_proven, wrong = True, 0
-                elif not loading.config.is_compacted:
+                elif not is_compacted:
                     return None
         unsealed += wrong
     is_proven |= unsealed > 1

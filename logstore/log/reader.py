@@ -171,6 +171,7 @@ class LogReader:
         self._damage: Suspect | None = None
         self._history: Sequence[EpochEntry] = ()
         """The log's epochs, if it is a copy: an owner may change log and epochs one after the other."""
+        self._is_history_judged = False
         if not self._list():
             self._refuse_log_dir()
         self._is_copy = not has_owner(self._disk, self.directory)
@@ -232,6 +233,8 @@ class LogReader:
                 continue
             except Suspect as found:
                 seen = {}
+                if self._mends_history():
+                    continue
                 # In a complete segment of a copy it stays, even if the next segment has all that follows.
                 is_final = self._is_copy and not is_last
                 if not is_final and not self._is_known_tail(found) and not found.is_the_same_as(suspect):
@@ -392,6 +395,19 @@ class LogReader:
             found.position,
             found.size,
         )
+
+    def _mends_history(self) -> bool:
+        """Whether the epoch file of a copy was wrong, and not the batch; asked once."""
+        if not self._is_copy or self._is_history_judged or not self._history:
+            return False
+        from logstore.log.epoch_check import judged_history
+
+        self._is_history_judged = True
+        try:
+            former, (self._history, _) = self._history, judged_history(self._disk, self.directory)
+        except OSError as error:
+            raise self.unreadable(error) from error
+        return list(self._history) != list(former)
 
     def _judge(self, found: Suspect, is_last: bool) -> None:
         """Set the end of the log if nothing sound follows. Raises `DamagedLog` otherwise."""

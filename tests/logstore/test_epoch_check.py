@@ -15,21 +15,25 @@ from logstore.checkpoint.entry_files import (
     format_leader_epoch_checkpoint,
     parse_leader_epoch_checkpoint,
 )
+from logstore.cli.whole_trees import verify_tree
 from logstore.config import LogConfig
 from logstore.disk.errors import CorruptCheckpoint
-from logstore.disk.files import Disk
+from logstore.disk.files import LOCK_FILE, Disk
 from logstore.errors import DamagedLog, DamageKind
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.append import append_as_leader
+from logstore.log.epoch_check import judged_history
 from logstore.log.loading import LoadedLog
 from logstore.log.log import Log
 from logstore.log.recovery import load
+from logstore.segment.damage import Verdict
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.segments import walk_at
 from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.golden import kafka_directories
 from tests.logstore.logs import DIRECTORY, batch, content_of, disk_with, log_file, names, opened, put
+from tests.logstore.verdicts import dumped, read, spark_read, verified
 
 T0 = 1_700_000_000_000
 DELETED = LogConfig(segment_bytes=700, index_interval_bytes=100, segment_index_bytes=240, retention_ms=-1)
@@ -171,6 +175,39 @@ def test_every_bit_that_rots_unseen_is_found() -> None:
         assert found_of(after.copy(), **known).report.wrong == [], "it is mended once"
         count += bool(told)
     assert count > 15  # other changes do not parse
+
+
+def test_whoever_only_reads_blames_the_file_too() -> None:
+    """They blamed each batch of the epoch, and a reader of a copy stopped there."""
+    killed, known = full_log().killed()
+    entries = epochs_of(found_of(killed.copy(), **known))
+    disk = disk_with({name: content_of(killed, name) for name in names(killed) if name != LOCK_FILE})
+    right = content_of(disk, LEADER_EPOCH_CHECKPOINT)
+    count = 0
+    for changed in rotten(right):
+        after = disk.copy()
+        put(after, LEADER_EPOCH_CHECKPOINT, changed)
+        history, text = judged_history(after, DIRECTORY)
+        assert [read(after, DIRECTORY), spark_read(after, DIRECTORY)] == [Verdict.SOUND, Verdict.SOUND], (
+            changed
+        )
+        found = [each for each in verify_tree(after, DIRECTORY, lambda _: None) if each.is_damage]
+        if text:
+            assert [tuple(each) for each in history] == entries
+            assert [(each.path, each.text) for each in found] == [
+                (f"{DIRECTORY}/{LEADER_EPOCH_CHECKPOINT}", text)
+            ]
+        else:  # it begins later, or lacks the newest epoch, as DeleteRecords or a power cut leaves it
+            assert found == []
+        assert dumped(after, DIRECTORY) is Verdict.SOUND
+        count += bool(text)
+    assert count > 10
+
+
+def test_one_batch_against_the_file_is_blamed_by_readers_too() -> None:
+    disk = directory(*BATCHES[:4], with_epoch(BATCHES[4], 2), BATCHES[5])
+    assert judged_history(disk, DIRECTORY) == ([(0, 0), (1, 4), (3, 8)], "")
+    assert verified(disk, DIRECTORY) is read(disk, DIRECTORY) is dumped(disk, DIRECTORY) is Verdict.DAMAGE
 
 
 def test_the_damage_is_named_for_the_first_who_looks() -> None:

@@ -29,6 +29,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, File, read_small_file
 from logstore.errors import CorruptSeal, DamageKind
 from logstore.format.batch import DELETE_HORIZON, LOG_OVERHEAD
+from logstore.log.epoch_check import judged_history
 from logstore.segment.damage import (
     SWEEP_BYTES,
     Bad,
@@ -418,15 +419,25 @@ class _Sweeper:
 
     def _against_history(self, every: Kept, is_kept: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
         """Return the slots of batches with another epoch than the epoch checkpoint has, and that epoch."""
-        run = self._run
+        run, text = self._run, ""
         try:
-            history = read_leader_epoch_checkpoint(self._disk, run.directory)
+            history: Sequence[tuple[int, int]] = read_leader_epoch_checkpoint(self._disk, run.directory)
+            wrong = self._unlike(every, is_kept, history)
+            if len(wrong) > 1:  # then the file may be
+                history, text = judged_history(self._disk, run.directory)
+                wrong = self._unlike(every, is_kept, history)
         except CorruptCheckpoint as error:
-            path, start = f"{run.directory}/leader-epoch-checkpoint", run.log_start_offset
-            self._faults.append(LocalFault(Kind.EPOCH, path, 0, 0, start, start, -1, str(error)))
-            return []
+            wrong, text = [], str(error)
         except OSError:
             return []  # the directory is gone, or its segments are unreadable too
+        if text:
+            path, start = f"{run.directory}/leader-epoch-checkpoint", run.log_start_offset
+            self._faults.append(LocalFault(Kind.EPOCH, path, 0, 0, start, start, -1, text))
+        return wrong
+
+    def _unlike(
+        self, every: Kept, is_kept: npt.NDArray[np.bool_], history: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
         if not history:
             return []
         starts = np.array([start for _, start in history], np.int64)
@@ -435,7 +446,7 @@ class _Sweeper:
         slots = np.searchsorted(starts, bases, "right") - 1
         written = every.headers["leader_epoch"].astype(np.int64)
         # Above the high watermark a running owner may truncate and rewrite while we read.
-        judged = is_kept & (slots >= 0) & (written >= 0) & (bases < run.committed)
+        judged = is_kept & (slots >= 0) & (written >= 0) & (bases < self._run.committed)
         wrong = np.flatnonzero(judged & (epochs[np.maximum(slots, 0)] != written))
         return [(slot, int(epochs[slots[slot]])) for slot in wrong.tolist()]
 
