@@ -511,3 +511,23 @@ def test_row_208_a_swap_is_finished_wherever_it_stopped(clean: bool, old: str, i
     assert list(loaded.segments) == [0, 5]
     assert offsets_in(loaded) == [1, 2, 4, 5]
     assert not [name for name in names(disk) if name.endswith((".swap", ".deleted"))]
+
+
+@pytest.mark.parametrize("behind", [b"", batch(4, (1004,)), batch(3, (1003, 1004))])
+def test_no_batch_holds_the_recovery_point(behind: bytes) -> None:
+    """The last synced batch, of offsets 0 to 2, seems to be one of 1 to 3. Its follower was cut inside of it when
+    the leader's end was 3, and claimed to hold records that it had lost (seed 2068)."""
+    rotten = bytearray(batch(0, (1000, 1001, 1002)))
+    rotten[7] = 1
+    disk = disk_with({log_file(0): bytes(rotten) + behind})
+    before = content_of(disk, log_file(0))
+    with pytest.raises(DamagedLog, match="begins past offsets that were durable"):
+        opened(disk, recovery_point=3)
+    assert content_of(disk, log_file(0)) == before
+
+
+def test_a_log_start_may_lie_inside_of_a_batch() -> None:
+    """The recovery point is raised to it."""
+    disk = disk_with({log_file(0): batch(0, (1000, 1001, 1002))})
+    loaded = opened(disk, recovery_point=1, start=2)
+    assert (loaded.log_start_offset, loaded.log_end_offset, loaded.report.cuts) == (2, 3, [])
