@@ -513,7 +513,9 @@ def test_row_208_a_swap_is_finished_wherever_it_stopped(clean: bool, old: str, i
     assert not [name for name in names(disk) if name.endswith((".swap", ".deleted"))]
 
 
-@pytest.mark.parametrize("behind", [b"", batch(4, (1004,)), batch(3, (1003, 1004))])
+@pytest.mark.parametrize(
+    "behind", [b"", batch(4, (1004,)), batch(3, (1003, 1004))], ids=["alone", "adjacent", "overlapping"]
+)
 def test_no_batch_holds_the_recovery_point(behind: bytes) -> None:
     """The last synced batch, of offsets 0 to 2, seems to be one of 1 to 3. Its follower was cut inside of it when
     the leader's end was 3, and claimed to hold records that it had lost (seed 2068)."""
