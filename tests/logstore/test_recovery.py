@@ -517,8 +517,8 @@ def test_row_208_a_swap_is_finished_wherever_it_stopped(clean: bool, old: str, i
     "behind", [b"", batch(4, (1004,)), batch(3, (1003, 1004))], ids=["alone", "adjacent", "overlapping"]
 )
 def test_no_batch_holds_the_recovery_point(behind: bytes) -> None:
-    """The last synced batch, of offsets 0 to 2, seems to be one of 1 to 3. Its follower was cut inside of it when
-    the leader's end was 3, and claimed to hold records that it had lost (seed 2068)."""
+    """The last synced batch, of offsets 0 to 2, seems to be one of 1 to 3. A follower was cut inside of it,
+    where its leader ended, and claimed to hold records that it had lost (seed 2068)."""
     rotten = bytearray(batch(0, (1000, 1001, 1002)))
     rotten[7] = 1
     disk = disk_with({log_file(0): bytes(rotten) + behind})
