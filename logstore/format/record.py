@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -190,22 +191,51 @@ _SMALL: Final = (
 _SMALL_END: Final = len(_SMALL)
 _PREFIXES: Final = _Deltas(b"")
 
-# Tables for records with a value only and deltas of one or two bytes. By offset delta: the bytes between a
-# record's length and its value's length. By value length: the end of the record before (no headers), and
-# the length of this one.
+# Records with a value only, with deltas of one or two bytes. By offset delta: the bytes between a record's
+# length and its value's length. By value length: the end of the record before (no headers), and the length of
+# this one.
 _PLACES: Final = _Deltas(b"\x01")
-_SIZES: Final = _Table(_SMALL.__getitem__)
 _ONE_BYTE_DELTAS: Final = 64
 MAX_PLAIN_VALUES: Final = _SMALL_END
 _DELTAS: Final = (_ZIGZAG[:_ONE_BYTE_DELTAS].astype("u1"), np.frombuffer(_TWO_BYTES, "<u2"))
 MAX_PLAIN_BYTES: Final = _SMALL_END - 16
-_LENGTHS: Final = (
-    _Table(lambda size: b"\0" + _SMALL[5 + len(_SMALL[size]) + size]),
-    _Table(lambda size: b"\0" + _SMALL[6 + len(_SMALL[size]) + size]),
-)
+
+
+def _length_of(size: int, delta_bytes: int) -> bytes:
+    return _SMALL[4 + delta_bytes + len(_SMALL[size]) + size]
+
+
+class _Lengths:
+    """`_length_of` behind the end of a record, by value length, made up to the largest that was asked for."""
+
+    def __init__(self, delta_bytes: int) -> None:
+        self._delta_bytes = delta_bytes
+        self._known: tuple[bytes, ...] = ()
+
+    def of(self, sizes: Sequence[int]) -> Sequence[bytes]:
+        """Return one for each size. Raises `IndexError` if one is not below `MAX_PLAIN_BYTES`."""
+        try:
+            return _at(self._known, sizes)
+        except IndexError:
+            largest = max(sizes)
+            if largest >= MAX_PLAIN_BYTES:
+                raise
+            up_to = min(2 * largest + 1, MAX_PLAIN_BYTES)
+            known = tuple(b"\0" + _length_of(size, self._delta_bytes) for size in range(up_to))
+            self._known = known  # as a whole: another thread may do the same
+            return _at(known, sizes)
+
+
+def _at(table: Sequence[bytes], numbers: Sequence[int]) -> Sequence[bytes]:
+    """Return `[table[number] for number in numbers]`."""
+    # For a single number an itemgetter returns no tuple.
+    return itemgetter(*numbers)(table) if len(numbers) > 1 else [table[number] for number in numbers]
+
+
+_LENGTHS: Final = (_Lengths(1), _Lengths(2))
 
 FIRST_PREFIXES: Final[Mapping[int, bytes]] = _Table(
-    lambda size: _LENGTHS[0][size][1:] + _PLACES.up_to(1)[0] + _SMALL[size]
+    lambda size: _length_of(size, 1) + _PLACES.up_to(1)[0] + _SMALL[size]
 )
 """By value length: the bytes before the value of a record without a key at offset delta 0, with the batch's
 base timestamp. A zero byte follows the value."""
@@ -297,17 +327,14 @@ def encode_pairs(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> tuple[li
 def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]:
     """Encode values without keys, given with their sizes, as `encode_pairs` does; return the pieces.
 
-    At least one and at most `MAX_PLAIN_VALUES`, each below `MAX_PLAIN_BYTES`. There is no Python step per
-    record: common parts are made once, the others come from tables.
+    At least one and at most `MAX_PLAIN_VALUES`, each below `MAX_PLAIN_BYTES`; raises `IndexError` for a
+    larger one. There is no Python step per record: common parts are made once, the others come from tables.
     """
-    parts: list[Buffer] = [b"\0"] * (4 * len(values) + 1)
     short, long = _LENGTHS
-    parts[0:-1:4] = [
-        *map(short.__getitem__, sizes[:_ONE_BYTE_DELTAS]),
-        *map(long.__getitem__, sizes[_ONE_BYTE_DELTAS:]),
-    ]
+    parts: list[Buffer] = [b"\0"] * (4 * len(values) + 1)
+    parts[0:-1:4] = [*short.of(sizes[:_ONE_BYTE_DELTAS]), *long.of(sizes[_ONE_BYTE_DELTAS:])]
     parts[1:-1:4] = _PLACES.up_to(len(values))[: len(values)]
-    parts[2:-1:4] = map(_SIZES.__getitem__, sizes)
+    parts[2:-1:4] = _at(_SMALL, sizes)
     parts[3:-1:4] = values
     parts[0] = parts[0][1:]  # no record before the first
     return parts
@@ -338,8 +365,8 @@ def encode_equal_values(values: Sequence[bytes], size: int) -> list[Buffer]:
 def _rows_of(size: int) -> list[npt.NDArray[np.void]]:
     """Two rows with a value of `size` zeros: with a delta of one byte, and of two."""
     rows = []
-    for lengths, deltas in zip(_LENGTHS, _DELTAS, strict=True):
-        before = lengths[size][1:] + b"\0\0"
+    for deltas in _DELTAS:
+        before = _length_of(size, deltas.itemsize) + b"\0\0"
         between = b"\x01" + _SMALL[size]
         row = np.zeros(
             (),

@@ -16,12 +16,14 @@ import numpy.typing as npt
 from logstore.errors import InvalidRecord
 from logstore.format.record import Header, Record
 from logstore.format.record_headers import decode_headers
-from logstore.format.varint import decode_varint
+from logstore.format.varint import decode_varint, decode_varlong
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 
 COPIED_TOGETHER_BYTES: Final = 1 << 20
 """Up to so many bytes of keys or values of one size become objects together; others one by one, at use."""
+_FAR: Final = 1 << 48
+"""Larger time deltas are unusual: their sums may need more than 64 bits."""
 
 
 class _Unusual(Exception):
@@ -64,6 +66,8 @@ def find_columns_of_many(data: bytes, starts: Longs, ends: Longs, counts: Longs)
     """
     try:
         raw = np.frombuffer(data, np.uint8)
+        if (counts == 1).all() and (alike := _alike(data, raw, starts, ends)):
+            return alike
         rows = np.cumsum(counts) - counts
         total = int(counts.sum())
         record_at, record_ends = np.empty(total, np.int64), np.empty(total, np.int64)
@@ -82,6 +86,31 @@ def find_columns_of_many(data: bytes, starts: Longs, ends: Longs, counts: Longs)
         return _fields(data, raw, record_ends, record_at)
     except (IndexError, _Unusual, InvalidRecord):
         return None
+
+
+def _alike(data: bytes, raw: npt.NDArray[np.uint8], starts: Longs, ends: Longs) -> Columns | None:
+    """The fields of records, each in `data[start:end]`, if they differ in the bytes of their values only."""
+    count, first, end = len(starts), int(starts[0]), int(ends[0])
+    length, at = decode_varint(data, first)
+    has_its_size = at + length == end
+    time_delta, at = decode_varlong(data, at + 1)
+    delta, at = decode_varint(data, at)
+    key_size, at = decode_varint(data, at)
+    key = data[at : at + key_size] if key_size >= 0 else None
+    size, at = decode_varint(data, at + max(key_size, 0))
+    before = data[first:at]
+    if not (
+        has_its_size
+        and 0 < size * count <= COPIED_TOGETHER_BYTES
+        and at + size + 1 == end
+        and -_FAR < time_delta < _FAR
+        and (ends - starts == end - first).all()
+        and _everywhere(data, len(before))[starts].tobytes() == before * count
+        and not raw[ends - 1].any()  # no headers
+    ):
+        return None
+    values: list[bytes] = _everywhere(data, size)[starts + len(before)].tolist()
+    return Columns(np.full(count, time_delta), np.full(count, delta), repeat(key, count), values, repeat(()))
 
 
 def _fields(data: bytes, raw: npt.NDArray[np.uint8], ends: Longs, at: Longs) -> Columns:
@@ -195,12 +224,15 @@ def _blobs(data: bytes, raw: npt.NDArray[np.uint8], at: Longs) -> tuple[Iterable
     if known.all():
         size = int(sizes[0])
         if 0 < size * len(at) <= COPIED_TOGETHER_BYTES and size <= len(data) and (sizes == size).all():
-            # An array of the bytes at every position, without a copy; those at `starts` are copied at once.
-            everywhere = np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))
-            return everywhere[starts].tolist(), ends
+            return _everywhere(data, size)[starts].tolist(), ends
         return (data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)), ends
     rows = zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True)
     return (data[start:end] if is_known else None for is_known, start, end in rows), ends
+
+
+def _everywhere(data: bytes, size: int) -> npt.NDArray[np.void]:
+    """An array of the `size` bytes at every position, without a copy; indexing copies many at once."""
+    return np.ndarray(len(data) - size + 1, f"V{size}", data, strides=(1,))
 
 
 def _headers(data: bytes, raw: npt.NDArray[np.uint8], at: Longs, ends: Longs) -> Iterable[tuple[Header, ...]]:

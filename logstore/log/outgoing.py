@@ -149,12 +149,17 @@ def _of_values(
             some = values[start : start + at_a_time]
             parts = encode_equal_values(some, size)
             yield _assembled(parts, len(some), timestamp_ms, compression, is_keyed=False)
-    elif max(sizes) < MAX_PLAIN_BYTES:
-        for start, stop in _runs(sizes, target_bytes):
-            parts = encode_values(values[start:stop], sizes[start:stop])
-            yield _assembled(parts, stop - start, timestamp_ms, compression, is_keyed=False)
-    else:
-        yield from _of_pairs([(None, value) for value in values], timestamp_ms, compression, target_bytes)
+        return
+    for start, stop in _runs(sizes, target_bytes):
+        pieces = _encoded_values(values[start:stop], sizes[start:stop])
+        yield _assembled(pieces, stop - start, timestamp_ms, compression, is_keyed=False)
+
+
+def _encoded_values(values: Sequence[bytes], sizes: Sequence[int]) -> Sequence[Buffer]:
+    try:
+        return encode_values(values, sizes)
+    except IndexError:  # one of them is large
+        return encode_pairs([(None, value) for value in values])[0]
 
 
 def _of_pairs(

@@ -60,7 +60,7 @@ _START_OFFSET = attrgetter("start_offset")
 _HEADER = Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
 SMALL_BYTES = 1 << 10
-COMPILED_FROM_BYTES = 256 << 20
+COMPILED_FROM_BYTES = 1 << 30
 """With so much still to be read, batches of that size pay for loading numba."""
 _MANY_BYTES = 1 << 16
 """So many bytes of small batches are worth a table of their headers, which compiled code makes."""

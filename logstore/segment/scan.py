@@ -1,9 +1,9 @@
 """Walk the batches of a `.log` file: thousands of headers at once, every checksum, no records.
 
-Python walks a chunk of the file by its length fields (one step and one CRC-32C a batch), or compiled code
-does, once it pays (`use_compiled`); everything else is numpy on a table of the headers: order, epochs, index
-entries. Recovery, index rebuilds and verification need no more, and it is nearly as fast as reading and
-checksumming.
+numpy walks over many small batches (`many_batches.py`), or compiled code does, where it is loaded
+(`use_compiled`). Python walks over others by their length fields, with one step and one CRC-32C a batch.
+Everything else is numpy on a table of the headers: order, epochs, index entries. Recovery, index rebuilds and
+verification need no more, and it is nearly as fast as reading and checksumming.
 
 The walk ends at the first bytes that are not a batch in its place, and reports the fault. `damage.judge`
 decides whether that is a torn tail or damage.
@@ -24,12 +24,12 @@ from logstore.disk.files import Buffer, File
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from logstore.format.crc import crc32c
 from logstore.segment.epochs import EpochEntry
+from logstore.segment.many_batches import BLOCK_BYTES, walk_many
 
 CHUNK_BYTES = 2 << 20
 _BATCHES_AN_ITEM = 4096
-COMPILED_FROM_BYTES = 128 << 20
-"""With so much still to be walked, small batches pay for loading numba."""
-_SMALL_BYTES = 1 << 10
+MANY_BYTES = 1 << 13
+"""So many bytes may hold enough batches to walk over them at once."""
 COMPILED_BELOW_BYTES = 1 << 11
 """Compiled code walks from batch to batch faster; a library computes the checksum of a large one faster."""
 _NO_CHECKSUM = np.empty(0, np.uint32)
@@ -123,8 +123,6 @@ def scan(
         while position < end and fault is None and len(walk) < _BATCHES_AN_ITEM:
             fault = walk.read(file, end)
             position = walk.end
-            if end - position >= COMPILED_FROM_BYTES and len(walk) * _SMALL_BYTES > position - walk.begin:
-                use_compiled()
         found = _check_order(walk.checked(fault), base_offset, next_offset, leader_epoch)
         if len(found.headers):
             next_offset = int(found.last_offsets[-1]) + 1
@@ -244,13 +242,17 @@ class _Walk:
             self._headers.append(headers)
             self._checksums.append(computed)
             return at + end, Fault.SIZE if is_bad else None
-        view = memoryview(chunk)
+        view = memoryview(chunk)[:total]
         last_start = total - HEADER_BYTES
         length_at, checksum = _LENGTH.unpack_from, crc32c
         checksums: list[int] = []
         add_header, add_checksum = self._headers.append, checksums.append
         fault: Fault | None = None
         start = 0
+        while total - start >= MANY_BYTES and (found := walk_many(view[start : start + BLOCK_BYTES]))[2]:
+            self._headers.append(found[0])
+            self._checksums.append(found[1])
+            start += found[2]
         while start <= last_start:
             end = start + LOG_OVERHEAD + length_at(chunk, start)[0]
             if not start + HEADER_BYTES <= end <= total:

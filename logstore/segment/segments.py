@@ -19,12 +19,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+import numpy as np
 from sortedcontainers import SortedDict
 
 from logstore.disk.files import Buffer, File
 from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.segment.indexes import OffsetIndex, OffsetPosition
+from logstore.segment.many_batches import base_offsets_at, find_batches
 from logstore.segment.scan import compiled_search
 from logstore.segment.segment import LOG_SUFFIX, Segment
 
@@ -369,7 +371,7 @@ def _place(data: Buffer, position: int, start: int = 0) -> Located | None:
 def _find_whole(data: Buffer, limit: int, end_offset: int) -> tuple[int, int]:
     """`walking.whole_batches` in Python."""
     unpack = _OFFSET_AND_LENGTH.unpack_from
-    position, last = 0, -1
+    position, last = _find_many(data, limit, end_offset) if limit >= _MANY_BYTES else (0, -1)
     while position + HEADER_BYTES <= limit:
         base_offset, length = unpack(data, position)
         end = position + LOG_OVERHEAD + length
@@ -377,6 +379,18 @@ def _find_whole(data: Buffer, limit: int, end_offset: int) -> tuple[int, int]:
             break
         last, position = position, end
     return position, last
+
+
+def _find_many(data: Buffer, limit: int, end_offset: int) -> tuple[int, int]:
+    """The end and the start of the last of the first small batches in order; 0 and -1 for none."""
+    starts, end = find_batches(data, limit)
+    if not end:
+        return 0, -1
+    past = np.flatnonzero(base_offsets_at(data, starts) >= end_offset)
+    if not len(past):
+        return end, int(starts[-1])
+    number = int(past[0])
+    return int(starts[number]), int(starts[number - 1]) if number else -1
 
 
 def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, int]:

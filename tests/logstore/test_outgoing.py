@@ -16,6 +16,7 @@ from logstore.errors import InvalidRecord, InvalidTimestamp, RecordBatchTooLarge
 from logstore.format.batch import Batch, encode_batch, encode_batch_of_pairs, walk
 from logstore.format.compression import Codec
 from logstore.format.record import (
+    MAX_PLAIN_BYTES,
     MAX_PLAIN_VALUES,
     Header,
     Record,
@@ -57,6 +58,21 @@ def test_tables_encode_as_the_loop_does(count: int, size: int) -> None:
     mixed = [value[: noise.randrange(size + 1)] for value in values]
     expected = b"".join(encode_pairs([(None, value) for value in mixed])[0])
     assert b"".join(encode_values(mixed, [len(value) for value in mixed])) == expected
+
+
+@pytest.mark.parametrize("at", [0, 63, 64, 129])
+@pytest.mark.parametrize("size", [MAX_PLAIN_BYTES - 1, MAX_PLAIN_BYTES, 10_000, 100_000])
+def test_one_large_value_among_others(at: int, size: int) -> None:
+    """Tables end below a size; the batch is the same, with the loop."""
+    values = [b"v" * (number % 90) for number in range(130)]
+    values[at] = b"v" * size
+    made = list(batches_of(values, now_ms=T0, compression=Compression(Codec.NONE), target_bytes=1 << 20))
+    assert [each.data for each in made if isinstance(each, MadeBatch)] == [
+        encode_batch_of_pairs([(None, value) for value in values], timestamp_ms=T0, leader_epoch=-1)
+    ]
+    if size >= MAX_PLAIN_BYTES:
+        with pytest.raises(IndexError):
+            encode_values(values, list(map(len, values)))
 
 
 def records_in(batches: Iterable[MadeBatch | bytes]) -> Iterator[Record]:

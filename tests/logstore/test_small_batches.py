@@ -10,9 +10,11 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, InvalidRecord
+from logstore.format import record_columns
 from logstore.format.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import MAX_INT, MAX_LONG, Header, Record
+from logstore.format.record_columns import Columns
 from logstore.log import read, reading, small_batches
 from logstore.log.log import Log
 from logstore.log.read import FetchedBytes, Piece
@@ -164,6 +166,35 @@ def test_malformed_records_with_a_right_checksum(seed: int) -> None:
             made += forge(bytes(body), base_offset=offset, count=count)
         errors += bool(both(Piece(FetchedBytes(made, 0, 0, 0, 6)), RECORDS, 0, MAX_LONG)[1][1])
     assert errors
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_that_differ_in_their_values_only(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are taken at once. With any other byte changed they are not, and the outcome is the loop's."""
+    found: list[bool] = []
+    alike = record_columns._alike
+
+    def noted(*arguments: Any) -> Columns | None:
+        found.append(False)
+        columns = alike(*arguments)
+        found[-1] = columns is not None
+        return columns
+
+    monkeypatch.setattr(record_columns, "_alike", noted)
+    rng = random.Random(seed)
+    key, size = rng.choice((None, b"", b"key")), rng.choice((1, 57, 63, 64, 100))
+    time_delta = rng.choice((0, -1, 1 << 40, (1 << 48) - 1))
+    rows = [Record(0, T0 + time_delta, key, rng.randbytes(size)) for _ in range(6)]
+    for step in range(100):
+        bodies = [bytearray(payload(row)) for row in rows]
+        if step:
+            body = rng.choice(bodies)
+            body[rng.choice((rng.randrange(len(body) - size), -1))] ^= 1 << rng.randrange(8)
+        made = b"".join(forge(bytes(body), base_offset=offset) for offset, body in enumerate(bodies))
+        piece = Piece(FetchedBytes(made, 0, 0, 0, 6))
+        _, (items, error) = both(piece, rng.choice(FORMS), 0, MAX_LONG)
+        assert step or (len(items) == 6 and not error and found == [True, True])
+    assert found.count(True) < len(found) / 4
 
 
 @pytest.mark.parametrize("base_offset", [MAX_LONG - 1, (1 << 62) + 1, 1 << 62, 5])

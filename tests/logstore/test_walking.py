@@ -9,13 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from logstore.config import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.log.log import Log
 from logstore.segment import scan
 from logstore.segment.scan import Fault, scan_buffer, use_compiled
-from logstore.testing.disks import MemoryDisk
 
 
 @pytest.fixture(autouse=True)
@@ -67,23 +64,6 @@ def test_hardly_any_bytes(size: int) -> None:
     data = encode_batch([Record(0, 1_000, None, b"")])
     assert_the_same(data, min(size, len(data)), size)
     assert_the_same(bytes(size), size, size)
-
-
-def test_a_long_walk_of_small_batches_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening after a crash gives the same log; larger batches and short walks stay in Python."""
-    monkeypatch.setattr(scan, "COMPILED_FROM_BYTES", 20_000)
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 10_000)
-    for value_bytes, is_loaded in ((50, True), (5_000, False)):
-        use_compiled(wanted=False)
-        disk = MemoryDisk(directories=["/data"])
-        log = Log.open("/data/orders-0", LogConfig(), disk=disk)
-        for number in range(100_000 // value_bytes):
-            log.append(b"%d" % number * (value_bytes // 8))
-        log.partition.abandon()
-        opened = Log.open("/data/orders-0", LogConfig(), disk=disk)
-        assert (scan._Compiled.walk is not None) is is_loaded
-        assert opened.log_end_offset == 100_000 // value_bytes
-        assert opened.partition.report.scanned_bytes == opened.size
 
 
 def test_without_the_extra_or_the_instruction_the_walk_is_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
