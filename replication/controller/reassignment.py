@@ -250,6 +250,14 @@ def _strike(context: Context, done: Mapping[TopicPartition, tuple[int, ...] | No
         context.requested.pop(each, None)
 
 
+def strike_lost(context: Context) -> Steps[None]:
+    """Remove the requests for partitions that are gone with their topics from the list in the store."""
+    lost = {each: None for each in context.requested if each not in context.replicas}
+    if lost:
+        mark("reassignment: the topic of a request has vanished")
+        yield from _strike(context, lost)
+
+
 # --- the two steps ----------------------------------------------------------------------------
 
 Planned: TypeAlias = tuple[Assignment, LeaderAndIsr | None]

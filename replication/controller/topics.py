@@ -28,7 +28,7 @@ from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.errors import InvalidConfig
 from logstore.replication import messages as m
-from logstore.replication.controller import assignment, deletion
+from logstore.replication.controller import assignment, deletion, reassignment
 from logstore.replication.controller.assignment import assignment_in
 from logstore.replication.controller.context import Context, Steps, Topic
 from logstore.replication.controller.errors import (
@@ -165,15 +165,17 @@ def topics_changed(context: Context) -> Steps[None]:
     yield from load_and_settle(
         context, [name for name in names if name not in context.topics or name in unsettled]
     )
+    yield from reassignment.strike_lost(context)
 
 
 def topic_changed(context: Context, topic: str) -> Steps[None]:
-    """React to a topic node that was written: only new partitions matter here."""
+    """React to a topic node that was written or removed: only new partitions matter here."""
     if topic in context.deletions:
         yield from deletion.topic_changed(context, topic)
         if topic in context.deletions or topic not in context.topics:
             return
     yield from load_and_settle(context, [topic])
+    yield from reassignment.strike_lost(context)
 
 
 def topic_config_changed(context: Context, topic: str) -> Steps[None]:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
@@ -32,7 +34,7 @@ from logstore.replication.messages import (
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.memory import MemoryStore
-from logstore.replication.metastore.operations import Create, Get, Operation, Outcome, StoreError
+from logstore.replication.metastore.operations import Create, Delete, Get, Operation, Outcome, StoreError
 from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
@@ -283,3 +285,17 @@ class Scene:
 
 def is_sent(envelope: Envelope, kind: type) -> bool:
     return isinstance(envelope.event, Request | Response) and isinstance(envelope.event.body, kind)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_request_goes_with_the_topic_that_somebody_removes(has_begun: bool) -> None:
+    """It stayed in the store for good: nothing ended a reassignment of nothing (seed 4459)."""
+    scene = Scene()
+    scene.hold(*TARGET)
+    scene.request()
+    if has_begun:
+        scene.run(scene.is_begun)
+    for path in (STATE_PATH, f"{TOPIC_PATH}/partitions/0", f"{TOPIC_PATH}/partitions", TOPIC_PATH):
+        scene.put(Delete(path))
+    scene.release()
+    assert scene.cluster.run_until(lambda: not scene.has_request)
