@@ -366,7 +366,7 @@ class Client:
         # The leader times out before the connection does: its error is more precise than a timeout here.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(_left(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
-        answer = await self._of_leader(topic_partition, lambda _: body, deadline)
+        answer = await self._of_leader(topic_partition, lambda _: body, deadline, str(topic_partition))
         assert isinstance(answer, ProduceResult)
         return answer
 
@@ -422,12 +422,11 @@ class Client:
         """
 
         def body(epoch: int) -> FetchRequest:
-            wanted = FetchPartition(offset, max_bytes, epoch)
-            return FetchRequest(
-                CONSUMER, max_wait_ms, 1, max_bytes, {topic_partition: wanted}, committed_only=committed_only
-            )
+            wanted = {topic_partition: FetchPartition(offset, max_bytes, epoch)}
+            return FetchRequest(CONSUMER, max_wait_ms, 1, max_bytes, wanted, committed_only=committed_only)
 
-        answer = await self._of_leader(topic_partition, body, self._deadline(timeout))
+        what = f"{topic_partition}, offset {offset}"
+        answer = await self._of_leader(topic_partition, body, self._deadline(timeout), what)
         assert isinstance(answer, FetchResult)
         return answer
 
@@ -535,6 +534,7 @@ class Client:
         topic_partition: TopicPartition,
         body: Callable[[int], ProduceRequest | FetchRequest],
         deadline: float,
+        what: str,
     ) -> Any:
         """Return the leader's result for one partition; `body` is called with the leader epoch."""
         asked_s = asyncio.get_running_loop().time()
@@ -549,7 +549,7 @@ class Client:
             result: Any = answer.partitions[topic_partition]
             if result.error is ErrorCode.NONE:
                 return result
-            refusal = RequestRefused(result.error, getattr(result, "message", ""))
+            refusal = RequestRefused(result.error, getattr(result, "message", "") or what)
             raise TryAgain(refusal) if result.error in PASSING else refusal
 
         return await self._cluster.retried(once, _NO_LEADER, deadline)
@@ -594,7 +594,6 @@ def _decoded(result: FetchResult, position: int) -> tuple[list[Record], int]:
 
 
 def _is_not_controller(answer: Any) -> bool:
-    if getattr(answer, "error", ErrorCode.NONE) is ErrorCode.NOT_CONTROLLER:
-        return True
     topics = getattr(answer, "topics", {})
-    return bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
+    of_all = bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
+    return of_all or getattr(answer, "error", ErrorCode.NONE) is ErrorCode.NOT_CONTROLLER

@@ -160,6 +160,15 @@ def test_a_refusal_that_does_not_pass_is_told_at_once() -> None:
     run(test)
 
 
+def test_a_refusal_without_a_message_names_the_partition_and_the_offset() -> None:
+    async def test() -> None:
+        async with Script(fetched(ErrorCode.CORRUPT_MESSAGE)) as script:
+            with pytest.raises(RequestRefused, match=f"^CORRUPT_MESSAGE: {TP}, offset 6$"):
+                await script.client.fetch(TP, 6)
+
+    run(test)
+
+
 def test_the_last_refusal_is_told_when_time_is_up() -> None:
     async def test() -> None:
         moved = fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
