@@ -159,7 +159,8 @@ def run(arguments: Sequence[str]) -> int:
     except _USAGE_ERROR as error:
         context = getattr(error, "ctx", None)
         verb = "logstore" if context is None else context.command_path
-        print_error(f"{error.format_message()} (see {verb} --help)")
+        # Typer's choices are checked by pydantic, whose name for the exception says nothing to a user.
+        print_error(f"{error.format_message().replace('Value error, ', '')} (see {verb} --help)")
         return BAD_USAGE
     except (typer.Abort, KeyboardInterrupt):
         print_error("interrupted")

@@ -104,6 +104,24 @@ def snapshot_log_dir(
     return LogDirSnapshot(target, partitions, target + _METADATA if has_store else None)
 
 
+def snapshot_store(disk: Disk, source: str, target: str) -> str:
+    """Put a copy of the metadata store `source`, which may be in use, into the new directory `target`.
+
+    A crash leaves no `target`, or all of it. Returns it. Raises `FileExistsError` if it exists, `DamagedLog` if
+    `source` holds no store, `OSError`.
+    """
+    parent, unfinished = posixpath.dirname(target) or ".", target + _UNFINISHED
+    make_durable_dir(disk, parent)
+    if is_there(disk, target):
+        raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
+    if is_there(disk, unfinished):
+        remove_tree(disk, unfinished)
+    _copy_store(disk, source, unfinished)
+    disk.rename(unfinished, target)
+    disk.sync_dir(parent)
+    return target
+
+
 def snapshot_logs(
     logs: LogManager, disk: Disk, target: str, *, clock: Clock, metadata: str | None
 ) -> LogDirSnapshot:
