@@ -494,7 +494,7 @@ class Client:
 
         Raises as `produce`; OFFSET_OUT_OF_RANGE (1) for a record that is deleted or not written yet.
         """
-        ask = partial(ask_receipt, self._cluster, self._connections, TopicPartition(topic, partition), offset)
+        ask = ask_receipt(self._cluster, self._connections, TopicPartition(topic, partition), offset)
         return await self._cluster.retried(ask, _NO_LEADER, self._deadline(timeout))
 
     async def wait_for(
@@ -511,10 +511,8 @@ class Client:
 
         Raises as `durability`; INVALID_REQUEST (42) for what the topic cannot prove; `TimeoutError`.
         """
-        ask = partial(
-            ask_receipt, self._cluster, self._connections, TopicPartition(topic, partition), offset,
-            level=level, copies=copies,
-        )  # fmt: skip
+        known = TopicPartition(topic, partition)
+        ask = ask_receipt(self._cluster, self._connections, known, offset, level=level, copies=copies)
         deadline = self._deadline(timeout)
         while True:
             look = partial(ask, max_wait_ms=int(_left(deadline) * 1000))

@@ -68,12 +68,10 @@ def kafka_broker_on_disk(kafka_settings: Mapping[str, str], tmp_path: Path) -> I
 @pytest.fixture
 def secured_kafka_broker(kafka_settings: Mapping[str, str], tmp_path: Path) -> Iterator[SecuredBroker]:
     """A broker in memory with TLS, the users `admin` and `alice`, and ACLs; needs the extra `security`."""
-    try:
-        from logstore.broker.secured import secured_broker
-    except ModuleNotFoundError as error:
-        from logstore.disk.extras import how_to_install
+    from logstore.disk.extras import require
 
-        pytest.fail(f"the fixture secured_kafka_broker: {how_to_install(error) or error}", pytrace=False)
+    require("cryptography")
+    from logstore.broker.secured import secured_broker
 
     directory = tmp_path / "secured-kafka"
     directory.mkdir()

@@ -9,6 +9,7 @@ disk failure); 2 invalid command line. Errors are one line on stderr.
 
 from __future__ import annotations
 
+import errno
 import io
 import signal
 import sys
@@ -177,7 +178,8 @@ def run(arguments: Sequence[str]) -> int:
 
         if not isinstance(error, EngineError | OSError):
             raise
-        print_error(str(error))
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        print_error(f"{error}{'; free some space, then run it again' if is_full else ''}")
         return NO
     return outcome if isinstance(outcome, int) else DONE
 

@@ -107,8 +107,8 @@ def snapshot_log_dir(
 def snapshot_store(disk: Disk, source: str, target: str) -> str:
     """Put a copy of the metadata store `source`, which may be in use, into the new directory `target`.
 
-    A crash leaves no `target`, or all of it. Returns it. Raises `FileExistsError` if it exists, `DamagedLog` if
-    `source` holds no store, `OSError`.
+    A crash leaves no `target`, or all of it. Returns it. Raises `FileExistsError` if it exists, `DamagedLog`
+    if `source` holds no store, `OSError`.
     """
     parent, unfinished = posixpath.dirname(target) or ".", target + _UNFINISHED
     make_durable_dir(disk, parent)

@@ -366,7 +366,12 @@ def test_a_partition_that_is_not_there_is_told_soon() -> None:
     async def test() -> None:
         async with Script() as script:
             other = TopicPartition("u", 0)
-            works = (script.client.fetch(other, 0, timeout=60), script.client.offset(other, -1, timeout=60))
+            works = (
+                script.client.fetch(other, 0, timeout=60),
+                script.client.offset(other, -1, timeout=60),
+                script.client.durability(*other, 0, timeout=60),
+                script.client.wait_for(*other, 0, timeout=60),
+            )
             for told in await asyncio.gather(*works, return_exceptions=True):
                 assert isinstance(told, RequestRefused)
                 assert "partition u-0 does not exist" in str(told)

@@ -135,7 +135,9 @@ def test_an_operating_system_error_is_exit_1_and_one_line(
     monkeypatch.setattr(logstore.cli.main, "app", failing)
     outcome = command("append", "orders-0")
     assert outcome.code == 1
-    assert outcome.err == "logstore: [Errno 28] No space left on device: 'orders-0'\n"
+    assert outcome.err == (
+        "logstore: [Errno 28] No space left on device: 'orders-0'; free some space, then run it again\n"
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -271,6 +271,15 @@ def with_facts(**facts: Any) -> Observed:
     return Observed(seen.cluster, seen.min_isr, seen.log_dirs, **facts)
 
 
+def test_a_drained_broker_that_still_leads_does_not_end_by_itself() -> None:
+    leader = next(iter(observed().cluster.states.values())).leader
+    found = explain_broker(with_facts(stopping=frozenset((leader,))), leader)
+    assert found is not None
+    (trouble,) = [each for each in found.troubles if "it is shutting down" in each.says]
+    assert "After brokers drain it does not end by itself: stop it" in trouble.next_step
+    assert trouble.acts == "you, if it was drained; else nobody"
+
+
 @pytest.mark.parametrize(
     ("seen", "state", "rank", "says", "next_step"),
     [
