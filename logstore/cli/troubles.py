@@ -35,6 +35,7 @@ NEARLY_FULL = 0.05
 OPERATOR = "you"
 ITSELF = "nobody: it continues automatically"
 """Who has to act."""
+DRAINED = "stop its process, or restart broker {}: after brokers drain it serves nothing else"
 
 
 class Rank(IntEnum):
@@ -312,7 +313,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             "wait until its process ends. After brokers drain it does not end by itself: stop it, or restart "
             f"broker {broker}. Partitions without another in-sync replica lose their leader then"
             if led
-            else f"stop its process, or restart broker {broker}: after brokers drain it serves nothing else",
+            else DRAINED.format(broker),
             frozenset(hosted.get(broker, ())),
             waits_for="other replicas in sync" if led else f"the end of broker {broker}'s process",
             acts="you, if it was drained; else nobody",
