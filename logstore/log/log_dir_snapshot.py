@@ -69,9 +69,13 @@ def snapshot_log_dir(
 
     `metadata` is the directory of the metadata store, by default the embedded one beside `source`; its copy
     lies beside `target`. A crash leaves no `target`, or all of it. Raises `FileExistsError` if it exists,
-    `DamagedLog` if a partition is damaged below its high watermark, `CorruptCheckpoint`, `OSError`.
+    `ValueError` if it lies in `source`, `DamagedLog` if a partition is damaged below its high watermark,
+    `CorruptCheckpoint`, `OSError`.
     """
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
+    if f"{posixpath.abspath(target)}/".startswith(f"{posixpath.abspath(source)}/"):
+        # A broker does not start on a log dir that holds other directories.
+        raise ValueError(f"{target} lies in {source}: name a directory outside of it")
     parent = posixpath.dirname(target) or "."
     make_durable_dir(disk, parent)
     names = {entry.name for entry in disk.scan(parent)}

@@ -46,6 +46,17 @@ def test_a_log_in_use_and_back_to_an_offset_and_a_time(command: Command, tmp_pat
     assert content_of(backup) == before, "a restored log is opened and changed, its snapshot is not"
 
 
+def test_a_broker_puts_no_snapshot_into_its_own_log_dir(tmp_path: Path) -> None:
+    """It would not start again on a log dir that holds another directory."""
+    config = BrokerConfig(log_dirs=(str(tmp_path / "data"),))
+    with Broker(config) as broker:
+        broker.create_topic("orders")
+        with pytest.raises(ValueError, match="name a directory outside of it"):
+            broker.snapshot(tmp_path / "data" / "monday")
+    with Broker(config) as broker:
+        assert broker.topics() == {"orders": 1}
+
+
 def test_a_time_without_a_zone_is_utc(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
