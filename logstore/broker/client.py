@@ -366,7 +366,7 @@ class Client:
         # The leader times out before the connection does: its error is more precise than a timeout here.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(_left(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
-        answer = await self._of_leader(topic_partition, lambda _: body, deadline)
+        answer = await self._of_leader(topic_partition, lambda _: body, deadline, str(topic_partition))
         assert isinstance(answer, ProduceResult)
         return answer
 
@@ -422,12 +422,11 @@ class Client:
         """
 
         def body(epoch: int) -> FetchRequest:
-            wanted = FetchPartition(offset, max_bytes, epoch)
-            return FetchRequest(
-                CONSUMER, max_wait_ms, 1, max_bytes, {topic_partition: wanted}, committed_only=committed_only
-            )
+            wanted = {topic_partition: FetchPartition(offset, max_bytes, epoch)}
+            return FetchRequest(CONSUMER, max_wait_ms, 1, max_bytes, wanted, committed_only=committed_only)
 
-        answer = await self._of_leader(topic_partition, body, self._deadline(timeout))
+        what = f"{topic_partition}, offset {offset}"
+        answer = await self._of_leader(topic_partition, body, self._deadline(timeout), what)
         assert isinstance(answer, FetchResult)
         return answer
 
@@ -495,7 +494,7 @@ class Client:
 
         Raises as `produce`; OFFSET_OUT_OF_RANGE (1) for a record that is deleted or not written yet.
         """
-        ask = partial(ask_receipt, self._cluster, self._connections, TopicPartition(topic, partition), offset)
+        ask = ask_receipt(self._cluster, self._connections, TopicPartition(topic, partition), offset)
         return await self._cluster.retried(ask, _NO_LEADER, self._deadline(timeout))
 
     async def wait_for(
@@ -512,10 +511,8 @@ class Client:
 
         Raises as `durability`; INVALID_REQUEST (42) for what the topic cannot prove; `TimeoutError`.
         """
-        ask = partial(
-            ask_receipt, self._cluster, self._connections, TopicPartition(topic, partition), offset,
-            level=level, copies=copies,
-        )  # fmt: skip
+        known = TopicPartition(topic, partition)
+        ask = ask_receipt(self._cluster, self._connections, known, offset, level=level, copies=copies)
         deadline = self._deadline(timeout)
         while True:
             look = partial(ask, max_wait_ms=int(_left(deadline) * 1000))
@@ -535,6 +532,7 @@ class Client:
         topic_partition: TopicPartition,
         body: Callable[[int], ProduceRequest | FetchRequest],
         deadline: float,
+        what: str,
     ) -> Any:
         """Return the leader's result for one partition; `body` is called with the leader epoch."""
         asked_s = asyncio.get_running_loop().time()
@@ -549,7 +547,7 @@ class Client:
             result: Any = answer.partitions[topic_partition]
             if result.error is ErrorCode.NONE:
                 return result
-            refusal = RequestRefused(result.error, getattr(result, "message", ""))
+            refusal = RequestRefused(result.error, getattr(result, "message", "") or what)
             raise TryAgain(refusal) if result.error in PASSING else refusal
 
         return await self._cluster.retried(once, _NO_LEADER, deadline)
@@ -594,7 +592,6 @@ def _decoded(result: FetchResult, position: int) -> tuple[list[Record], int]:
 
 
 def _is_not_controller(answer: Any) -> bool:
-    if getattr(answer, "error", ErrorCode.NONE) is ErrorCode.NOT_CONTROLLER:
-        return True
     topics = getattr(answer, "topics", {})
-    return bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
+    of_all = bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
+    return of_all or getattr(answer, "error", ErrorCode.NONE) is ErrorCode.NOT_CONTROLLER

@@ -86,6 +86,8 @@ class BrokerConfig:
     """Default timeout of calls and of the start, in seconds."""
     disk: Disk | None = None
     """Disk implementation, for tests."""
+    boot_id: str = ""
+    """Names the boot of the machine that `disk` belongs to, for tests; power cuts change it."""
 
     def __post_init__(self) -> None:
         """Raise `TypeError` for a node id that is no int, and for one log dir that is not in a tuple."""
@@ -147,7 +149,7 @@ class AsyncBroker(Client):
                 clock=SteadyClock(),
                 random=Random(),
                 advertised=self._advertised,
-                boot_id=boot_id() if isinstance(disk, OsDisk) else "",
+                boot_id=boot_id() if isinstance(disk, OsDisk) else config.boot_id,
             )
         except BaseException:
             await self._let_go()

@@ -68,6 +68,9 @@ def kafka_broker_on_disk(kafka_settings: Mapping[str, str], tmp_path: Path) -> I
 @pytest.fixture
 def secured_kafka_broker(kafka_settings: Mapping[str, str], tmp_path: Path) -> Iterator[SecuredBroker]:
     """A broker in memory with TLS, the users `admin` and `alice`, and ACLs; needs the extra `security`."""
+    from logstore.disk.extras import require
+
+    require("cryptography")
     from logstore.broker.secured import secured_broker
 
     directory = tmp_path / "secured-kafka"

@@ -10,7 +10,9 @@ connection serves others in between. A wait is a row of such looks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.retrying import TryAgain
@@ -33,11 +35,31 @@ _LEVELS: Final = tuple(Durability)
 # --- the client ---------------------------------------------------------------------------------
 
 
-async def ask_receipt(
+def ask_receipt(
     cluster: ClusterView,
     connections: Connections,
     topic_partition: TopicPartition,
     offset: int,
+    *,
+    level: Durability = Durability.REPLICATED,
+    copies: int = 0,
+) -> Callable[..., Coroutine[Any, Any, Receipt]]:
+    """Return a question for the receipt of a record, which may be asked again and again: see `_ask_once`.
+
+    The partition may be new when the question is made, not when it is repeated.
+    """
+    asked_s = asyncio.get_running_loop().time()
+    return partial(
+        _ask_once, cluster, connections, topic_partition, offset, asked_s, level=level, copies=copies
+    )
+
+
+async def _ask_once(
+    cluster: ClusterView,
+    connections: Connections,
+    topic_partition: TopicPartition,
+    offset: int,
+    asked_s: float,
     *,
     level: Durability = Durability.REPLICATED,
     copies: int = 0,
@@ -58,7 +80,7 @@ async def ask_receipt(
         receipt_wait_ms=min(max_wait_ms, LONGEST_LOOK_MS),
     )
     topic = t.ListOffsetsRequestListOffsetsTopic(name=topic_partition.topic, partitions=[question])
-    leader = await cluster.leader(topic_partition, asyncio.get_running_loop().time())
+    leader = await cluster.leader(topic_partition, asked_s)
     request = t.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
     try:
         answer = await connections.ask_wire(leader.address, request)

@@ -90,6 +90,8 @@ def add(
     wanted = _operation(operation)
     if kind is None or name is None or principal is None or wanted is None:
         raise typer.BadParameter("a rule needs --principal, --operation and a resource like --topic NAME")
+    if ":" not in principal:
+        raise typer.BadParameter(f"--principal {principal}: write TYPE:NAME, such as User:{principal}")
     permission = Permission.DENY if deny else Permission.ALLOW
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
     acl = Acl(kind, pattern, name, principal, host or "*", wanted, permission)

@@ -57,7 +57,8 @@ def adopt(
     owners = {path: _owner(disk, path) for path in paths}
     clusters = {owner.cluster_id for owner in owners.values()}
     if len(clusters) != 1 or None in clusters:
-        raise typer.BadParameter(f"the log dirs must be of one cluster, and name it; they name {clusters}")
+        named = "; ".join(f"{path} names {owner.cluster_id or 'none'}" for path, owner in owners.items())
+        raise typer.BadParameter(f"the log dirs must be of one cluster, and name it: {named}")
     (cluster_id,) = clusters
     found = [each for path in paths for each in _partitions(disk, path, owners[path].node_id)]
     kraft = next((path for path in paths if (Path(path) / _METADATA_DIRECTORY).is_dir()), None)

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from logstore.broker.configs import REPLICATION_RATES
-from logstore.broker.errors import RequestUnanswered
+from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.translation import by_topic, id_from_wire
 from logstore.broker.wire import types as t
 from logstore.cli.brokers import TIMEOUT_S, Brokers, NoController, check
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
 from logstore.cli.cluster_state import Cluster, Topic
+from logstore.cli.terminal import print_error
 from logstore.cli.throttles import Rates, rates_in
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -42,6 +43,7 @@ class BrokerOperator:
         topics: Iterable[str] | None = None,
         *,
         settings: bool = False,
+        may_hide_moves: bool = False,
         may_lack_controller: bool = False,
     ) -> Cluster:
         """As `Operator.read`. If allowed, without an active controller, and without what it alone knows.
@@ -59,6 +61,11 @@ class BrokerOperator:
             under_way = t.ListPartitionReassignmentsResponse()
             now = -1 if isinstance(error, NoController) else self._brokers.metadata(()).controller_id
             controller = now if now >= 0 else None
+        except RequestRefused as error:
+            if not may_hide_moves or error.error is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise
+            print_error(f"reassignments and deletions are not shown: {error}")
+            under_way = t.ListPartitionReassignmentsResponse()
         own = self._settings(list(found)) if settings else {}
         moves = _moves(under_way)
         return Cluster(

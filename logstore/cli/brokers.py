@@ -230,6 +230,8 @@ _MEANINGS: Final = {
     ErrorCode.BROKER_NOT_AVAILABLE: "no such broker is registered; `logstore brokers list` shows all",
     ErrorCode.GROUP_ID_NOT_FOUND: "no such group; `logstore groups list` shows all",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the user lacks a permission on the cluster; "
+    "`logstore acls add --cluster` gives it, by a user that may",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates the group now; try again. If no group ever "
     "committed an offset, there is none to show",
 }

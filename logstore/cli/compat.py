@@ -104,7 +104,9 @@ def compat(
     for each in found:
         print_json(each._asdict()) if as_json else print(each)
     serious = sum(each.effect is not Effect.NOTE for each in found)
-    if not as_json:
+    if as_json:
+        print_json({"total": {"findings": serious, "notes": len(found) - serious}})
+    else:
         print(f"{version}: {serious} findings, {len(found) - serious} notes")
     return 1 if serious else 0
 

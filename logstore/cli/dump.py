@@ -17,13 +17,12 @@ control records, are decoded by Kafka's formats; `--decode-as raw` shows their b
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.operating import Json
+from logstore.cli.operating import Json, time_ms
 from logstore.cli.terminal import Encoding, print_error, print_json, printable
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ def dump(
     selection = Selection(
         from_offset or 0,
         MAX_LONG if to_offset is None else to_offset,
-        -1 if from_time is None else _time_ms("--from-time", from_time),
-        MAX_LONG if to_time is None else _time_ms("--to-time", to_time),
+        -1 if from_time is None else time_ms("--from-time", from_time),
+        MAX_LONG if to_time is None else time_ms("--to-time", to_time),
         key,
         MAX_LONG if max_bytes is None else max_bytes,
     )
@@ -111,16 +110,6 @@ def dump(
                 for name, role in _selected(disk, group, shown):
                     _show(disk, group.directory, name, role, printer, shown, judge=not verify)
     return 1 if printer.found_damage else 0
-
-
-def _time_ms(option: str, text: str) -> int:
-    if text.lstrip("-").isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{option}: {text!r} is neither epoch milliseconds nor a time") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _selected(disk: Disk, group: _Group, shown: Shown) -> Iterator[tuple[str, FileRole]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from logstore.cli.causes import causes
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
-from logstore.cli.troubles import ITSELF, Observed, Rank, Trouble, of_the_store, troubles
+from logstore.cli.troubles import DRAINED, ITSELF, Observed, Rank, Trouble, of_the_store, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
 
@@ -131,7 +131,19 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         for each, state in states.items()
         if broker not in state.isr and each not in orphans and not is_unavailable(cluster, each)
     ]
-    if behind:
+    if behind and is_up and broker in observed.stopping:
+        yield Trouble(
+            Rank.AT_RISK,
+            f"broker {broker}",
+            f"its replicas of {_counted(behind)} are not in sync",
+            f"it is not in the ISR of {_named(behind)}, and the controller counts it as stopping",
+            DRAINED.format(broker),
+            frozenset(behind),
+            waits_for=f"the end of broker {broker}'s process",
+            acts="you, if it was drained; else nobody",
+            no_help="waiting for its replicas: it joins no ISR before it is restarted",
+        )
+    elif behind:
         yield Trouble(
             Rank.AT_RISK,
             f"broker {broker}",

@@ -95,6 +95,8 @@ def reset(
                     "Nothing was changed"
                 )
                 return 1
+            if found.group_state == "Dead" and not before[each] and not export:
+                print_error(f"there is no group {each} yet; its first commit creates it")
         after = {}
         for each in wanted:
             if written is not None:

@@ -9,6 +9,7 @@ disk failure); 2 invalid command line. Errors are one line on stderr.
 
 from __future__ import annotations
 
+import errno
 import io
 import signal
 import sys
@@ -159,7 +160,8 @@ def run(arguments: Sequence[str]) -> int:
     except _USAGE_ERROR as error:
         context = getattr(error, "ctx", None)
         verb = "logstore" if context is None else context.command_path
-        print_error(f"{error.format_message()} (see {verb} --help)")
+        # Typer's choices are checked by pydantic, whose name for the exception says nothing to a user.
+        print_error(f"{error.format_message().replace('Value error, ', '')} (see {verb} --help)")
         return BAD_USAGE
     except (typer.Abort, KeyboardInterrupt):
         print_error("interrupted")
@@ -176,7 +178,8 @@ def run(arguments: Sequence[str]) -> int:
 
         if not isinstance(error, EngineError | OSError):
             raise
-        print_error(str(error))
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        print_error(f"{error}{'; free some space, then run it again' if is_full else ''}")
         return NO
     return outcome if isinstance(outcome, int) else DONE
 

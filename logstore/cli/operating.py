@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,10 +46,26 @@ Wait = Annotated[
 def require_log(disk: Disk, directory: str) -> None:
     """Raise `typer.BadParameter` (exit code 2) if `directory` holds no segment, so no log."""
     from logstore.log.loading import offset_in
+    from logstore.log.log_dir_snapshot import partitions_in
 
     names = (entry.name for entry in disk.scan(directory) if not entry.is_directory)
     if not any(name.endswith((".log", ".log.swap")) and offset_in(name) is not None for name in names):
-        raise typer.BadParameter(f"{directory} holds no log: there is no <offset>.log in it")
+        inside = min(partitions_in(disk, directory).values(), default="")
+        advice = (
+            f"; name one of its partitions, such as {posixpath.join(directory, inside)}" if inside else ""
+        )
+        raise typer.BadParameter(f"{directory} holds no log: there is no <offset>.log in it{advice}")
+
+
+def time_ms(option: str, text: str) -> int:
+    """Return the epoch milliseconds of `text`: those, or ISO 8601, in UTC if it names no zone."""
+    if text.lstrip("-").isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {text!r} is neither epoch milliseconds nor a time") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = False) -> dict[str, str]:

@@ -43,10 +43,13 @@ RequiredBootstrap = Annotated[
 class Operator(Protocol):
     """The operations on a cluster that the verbs need."""
 
-    def read(self, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
+    def read(
+        self, topics: Iterable[str] | None = None, *, settings: bool = False, may_hide_moves: bool = False
+    ) -> Cluster:
         """Return the cluster, with all topics or these; topics that do not exist are left out.
 
-        The topics' settings are read only if asked for: they are most of the answer.
+        The topics' settings are read only if asked for: they are most of the answer. If allowed, what a user
+        may not see of reassignments and deletions is left out, and a note says so.
         """
 
     def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:

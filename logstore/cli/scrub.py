@@ -1,7 +1,7 @@
 """`logstore scrub`: scrub a log that no process has open, and rebuild its derived files where they differ.
 
     scrub DIR            a partition; one finding a line
-    scrub DIR --json     one object a line
+    scrub DIR --json     one object a line; the last one has the totals
 
 This is what a running broker does once a week, and `Log.scrub()` in a program: every sealed segment is
 compared with its seal and every other batch with its checksum, as fast as the disk reads. Index files, the
@@ -63,8 +63,12 @@ def scrub(directory: PartitionDir, as_json: Json = False) -> int:
             done = Scrubbed(
                 done.size + step.size, None, done.damages + step.damages, done.rebuilt + step.rebuilt
             )
-    if not as_json:
-        left_out = sum(each.kind is not DamageKind.DERIVED for each in done.rebuilt)
+    left_out = sum(each.kind is not DamageKind.DERIVED for each in done.rebuilt)
+    if as_json:
+        rebuilt = len(done.rebuilt) - left_out
+        facts = {"bytes": done.size, "damaged": len(done.damages), "rebuilt": rebuilt, "left_out": left_out}
+        print_json({"total": facts})
+    else:
         counts = f"{len(done.damages)} damaged, {len(done.rebuilt) - left_out} derived files rebuilt"
         if left_out:
             counts += f", {left_out} damaged places below the log start left out"

@@ -114,9 +114,9 @@ def _listener(listener: Listener, security: Security) -> dict[str, Any]:
 def _authorizer(security: Security) -> str:
     if security.rules is None:
         return "none: everyone who can log in has full access"
-    everyone = "everyone" if security.rules.allow_if_none else "nobody"
+    others = "open to everyone" if security.rules.allow_if_none else "closed to all but super users"
     supers = sorted(each for each in security.rules.super_users if each.startswith("User:"))
-    return f"ACLs; without one {everyone} is allowed; super users: {', '.join(supers) or 'none'}"
+    return f"ACLs; what has no rule is {others}; super users: {', '.join(supers) or 'none'}"
 
 
 def _store(servers: str, store: StoreSecurity) -> dict[str, Any]:

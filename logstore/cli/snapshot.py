@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json
+from logstore.cli.operating import Json, time_ms
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Source = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR", help="A partition's directory, or a log dir.", exists=True, file_okay=False
+        metavar="DIR", help="A partition, a log dir, or a metadata store.", exists=True, file_okay=False
     ),
 ]
 
@@ -33,7 +33,8 @@ def snapshot(
 ) -> int:
     """Take a snapshot of a partition or of a log dir by hard links, also while it is in use.
 
-    A log dir is taken at each partition's high watermark, with the embedded metadata store beside it.
+    A log dir is taken at each partition's high watermark, with the embedded metadata store beside it. A
+    metadata store is copied.
     """
     return _take(directory, path, None, as_json)
 
@@ -42,7 +43,10 @@ def restore(
     directory: Annotated[
         Path,
         typer.Argument(
-            metavar="SNAPSHOT", help="A snapshot, or any log or log dir.", exists=True, file_okay=False
+            metavar="SNAPSHOT",
+            help="A snapshot, or any log, log dir or metadata store.",
+            exists=True,
+            file_okay=False,
         ),
     ],
     to: Annotated[
@@ -57,7 +61,8 @@ def restore(
         typer.Option(
             "--to-time",
             metavar="T",
-            help="Restore what lies before the first record at or past T: epoch milliseconds, or ISO 8601.",
+            help="Restore what lies before the first record at or past T: epoch milliseconds, or ISO 8601 "
+            "(UTC if no zone is given).",
         ),
     ] = None,
     as_json: Json = False,
@@ -74,7 +79,7 @@ def restore(
 
         if _holds_partitions(directory):
             raise typer.BadParameter("--to-time is for one partition; restore the partitions one by one")
-        to_offset = offset_at_time(OsDisk(), str(directory), _time_ms(to_time))
+        to_offset = offset_at_time(OsDisk(), str(directory), time_ms("--to-time", to_time))
     return _take(directory, to, to_offset, as_json)
 
 
@@ -82,15 +87,21 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
     from logstore.config import LogConfig
     from logstore.disk.errors import InvalidTopic
     from logstore.disk.files import OsDisk, wall_clock_ms
-    from logstore.log.log_dir_snapshot import snapshot_log_dir
+    from logstore.log.log_dir_snapshot import snapshot_log_dir, snapshot_store
     from logstore.log.snapshot import take_snapshot
+    from logstore.replication.metastore.journal import SNAPSHOT_FILE
 
     source, target = source.absolute(), target.absolute()
     if target == source or source in target.parents:
         raise typer.BadParameter(f"{target} lies in {source}: name a directory outside of it")
     disk, metadata = OsDisk(), None
+    made: tuple[Snapshot, ...] = ()
     try:
-        if _holds_partitions(source):
+        if (source / SNAPSHOT_FILE).is_file():
+            if end_offset is not None:
+                raise typer.BadParameter("--to-offset is for one partition; this is a metadata store")
+            metadata = snapshot_store(disk, str(source), str(target))
+        elif _holds_partitions(source):
             if end_offset is not None:
                 raise typer.BadParameter(
                     "--to-offset is for one partition; restore the partitions one by one"
@@ -99,7 +110,9 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
             made, metadata = whole.partitions, whole.metadata
         else:
             if not any(source.glob("*.log")):
-                raise typer.BadParameter(f"{source} is neither a partition nor a log dir: it holds no log")
+                raise typer.BadParameter(
+                    f"{source} is neither a partition nor a log dir nor a metadata store: it holds no log"
+                )
             config, clock = LogConfig(), wall_clock_ms
             made = (
                 take_snapshot(
@@ -132,14 +145,3 @@ def _holds_partitions(directory: Path) -> bool:
     # Other places have directories with such names, too: /etc has dbus-1.
     names = partitions_in(OsDisk(), str(directory)).values()
     return not any(directory.glob("*.log")) and any(any((directory / each).glob("*.log")) for each in names)
-
-
-def _time_ms(text: str) -> int:
-    from datetime import datetime
-
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError as error:
-        raise typer.BadParameter(f"--to-time: {text!r} is neither milliseconds nor ISO 8601") from error

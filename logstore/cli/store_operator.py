@@ -53,7 +53,9 @@ class StoreOperator:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def read(self, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
+    def read(
+        self, topics: Iterable[str] | None = None, *, settings: bool = False, may_hide_moves: bool = False
+    ) -> Cluster:
         return read_cluster(self._session, topics, settings=settings)
 
     def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:

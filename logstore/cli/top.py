@@ -180,7 +180,10 @@ def _scrape(ask: Callable[..., Any], address: str) -> Scrape | str:
     try:
         with ask(f"{address}/metrics", timeout=_PATIENCE_S) as answer:
             return read(answer.read().decode(), time.monotonic())
-    except (OSError, HTTPException, ValueError) as error:
+    except (HTTPException, ValueError) as error:
+        why = str(error) or type(error).__name__
+        return f"no metrics ({why}): name the address of --http, not the listener of clients"
+    except OSError as error:
         return str(getattr(error, "reason", error)) or type(error).__name__
 
 

@@ -52,7 +52,7 @@ def list_topics(
 ) -> int:
     """List the topics, and what the deletion of those being deleted waits for."""
     with operator(metadata, bootstrap, command_config) as to:
-        cluster = to.read()
+        cluster = to.read(may_hide_moves=True)
     for name in _matching(cluster.topics.keys() | cluster.doomed.keys(), match):
         if name in cluster.doomed:
             _show_doomed(cluster, name, as_json=as_json)
@@ -98,7 +98,9 @@ def describe(
 
     is_whole = not (under_replicated or unavailable or under_min_isr or at_min_isr)
     with operator(metadata, bootstrap, command_config) as to:
-        cluster = to.read(names or None, settings=with_overrides or (is_whole and not as_json))
+        cluster = to.read(
+            names or None, settings=with_overrides or (is_whole and not as_json), may_hide_moves=True
+        )
         min_isr = to.min_isr(sorted(cluster.topics)) if under_min_isr or at_min_isr else {}
     if not if_exists:
         check_topics(cluster, [name for name in names or () if name not in cluster.doomed])
@@ -225,7 +227,7 @@ def create(
     settings = named_values("--config", config)
     lists = _lists(assignment) if assignment is not None else None
     with operator(metadata, bootstrap, command_config) as to:
-        if if_not_exists and name in to.read((name,)).topics:
+        if if_not_exists and name in to.read((name,), may_hide_moves=True).topics:
             return 0
         if placement is Placement.ROUND_ROBIN:
             check_new_partitions(partitions or 1)
@@ -233,7 +235,7 @@ def create(
         topic_id = to.create(name, settings, partitions, replication_factor, lists)
 
         def is_led() -> bool:
-            now = to.read((name,))
+            now = to.read((name,), may_hide_moves=True)
             return name in now.topics and all(
                 (state := now.states.get(each)) is not None and state.leader in now.brokers
                 for each, _ in now.partitions()
@@ -257,17 +259,17 @@ def delete(
     from logstore.replication.controller.deletion import DELETION_DISABLED
 
     with operator(metadata, bootstrap, command_config) as to:
-        known = to.read((name,)) if if_exists else None
+        known = to.read((name,), may_hide_moves=True) if if_exists else None
         if known is not None and name not in known.topics and name not in known.doomed:
             return 0
         to.delete(name)
 
         def is_gone() -> bool:
-            now = to.read((name,))
+            now = to.read((name,), may_hide_moves=True)
             return name not in now.topics and name not in now.doomed
 
         def what_else() -> str:
-            now = to.read((name,))
+            now = to.read((name,), may_hide_moves=True)
             if name in now.topics and name not in now.doomed:
                 return f"not deleted: the controller has dropped the request. {DELETION_DISABLED}"
             return f"not deleted yet: it waits for {now.doomed.get(name) or 'the controller'}"
@@ -298,7 +300,7 @@ def alter(
     if partitions is None and not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --partitions, --config or --delete-config")
     with operator(metadata, bootstrap, command_config) as to:
-        if if_exists and name not in to.read((name,)).topics:
+        if if_exists and name not in to.read((name,), may_hide_moves=True).topics:
             return 0
         to.alter(name, partitions, changed, dropped)
     if partitions is not None:

@@ -35,6 +35,7 @@ NEARLY_FULL = 0.05
 OPERATOR = "you"
 ITSELF = "nobody: it continues automatically"
 """Who has to act."""
+DRAINED = "stop its process, or restart broker {}: after brokers drain it serves nothing else"
 
 
 class Rank(IntEnum):
@@ -309,12 +310,13 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             f"broker {broker}",
             "it is shutting down, and transfers its leaderships" if led else "it is shut down or drained",
             f"the controller counts it as stopping; it leads {len(led)} partitions",
-            "wait until its process ends. Partitions without another in-sync replica lose their leader then"
+            "wait until its process ends. After brokers drain it does not end by itself: stop it, or restart "
+            f"broker {broker}. Partitions without another in-sync replica lose their leader then"
             if led
-            else f"stop its process, or restart broker {broker}: after brokers drain it serves nothing else",
+            else DRAINED.format(broker),
             frozenset(hosted.get(broker, ())),
             waits_for="other replicas in sync" if led else f"the end of broker {broker}'s process",
-            acts=ITSELF if led else "you, if it was drained; else nobody",
+            acts="you, if it was drained; else nobody",
             no_help="killing it: its logs would be recovered at the next start"
             if led
             else "an election: it joins no ISR before it is restarted",

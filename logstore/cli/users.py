@@ -1,7 +1,9 @@
 """`logstore users …`: the users of a cluster and their SCRAM credentials.
 
-The verbs read and write the metadata store, as Kafka's tools did, so the first user exists before the first
-broker starts. `embedded:DIR` is the store of a single broker, which must be stopped meanwhile.
+    --bootstrap HOST:PORT   Kafka's admin requests, to running brokers
+    --metadata URL          the store, to create the first user before the first broker starts
+
+`embedded:DIR` is the store of a single broker, which must be stopped meanwhile.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Metadata, store_security_of
+from logstore.cli.operating import CommandConfig, Json, store_security_of
+from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.broker.identity import AskStore
     from logstore.broker.security.secret import Secret
     from logstore.broker.security.store import StoreSecurity
+    from logstore.broker.wire.types import AlterUserScramCredentialsRequest
 
 T = TypeVar("T")
 
@@ -33,8 +37,9 @@ _DEFAULT = "SCRAM-SHA-512"
 
 @app.command("set")
 def set_password(
-    metadata: Metadata,
     user: Name,
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
     password_file: Annotated[
         Path | None,
         typer.Option("--password-file", metavar="FILE", help="Its first line; default: ask for it."),
@@ -49,6 +54,7 @@ def set_password(
     """Set a user's password. It takes effect at the next login."""
     from logstore.broker.security.secret import Secret
 
+    check_one_way(metadata, bootstrap)
     if not user:
         raise typer.BadParameter("the user's name is empty")
     if password_file is not None:
@@ -57,19 +63,35 @@ def set_password(
         password = Secret(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     if not password:
         raise typer.BadParameter("--password-file: the password is empty")
-    give_password(metadata, user, password, mechanism, iterations, command_config)
+    if metadata is not None:
+        give_password(metadata, user, password, mechanism, iterations, command_config)
+    else:
+        _ask_to_set(str(bootstrap), command_config, user, password, mechanism, iterations)
     if as_json:
         print_json({"user": user, "mechanism": mechanism, "iterations": iterations})
     return 0
 
 
 @app.command("list")
-def list_users(metadata: Metadata, command_config: CommandConfig = None, as_json: Json = False) -> int:
+def list_users(
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    as_json: Json = False,
+) -> int:
     """List users with their mechanisms and iterations."""
-    from logstore.broker.security.users import all_users
+    check_one_way(metadata, bootstrap)
+    if metadata is not None:
+        from logstore.broker.security.users import all_users
 
-    for user, found in with_store(metadata, all_users, store_security_of(command_config)).items():
-        iterations = {mechanism: each.iterations for mechanism, each in found.items()}
+        stored = with_store(metadata, all_users, store_security_of(command_config))
+        users = {
+            user: {mechanism: each.iterations for mechanism, each in found.items()}
+            for user, found in stored.items()
+        }
+    else:
+        users = _described(str(bootstrap), command_config)
+    for user, iterations in users.items():
         if as_json:
             print_json({"user": user, "iterations": iterations})
         else:
@@ -79,13 +101,31 @@ def list_users(metadata: Metadata, command_config: CommandConfig = None, as_json
 
 @app.command()
 def delete(
-    metadata: Metadata,
     user: Name,
+    metadata: Metadata = None,
+    bootstrap: Bootstrap = None,
     mechanism: Mechanism = _DEFAULT,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
     """Delete a user's credential. Open connections stay open."""
+    check_one_way(metadata, bootstrap)
+    if metadata is not None:
+        existed = _delete_in_store(metadata, command_config, user, mechanism)
+    else:
+        existed = _ask_to_delete(str(bootstrap), command_config, user, mechanism)
+    if not existed:
+        print_error(f"user {user} has no credential for {mechanism}")
+    elif as_json:
+        print_json({"user": user, "mechanism": mechanism, "is_deleted": True})
+    return int(not existed)
+
+
+# --- in the store -------------------------------------------------------------------------------
+
+
+def _delete_in_store(metadata: str, command_config: Path | None, user: str, mechanism: str) -> bool:
+    """Delete a credential; return whether there was one."""
     from logstore.broker.config_nodes import change_entity
     from logstore.broker.security.users import changed, entity_path
 
@@ -100,11 +140,7 @@ def delete(
         lambda ask: change_entity(ask, entity_path(user), without),
         store_security_of(command_config),
     )
-    if not existed[0]:
-        print_error(f"user {user} has no credential for {mechanism}")
-    elif as_json:
-        print_json({"user": user, "mechanism": mechanism, "is_deleted": True})
-    return int(not existed[0])
+    return existed[0]
 
 
 def give_password(
@@ -147,3 +183,85 @@ def with_store(
     if metadata == "embedded":
         raise typer.BadParameter("--metadata: name the directory, embedded:DIR")
     return asyncio.run(run())
+
+
+# --- by requests to brokers ---------------------------------------------------------------------
+
+
+def _described(bootstrap: str, command_config: Path | None) -> dict[str, dict[str, int]]:
+    """Return the iterations of each user, by mechanism."""
+    from logstore.broker.handlers.users import MECHANISMS
+    from logstore.broker.wire import types as t
+    from logstore.cli.brokers import check
+
+    with asked_at(bootstrap, command_config) as brokers:
+        answer = brokers.any(t.DescribeUserScramCredentialsRequest(users=None))
+    check(answer.error_code, "users", answer.error_message)
+    return {
+        each.user: {MECHANISMS[info.mechanism]: info.iterations for info in each.credential_infos}
+        for each in answer.results
+    }
+
+
+def _ask_to_set(
+    bootstrap: str,
+    command_config: Path | None,
+    user: str,
+    password: Secret,
+    mechanism: str,
+    iterations: int,
+) -> None:
+    """Ask for a user's credential; the password itself is not sent."""
+    import random
+
+    from logstore.broker.security.scram import salted_password
+    from logstore.broker.security.users import new_credential
+    from logstore.broker.wire import types as t
+
+    salt = new_credential(mechanism, password, random.SystemRandom(), iterations).salt
+    wanted = t.AlterUserScramCredentialsRequestScramCredentialUpsertion(
+        name=user,
+        mechanism=_number(mechanism),
+        iterations=iterations,
+        salt=salt,
+        salted_password=salted_password(mechanism, password, salt, iterations),
+    )
+    _alter(bootstrap, command_config, t.AlterUserScramCredentialsRequest(deletions=[], upsertions=[wanted]))
+
+
+def _ask_to_delete(bootstrap: str, command_config: Path | None, user: str, mechanism: str) -> bool:
+    """Ask for the deletion of a credential; return whether there was one."""
+    from logstore.broker.errors import RequestRefused
+    from logstore.broker.wire import types as t
+    from logstore.disk.errors import ErrorCode
+
+    wanted = t.AlterUserScramCredentialsRequestScramCredentialDeletion(
+        name=user, mechanism=_number(mechanism)
+    )
+    try:
+        _alter(
+            bootstrap, command_config, t.AlterUserScramCredentialsRequest(deletions=[wanted], upsertions=[])
+        )
+    except RequestRefused as error:
+        if error.error is not ErrorCode.RESOURCE_NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def _alter(bootstrap: str, command_config: Path | None, request: AlterUserScramCredentialsRequest) -> None:
+    from logstore.cli.brokers import check
+
+    with asked_at(bootstrap, command_config) as brokers:
+        (done,) = brokers.controller(request).results
+    check(done.error_code, f"user {done.user}", done.error_message)
+
+
+def _number(mechanism: str) -> int:
+    """Return Kafka's number of a mechanism."""
+    from logstore.broker.handlers.users import MECHANISMS
+
+    numbers = {name: number for number, name in MECHANISMS.items()}
+    if mechanism not in numbers:
+        raise typer.BadParameter(f"--mechanism {mechanism}: it is one of {', '.join(numbers)}")
+    return numbers[mechanism]

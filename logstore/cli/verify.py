@@ -1,7 +1,7 @@
 """`logstore verify`: check whole directories for damage.
 
     verify DIR…            log dirs with all their partitions, or partitions; one finding a line
-    verify DIR… --json     one object a line
+    verify DIR… --json     one object a line; the last one has the totals
     verify DIR… --reseal   first seal the complete segments as they are, after another program's rewrite
 
 Exit code 0 if nothing is damaged, 1 if something is, 2 for a directory that holds no log. Notes (unknown
@@ -54,7 +54,9 @@ def verify(
                     print_json(finding._asdict())
                 else:
                     print(finding)
-    if not as_json:
+    if as_json:
+        print_json({"total": {"bytes": total, "damaged": damage, "notes": notes}})
+    else:
         print(f"{total} bytes of batches: {damage} damaged, {notes} notes")
     return 1 if damage else 0
 

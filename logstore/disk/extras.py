@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Final
 
 EXTRAS: Final = {
@@ -26,3 +27,11 @@ def how_to_install(error: ModuleNotFoundError) -> str | None:
     if package not in EXTRAS:
         return None
     return f"{package} is not installed: pip install 'pylogstore[{EXTRAS[package]}]'"
+
+
+def require(package: str) -> None:
+    """Import an optional package. Raises `ModuleNotFoundError`, which says which extra installs it."""
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(how_to_install(error) or str(error), name=error.name) from error

@@ -69,9 +69,13 @@ def snapshot_log_dir(
 
     `metadata` is the directory of the metadata store, by default the embedded one beside `source`; its copy
     lies beside `target`. A crash leaves no `target`, or all of it. Raises `FileExistsError` if it exists,
-    `DamagedLog` if a partition is damaged below its high watermark, `CorruptCheckpoint`, `OSError`.
+    `ValueError` if it lies in `source`, `DamagedLog` if a partition is damaged below its high watermark,
+    `CorruptCheckpoint`, `OSError`.
     """
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
+    if f"{posixpath.abspath(target)}/".startswith(f"{posixpath.abspath(source)}/"):
+        # A broker does not start on a log dir that holds other directories.
+        raise ValueError(f"{target} lies in {source}: name a directory outside of it")
     parent = posixpath.dirname(target) or "."
     make_durable_dir(disk, parent)
     names = {entry.name for entry in disk.scan(parent)}
@@ -102,6 +106,24 @@ def snapshot_log_dir(
     disk.sync_dir(parent)
     partitions = tuple(each._replace(path=target + each.path.removeprefix(unfinished)) for each in made)
     return LogDirSnapshot(target, partitions, target + _METADATA if has_store else None)
+
+
+def snapshot_store(disk: Disk, source: str, target: str) -> str:
+    """Put a copy of the metadata store `source`, which may be in use, into the new directory `target`.
+
+    A crash leaves no `target`, or all of it. Returns it. Raises `FileExistsError` if it exists, `DamagedLog`
+    if `source` holds no store, `OSError`.
+    """
+    parent, unfinished = posixpath.dirname(target) or ".", target + _UNFINISHED
+    make_durable_dir(disk, parent)
+    if is_there(disk, target):
+        raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
+    if is_there(disk, unfinished):
+        remove_tree(disk, unfinished)
+    _copy_store(disk, source, unfinished)
+    disk.rename(unfinished, target)
+    disk.sync_dir(parent)
+    return target
 
 
 def snapshot_logs(

@@ -32,6 +32,7 @@ from logstore.format.crc import crc32c
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import LATE_MS, OpenTransaction
 from logstore.log.read_committed import aborted_between
+from logstore.segment.damage import Expected, judge_segment
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.scan import (
     COMPILED_BELOW_BYTES,
@@ -237,7 +238,7 @@ def read_checked(
     if segment is None:
         return fetched
     bound = int.from_bytes(records[:8], signed=True) if records else end_offset_for(log, isolation)
-    if bound > start_offset and (records or at_least_one) and _is_hole(log, start_offset):
+    if bound > start_offset and (records or at_least_one) and _is_hole(log, start_offset, fetched):
         holder = log.segments.floor(start_offset) or segment
         name = file_name(holder.base_offset, LOG_SUFFIX)
         text = "no batch holds this offset"
@@ -262,7 +263,7 @@ def _damaged(log: PartitionLog, damage: Damage) -> DamagedLog:
     return DamagedLog(f"{log.directory}: {damage}", [damage])
 
 
-def _is_hole(log: PartitionLog, offset: int) -> bool:
+def _is_hole(log: PartitionLog, offset: int, fetched: FetchedBytes) -> bool:
     """Return whether damage explains that no batch holds `offset`, rather than compaction or a truncation.
 
     A truncation leaves a gap only behind the last batch of a segment, and a seal tells where that ended.
@@ -272,11 +273,21 @@ def _is_hole(log: PartitionLog, offset: int) -> bool:
         return False
     if holder is log.segments.active:
         return holder.size > 0
-    if holder.seal is None or offset >= holder.seal.end_offset:
+    seal = holder.seal
+    if seal is None:
+        if fetched.records and fetched.segment_base_offset == holder.base_offset:
+            return False
+    elif offset >= seal.end_offset:
         return False
-    # The topic may have been compacted once.
+    # The topic may have been compacted once. The batches have the last word: a seal may be of bytes that
+    # had rotted before the roll.
+    successor = log.segments.higher(holder.base_offset)
+    end_offset = log.log_end_offset if successor is None else successor.base_offset  # None: cut meanwhile
+    expected = Expected(holder.base_offset, holder.size, end_offset, None, log.epochs)
     with holder.log_for_reading() as file:
-        return next(broken_blocks(file, holder.seal), None) is not None
+        if seal is not None and next(broken_blocks(file, seal), None) is not None:
+            return True
+        return any(step.damages for step in judge_segment(file, expected))
 
 
 def _are_sound(log: PartitionLog, base_offset: int, data: bytes, bound: int) -> bool:

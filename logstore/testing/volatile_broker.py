@@ -73,6 +73,7 @@ class VolatileBroker:
         self.random = Random(seed)
         self._settings = {**SETTINGS, **(settings or {})}
         self._memory = MemoryDisk()
+        self._boots = 0
         self._listen = "127.0.0.1:0"
         self._planned: dict[int, list[_Planned]] = {}
         self.disk = _SlowDisk(self._memory)
@@ -95,7 +96,11 @@ class VolatileBroker:
 
     def _start(self) -> None:
         config = BrokerConfig(
-            listen=self._listen, log_dirs=(LOG_DIR,), disk=self.disk, settings=self._settings
+            listen=self._listen,
+            log_dirs=(LOG_DIR,),
+            disk=self.disk,
+            boot_id=f"boot {self._boots}",
+            settings=self._settings,
         )
         self.broker = Broker(config)
         self.broker.start()
@@ -115,6 +120,7 @@ class VolatileBroker:
         Connections break. What was acknowledged at the level `synced` is there; a topic at `replicated` has
         no leader until an operator decides, because the only replica may have lost records.
         """
+        self._boots += 1
         self._restart(lambda: self._memory.power_cut(self.random))
 
     def kill(self) -> None:
@@ -147,7 +153,9 @@ class VolatileBroker:
         return chosen.name, byte
 
     def fill_disk(self, spare_bytes: int = 0) -> None:
-        """Leave room for `spare_bytes` on the disk, until `free_disk`."""
+        """Leave room for `spare_bytes` on the disk, until `free_disk`. Raises `ValueError` below 0."""
+        if spare_bytes < 0:
+            raise ValueError(f"spare_bytes is {spare_bytes}; the disk has no less than 0 bytes left")
         self._memory.capacity = self._memory._used + spare_bytes
 
     def free_disk(self) -> None:

@@ -160,6 +160,15 @@ def test_a_refusal_that_does_not_pass_is_told_at_once() -> None:
     run(test)
 
 
+def test_a_refusal_without_a_message_names_the_partition_and_the_offset() -> None:
+    async def test() -> None:
+        async with Script(fetched(ErrorCode.CORRUPT_MESSAGE)) as script:
+            with pytest.raises(RequestRefused, match=f"^CORRUPT_MESSAGE: {TP}, offset 6$"):
+                await script.client.fetch(TP, 6)
+
+    run(test)
+
+
 def test_the_last_refusal_is_told_when_time_is_up() -> None:
     async def test() -> None:
         moved = fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -357,7 +366,12 @@ def test_a_partition_that_is_not_there_is_told_soon() -> None:
     async def test() -> None:
         async with Script() as script:
             other = TopicPartition("u", 0)
-            works = (script.client.fetch(other, 0, timeout=60), script.client.offset(other, -1, timeout=60))
+            works = (
+                script.client.fetch(other, 0, timeout=60),
+                script.client.offset(other, -1, timeout=60),
+                script.client.durability(*other, 0, timeout=60),
+                script.client.wait_for(*other, 0, timeout=60),
+            )
             for told in await asyncio.gather(*works, return_exceptions=True):
                 assert isinstance(told, RequestRefused)
                 assert "partition u-0 does not exist" in str(told)

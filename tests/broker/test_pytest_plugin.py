@@ -111,6 +111,25 @@ def test_a_secured_broker(pytester: pytest.Pytester) -> None:
     run(pytester, source).assert_outcomes(passed=2)
 
 
+def test_a_missing_extra_is_named(pytester: pytest.Pytester) -> None:
+    source = """
+        import sys
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def without_cryptography(monkeypatch):
+            monkeypatch.delitem(sys.modules, "logstore.broker.secured", raising=False)
+            monkeypatch.delitem(sys.modules, "logstore.broker.security.certificates", raising=False)
+            monkeypatch.setitem(sys.modules, "cryptography", None)
+
+        def test_of_users(secured_kafka_broker):
+            pass
+    """
+    result = run(pytester, source)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*ModuleNotFoundError: cryptography is not installed: pip install*"])
+
+
 def test_workers_do_not_get_in_each_others_way(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(BROKERS)

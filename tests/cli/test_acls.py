@@ -62,6 +62,10 @@ def test_rules_are_added_found_and_removed(acls: Command) -> None:
     [
         (["add", "--topic", "t", "--operation", "read"], "a rule needs --principal"),
         (["add", "--principal", "User:a", "--topic", "t", "--operation", "look"], "it is one of all, read"),
+        (
+            ["add", "--principal", "a", "--topic", "t", "--operation", "read"],
+            "write TYPE:NAME, such as User:a",
+        ),
         (["list", "--topic", "t", "--group", "g"], "give one of"),
         (["remove"], "name what to remove"),
     ],
@@ -73,7 +77,7 @@ def test_bad_usage(acls: Command, words: list[str], said: str) -> None:
 
 
 def test_what_the_broker_refuses_is_told(acls: Command, command: Command) -> None:
-    refused = acls("add", "--principal", "alice", "--operation", "read", "--topic", "t")
+    refused = acls("add", "--principal", "User:alice", "--operation", "read", "--topic", "a/b")
     assert refused.code == 1
     assert "the rule: " in refused.err
     with Broker() as plain:

@@ -95,7 +95,9 @@ def test_what_cannot_be_adopted_is_refused_or_noted(command: Command, tmp_path: 
     assert plan["partitions"] == {}
     assert any("no topic id" in note for note in plan["notes"])
     kraft = unpack("kraft-dir", tmp_path)
-    assert command("adopt", one, kraft).code == 2, "two clusters"
+    refused = command("adopt", one, kraft)
+    assert refused.code == 2, "two clusters"
+    assert f"{kraft} names MkU3OEVBNTcwNTJENDM2Qk" in refused.err
     with Broker(BrokerConfig(log_dirs=(str(tmp_path / "ours"),))):
         assert command("adopt", tmp_path / "ours").code == 1, "in use"
 

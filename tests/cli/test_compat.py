@@ -35,8 +35,9 @@ def log_dir(partition: Path) -> Path:
 def found(command: Command, directory: Path, version: str) -> list[tuple[str, str]]:
     """Effect and path of each finding that is more than a note."""
     outcome = command("compat", directory, "--with", version, "--json")
-    rows = [json.loads(line) for line in outcome.out.splitlines()]
+    *rows, last = [json.loads(line) for line in outcome.out.splitlines()]
     serious = [row for row in rows if row["effect"] in SERIOUS]
+    assert last == {"total": {"findings": len(serious), "notes": len(rows) - len(serious)}}
     assert outcome.code == (1 if serious else 0)
     return [(row["effect"], str(Path(row["path"]).relative_to(directory))) for row in serious]
 

@@ -50,6 +50,18 @@ def test_a_wrong_command_line_is_exit_2_and_one_line(command: Command, arguments
     assert outcome.err.count("\n") == 1
 
 
+def test_a_wrong_choice_is_answered_in_plain_words(command: Command, tmp_path: Path) -> None:
+    said = command("compat", tmp_path, "--with", "kafka-5").err
+    assert said.startswith("logstore: Invalid value for '--with': 'kafka-5' is not one of 'kafka-3.9'")
+
+
+def test_a_log_dir_in_the_place_of_a_partition_is_answered_with_one(command: Command, tmp_path: Path) -> None:
+    for name in ("orders-1", "orders-0"):
+        (tmp_path / name).mkdir()
+    for verb in (["cat", tmp_path], ["diff", tmp_path, tmp_path]):
+        assert f"name one of its partitions, such as {tmp_path}/orders-0 " in command(*verb).err
+
+
 def test_a_usage_error_names_the_help_of_its_verb(command: Command) -> None:
     assert command("topics", "create").err.endswith("(see logstore topics create --help)\n")
     assert command("no-such-verb").err.endswith("(see logstore --help)\n")
@@ -123,7 +135,9 @@ def test_an_operating_system_error_is_exit_1_and_one_line(
     monkeypatch.setattr(logstore.cli.main, "app", failing)
     outcome = command("append", "orders-0")
     assert outcome.code == 1
-    assert outcome.err == "logstore: [Errno 28] No space left on device: 'orders-0'\n"
+    assert outcome.err == (
+        "logstore: [Errno 28] No space left on device: 'orders-0'; free some space, then run it again\n"
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -42,7 +42,9 @@ def test_an_index_is_rebuilt_and_a_batch_is_named(command: Command, tmp_path: Pa
     flip(sorted(directory.glob("*.log"))[0], 300)
     outcome = command("scrub", directory, "--json")
     assert outcome.code == 1
-    damage, rebuilt = map(json.loads, outcome.out.splitlines())
+    damage, rebuilt, last = map(json.loads, outcome.out.splitlines())
+    total = last["total"]
+    assert (total["damaged"], total["rebuilt"], total["left_out"]) == (1, 1, 0)
     assert (damage["file"], damage["rebuilt"], damage["kind"]) == (f"{0:020d}.log", False, "bad batch")
     assert (rebuilt["file"], rebuilt["rebuilt"]) == (indexes[1].name, True)
     assert indexes[1].read_bytes() == right

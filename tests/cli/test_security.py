@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from logstore.broker import BlockingClient, client_security
+from logstore.broker.secured import secured_broker
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
 from logstore.cli.operating import security_of, store_security_of
@@ -54,6 +56,46 @@ def test_users_of_a_stopped_broker(command: Command, tmp_path: Path) -> None:
     )
 
 
+def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
+    """The same answers as over the store, by Kafka's requests; the new user can log in."""
+    password = tmp_path / "password"
+    password.write_text("hush\nignored\n")
+    with secured_broker(tmp_path, {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512"}) as secured:
+        config = tmp_path / "admin.properties"
+        config.write_text("".join(f"{name}={value}\n" for name, value in secured.properties().items()))
+        to = ("--bootstrap", secured.bootstrap, "--command-config", config)
+        for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
+            done = command("users", "set", "ann", *to, "--password-file", password, "--mechanism", mechanism)
+            assert (done.code, done.out, done.err) == (0, "", "")
+        assert json.loads(command("users", "list", *to, "--json").out) == {
+            "user": "ann",
+            "iterations": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096},
+        }
+        login = secured.properties() | {
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.jaas.config": 'ScramLoginModule required username="ann" password="hush";',
+        }
+        with BlockingClient(secured.bootstrap, security=client_security(login)) as ann:
+            assert ann.topics() == {}
+        gone = command("users", "delete", "ann", *to, "--json")
+        assert json.loads(gone.out) == {"user": "ann", "mechanism": "SCRAM-SHA-512", "is_deleted": True}
+        gone = command("users", "delete", "ann", *to)
+        assert (gone.code, gone.err) == (1, "logstore: user ann has no credential for SCRAM-SHA-512\n")
+        assert command("users", "list", *to).out == "ann  SCRAM-SHA-256\n"
+        admin = secured.properties()["sasl.jaas.config"]
+        config.write_text(config.read_text().replace(admin, secured.properties("alice")["sasl.jaas.config"]))
+        secured.broker.create_topic("orders")
+        for verb in (["list"], ["describe"], ["list", "--json"]):
+            shown = command("topics", *verb, *to)
+            assert (shown.code, shown.out) == (0, ""), "alice may see no topic, and is told what is left out"
+            assert "not shown: CLUSTER_AUTHORIZATION_FAILED: the reassignments: the user lacks" in shown.err
+        assert command("reassign", "list", *to).code == 1
+        wrong = command("users", "set", "ann", *to, "--password-file", password, "--mechanism", "PLAIN")
+        assert wrong.code in (1, 2)
+        assert "PLAIN" in wrong.err
+    assert command("users", "list").code == 2
+
+
 def test_what_users_refuses(command: Command, tmp_path: Path) -> None:
     store = ("--metadata", f"embedded:{tmp_path / 'store'}")
     empty = tmp_path / "empty"
@@ -91,7 +133,7 @@ def test_a_sound_broker_passes_the_check(command: Command, tmp_path: Path) -> No
     done = command("security", "check", "--config", config)
     assert (done.code, "PROBLEM" in done.out) == (0, False), done.out
     assert "listener SASL_SSL  protocol SASL_SSL" in done.out
-    assert "super users: User:admin" in done.out
+    assert "what has no rule is closed to all but super users; super users: User:admin" in done.out
     (home / "broker.pem").chmod(0o644)
     config.chmod(0o640)
     done = command("security", "check", "--config", config, "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,50 @@ def test_a_log_in_use_and_back_to_an_offset_and_a_time(command: Command, tmp_pat
     assert content_of(backup) == before, "a restored log is opened and changed, its snapshot is not"
 
 
+def test_a_broker_puts_no_snapshot_into_its_own_log_dir(tmp_path: Path) -> None:
+    """It would not start again on a log dir that holds another directory."""
+    config = BrokerConfig(log_dirs=(str(tmp_path / "data"),))
+    with Broker(config) as broker:
+        broker.create_topic("orders")
+        with pytest.raises(ValueError, match="name a directory outside of it"):
+            broker.snapshot(tmp_path / "data" / "monday")
+    with Broker(config) as broker:
+        assert broker.topics() == {"orders": 1}
+
+
+def test_a_time_without_a_zone_is_utc(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for `dump` and `groups reset`, whatever the zone of the machine."""
+    with Log.open(tmp_path / "orders-0") as log:
+        for number in range(3):
+            log.append(b"%d" % number, timestamp_ms=1_700_000_000_000 + number)
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        target = tmp_path / "b" / "orders-0"
+        when = "2023-11-14T22:13:20.001"
+        assert command("restore", tmp_path / "orders-0", "--to", target, "--to-time", when).code == 0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert values(target) == [b"0"]
+
+
+def test_a_metadata_store_is_taken_alone(command: Command, tmp_path: Path) -> None:
+    """The brokers of a cluster share one, so it is not beside their log dirs."""
+    with Broker(BrokerConfig(log_dirs=(str(tmp_path / "data"),))) as broker:
+        broker.create_topic("orders")
+        outcome = command("snapshot", tmp_path / "data.metadata", tmp_path / "store", "--json")
+        assert (outcome.code, outcome.err) == (0, "")
+        assert json.loads(outcome.out) == {"metadata": str(tmp_path / "store")}
+        assert command("snapshot", tmp_path / "data.metadata", tmp_path / "store").code == 2
+        broker.create_topic("later")
+    taken = BrokerConfig(log_dirs=(str(tmp_path / "new"),), metadata=f"embedded:{tmp_path}/store")
+    with Broker(taken) as broker:
+        assert set(broker.topics()) == {"orders"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -55,7 +100,7 @@ def test_a_log_in_use_and_back_to_an_offset_and_a_time(command: Command, tmp_pat
         (["snapshot", "data", "data/backup"], "name a directory outside of it"),
         (
             ["restore", "data/orders-0", "--to", "x-0", "--to-time", "noon"],
-            "neither milliseconds nor",
+            "neither epoch milliseconds nor",
         ),
         (["restore", "data/orders-0", "--to", "x-0", "--to-time", "1", "--to-offset", "1"], "not both"),
         (["restore", "data", "--to", "x", "--to-offset", "1"], "for one partition"),

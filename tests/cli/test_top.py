@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from logstore.broker import Broker
 from logstore.broker.http import HttpServer
 from logstore.broker.http_access import HttpAccess, read_http
 from logstore.broker.limits import Address
@@ -105,6 +106,15 @@ def test_one_that_answers_and_one_that_does_not(command: Command) -> None:
         assert (second["broker"], second["state"], second["bytes_in"]) == (gone, "down", None)
         assert "Connection refused" in command("top", there, gone, "--once", "--interval", "0.1").out
         assert command("top", gone, "--once", "--interval", "0.1").code == 1
+
+
+def test_the_listener_of_clients_is_no_place_for_metrics(command: Command) -> None:
+    with Broker() as broker:
+        outcome = command("top", broker.bootstrap, "--once", "--json")
+    assert outcome.code == 1
+    assert json.loads(outcome.out)["reason"].endswith(
+        "name the address of --http, not the listener of clients"
+    )
 
 
 def test_one_with_tls_and_a_password(command: Command, tmp_path: Path) -> None:

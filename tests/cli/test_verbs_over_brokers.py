@@ -392,6 +392,11 @@ def test_a_group_from_its_first_commit_to_its_deletion(over: Command, bootstrap:
     ].items()
     (found,) = lines(over("groups", "describe", "billing", "--json"))
     assert (found["committed"], found["end"], found["lag"], found["member"]) == (4, 10, 6, None)
+    mistyped = over("groups", "reset", "biling", "read", "--to", "latest", "--plan")
+    assert (mistyped.code, mistyped.err) == (
+        0,
+        "logstore: there is no group biling yet; its first commit creates it\n",
+    )
     planned = over("groups", "reset", "billing", "read", "--to", "latest", "--plan")
     assert planned.out.splitlines() == ["read-0  4 -> 10", "read-1  - -> 0"]
     for to, expected in (("+3", 7), ("=-2", 5), ("earliest", 0), ("2", 2), ("99", 10), ("@0", 0)):

@@ -46,7 +46,11 @@ def log_dir(tmp_path: Path) -> Path:
 def findings(command: Command, path: Path, code: int) -> list[tuple[str, str]]:
     outcome = command("verify", path, "--json")
     assert outcome.code == code, outcome.out
-    found = [json.loads(line) for line in outcome.out.splitlines()]
+    *found, last = [json.loads(line) for line in outcome.out.splitlines()]
+    assert (last["total"]["damaged"], last["total"]["notes"]) == (
+        sum(each["is_damage"] for each in found),
+        sum(not each["is_damage"] for each in found),
+    )
     return [(Path(each["path"]).name, each["text"]) for each in found if each["is_damage"] or code == 0]
 
 

@@ -271,6 +271,24 @@ def with_facts(**facts: Any) -> Observed:
     return Observed(seen.cluster, seen.min_isr, seen.log_dirs, **facts)
 
 
+def test_the_replicas_of_a_drained_broker_do_not_wait_for_themselves() -> None:
+    seen = observed(isr=(1, 2))
+    seen = Observed(seen.cluster, seen.min_isr, seen.log_dirs, stopping=frozenset((3,)))
+    found = explain_broker(seen, 3)
+    assert found is not None
+    steps = {each.next_step for each in found.troubles}
+    assert steps == {"stop its process, or restart broker 3: after brokers drain it serves nothing else"}
+
+
+def test_a_drained_broker_that_still_leads_does_not_end_by_itself() -> None:
+    leader = next(iter(observed().cluster.states.values())).leader
+    found = explain_broker(with_facts(stopping=frozenset((leader,))), leader)
+    assert found is not None
+    (trouble,) = [each for each in found.troubles if "it is shutting down" in each.says]
+    assert "After brokers drain it does not end by itself: stop it" in trouble.next_step
+    assert trouble.acts == "you, if it was drained; else nobody"
+
+
 @pytest.mark.parametrize(
     ("seen", "state", "rank", "says", "next_step"),
     [

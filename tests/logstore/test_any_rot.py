@@ -13,7 +13,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError
 from logstore.errors import DamagedLog
-from logstore.format.batch import encode_batch, walk
+from logstore.format.batch import HEADER_BYTES, encode_batch, walk
 from logstore.format.record import Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import Log
@@ -97,3 +97,31 @@ def test_nothing_wrong_is_served_and_nothing_breaks(seeds: int) -> None:
 def test_a_batch_beyond_the_log_end_is_not_served() -> None:
     """No checksum covers a base offset, and compaction leaves gaps: only the log end tells."""
     check(Random(3315))
+
+
+def test_a_reader_passes_over_no_record_in_a_segment_that_was_sealed_with_the_damage() -> None:
+    """Any bit of the header of the second of three batches flips while they are in the active segment, and
+    a roll seals it. A read at each offset returns the batch that was written there, or raises."""
+    written = [encode_batch([Record(0, 1000, b"k", b"%d" % number)]) for number in range(4)]
+    size = len(written[0])
+    for bit in range(8 * HEADER_BYTES):
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, disk=disk, clock=lambda: 0)
+        for batch in written[:3]:
+            append_as_leader(log.partition, batch, leader_epoch=0, now_ms=0)
+        file = disk.open(f"{DIRECTORY}/{0:020d}.log", write=True)
+        at = size + bit // 8
+        file.pwrite(bytes([file.pread(1, at)[0] ^ 1 << bit % 8]), at)
+        log.partition.roll()
+        append_as_leader(log.partition, written[3], leader_epoch=0, now_ms=0)
+        for offset in range(4):
+            try:
+                found = read_checked(log.partition, offset, 1)
+            except DamagedLog:
+                assert offset in (1, 2), f"bit {bit}, offset {offset}"
+            else:
+                first = next(walk(bytes(found.records)))
+                values = [record.value for record in first.records()]
+                assert (first.base_offset, values) == (offset, [b"%d" % offset]), (
+                    f"bit {bit}, offset {offset}"
+                )

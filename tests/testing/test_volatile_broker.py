@@ -71,6 +71,24 @@ def test_a_flipped_bit_is_not_served(kafka: VolatileBroker) -> None:
         kafka.rot("orders", suffix=".txnindex")
 
 
+def test_after_a_kill_rot_is_damage_and_not_a_torn_tail(kafka: VolatileBroker) -> None:
+    """As on a machine that has not booted meanwhile: nothing that was acknowledged is truncated."""
+    kafka.broker.append("orders", b"first")
+    kafka.broker.append("orders", b"last")
+    path = "/data/orders-0/00000000000000000000.log"
+    kafka._memory.open(path, write=True).pwrite(b"?", 60)
+    before = kafka._memory.files()[path]
+    kafka.kill()
+    with pytest.raises(RequestUnanswered, match="no leader"):
+        kafka.broker.read("orders", 0, 0, timeout=0.1)
+    assert kafka._memory.files()[path] == before
+
+
+def test_a_disk_has_no_less_than_nothing_left(kafka: VolatileBroker) -> None:
+    with pytest.raises(ValueError, match="spare_bytes is -1"):
+        kafka.fill_disk(-1)
+
+
 def test_a_full_disk_refuses_and_room_helps(kafka: VolatileBroker) -> None:
     kafka.broker.append("orders", b"before")
     kafka.fill_disk()

@@ -20,6 +20,7 @@ from logstore.broker.security.tls import client_context, now, provider_context
 from logstore.broker.security.tls_stream import TlsStream
 from logstore.broker.security.tokens import ClientCredentials, FromFile, TokenLogin, TokenSource
 from logstore.broker.security.web import check_url
+from logstore.disk.extras import require
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.layout import SECURITY_PROTOCOLS
 
@@ -215,4 +216,6 @@ def _tokens_of_broker(listener: Listener) -> TokenSource:
 def _login(mechanism: str, jaas: Jaas) -> ClientLogin:
     if not jaas.username or not jaas.password:
         raise InvalidConfig(f"{_JAAS} needs username and password")
+    if mechanism != PLAIN:
+        require("scramp")
     return ClientLogin(mechanism, jaas.username, jaas.password, jaas.by_token)

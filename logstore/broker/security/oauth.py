@@ -31,6 +31,7 @@ from logstore.broker.security.config import OAuthConfig
 from logstore.broker.security.sasl import LONGEST_NAME, Exchange, Step
 from logstore.broker.security.scram import LoginFailed
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.extras import require
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -334,12 +335,7 @@ async def bearer_logins(
     config: OAuthConfig, context: ssl.SSLContext, now_ms: Callable[[], int]
 ) -> Callable[[], Exchange]:
     """Return what begins a login by a token. Raises as `Keys.open`."""
-    try:
-        import joserfc  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "OAUTHBEARER needs the package joserfc: pip install 'pylogstore[security]'"
-        ) from error
+    require("joserfc")
     keys = Keys(config, context)
     await keys.open()
     for name, value in (

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.broker.security.config import TlsConfig
 from logstore.broker.security.secret import Secret
+from logstore.disk.extras import require
 from logstore.disk.files import wall_clock_ms
 from logstore.errors import InvalidConfig
 
@@ -60,6 +61,7 @@ def provider_context(config: TlsConfig) -> ssl.SSLContext:
 
 def server_context(config: TlsConfig, at: datetime) -> ssl.SSLContext:
     """Return a listener's context. Raises `InvalidConfig`, and `ModuleNotFoundError` without the extra."""
+    require("cryptography")
     identity = read_identity(config)
     if identity is None:
         raise InvalidConfig(
@@ -78,6 +80,7 @@ def server_context(config: TlsConfig, at: datetime) -> ssl.SSLContext:
 
 def client_context(config: TlsConfig, at: datetime) -> ssl.SSLContext:
     """Return a client's context; with a key store it has a certificate. Raises as `server_context`."""
+    require("cryptography")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = bool(config.ssl_endpoint_identification_algorithm)
     _set_up(context, config, read_identity(config), at)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import struct
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -566,3 +567,15 @@ def test_librdkafka_logs_in(protocol: str, tmp_path: Path) -> None:
                     assert found == [outcome], mechanism
 
     run(test)
+
+
+@pytest.mark.parametrize("package", ["cryptography", "scramp"])
+def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    login = {
+        "security.protocol": "SASL_SSL" if package == "cryptography" else "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": 'ScramLoginModule required username="a" password="b";',
+    }
+    with pytest.raises(ModuleNotFoundError, match=rf"{package} is not installed: .*pylogstore\[security\]"):
+        client_security(login)

@@ -130,7 +130,9 @@ def test_a_start_without_expectations_warns(tmp_path: Path, caplog: pytest.LogCa
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
     config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url="file:///k")
-    with pytest.raises(ModuleNotFoundError, match=r"joserfc: pip install 'pylogstore\[security\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"joserfc is not installed: pip install 'pylogstore\[security\]'"
+    ):
         asyncio.run(_begun(config))
 
 
