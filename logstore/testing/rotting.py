@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from struct import Struct
 from typing import NamedTuple
 
 from logstore.checkpoint.entry_files import (
@@ -48,14 +47,12 @@ from logstore.replication.effects import DamageFound
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.testing.faults import others_hold_everything
 from logstore.testing.hosts import Host
-from logstore.testing.rotting_disk import Rot, put_back
-from logstore.testing.stored import Stored, name_of, parse
+from logstore.testing.rotting_disk import Rot, cannot_be_told, put_back
+from logstore.testing.stored import HEADER_BYTES, Stored, name_of, parse_whole
 from logstore.testing.swarm import stream
 from logstore.testing.world import LOG_DIR, World
 
-_RECORDS_AT = 61
 _BLOCK = 512
-_SIZE = Struct(">8xi")
 _UNCHECKED = 16
 """A batch's offset, length and most of its epoch lie before this byte."""
 _WRITTEN = (".index", ".timeindex")
@@ -71,21 +68,6 @@ class _Batches(NamedTuple):
     end: int
 
 
-def _below(data: bytes, end_offset: int) -> list[Stored]:
-    """Return the batches below `end_offset`, which are whole; what follows may be torn."""
-    found: list[Stored] = []
-    while len(data) >= _RECORDS_AT:
-        size = _SIZE.unpack_from(data)[0] + _SIZE.size
-        if not _RECORDS_AT <= size <= len(data):
-            break
-        (batch,) = parse(data[:size])
-        if batch.end > end_offset:
-            break
-        found.append(batch)
-        data = data[size:]
-    return found
-
-
 def _logs_among(files: Mapping[str, object], topic_partition: TopicPartition) -> list[str]:
     """Return the paths of a partition's segments, in offset order."""
     directory = f"/{LOG_DIR}/{topic_partition}/"
@@ -93,7 +75,7 @@ def _logs_among(files: Mapping[str, object], topic_partition: TopicPartition) ->
     return [path for path in logs if path.count("/") == directory.count("/")]
 
 
-def last_below(
+def lastparse_whole(
     files: Mapping[str, Buffer], topic_partition: TopicPartition, end_offset: int
 ) -> tuple[int, int] | None:
     """Return the name of a log's last batch below `end_offset`; None if the log has none.
@@ -101,7 +83,7 @@ def last_below(
     Two logs with the same batch have the same batches before it.
     """
     for path in reversed(_logs_among(files, topic_partition)):
-        if found := _below(bytes(files[path]), end_offset):
+        if found := parse_whole(bytes(files[path]), end_offset):
             return name_of(found[-1])
     return None
 
@@ -263,8 +245,9 @@ class Rotting:
             sound, behind = content[position : position + 1], content[position + 1 :]
             rotten = bytes((sound[0] ^ 1 << int(how * 8),))
             changed = content[:position] + rotten + behind
-            rot = Rot(each.topic_partition, path, position, sound, rotten, MAX_LONG, each.end, changed)
-            self._put(host, rot)
+            life = host.life if path.endswith(_WRITTEN) else -1
+            of = each.topic_partition, path, position
+            self._put(host, Rot(*of, sound, rotten, MAX_LONG, each.end, changed, life=life))
             if path.endswith(LEADER_EPOCH_CHECKPOINT):
                 self._scrub_one(host)
                 self._forget_mended(host)
@@ -273,7 +256,9 @@ class Rotting:
         """Change a bit of an epoch file that still parses then, and contradicts a batch; False if none."""
         files, written = host.disk.files(), dict[TopicPartition, list[Stored]]()
         for each in self._segments(host):
-            written.setdefault(each.topic_partition, []).extend(_below(bytes(files[each.path]), each.end))
+            written.setdefault(each.topic_partition, []).extend(
+                parse_whole(bytes(files[each.path]), each.end)
+            )
         lies = []
         for topic_partition, batches in sorted(written.items()):
             path = f"/{LOG_DIR}/{topic_partition}/{LEADER_EPOCH_CHECKPOINT}"
@@ -301,7 +286,7 @@ class Rotting:
 
         Where their histories differ it holds other records: an unclean election may prefer those of `host`.
         """
-        last = last_below(host.disk.files(), topic_partition, end_offset)
+        last = lastparse_whole(host.disk.files(), topic_partition, end_offset)
         state = self._world.checkers[topic_partition].state
         for member in state.isr if state is not None else ():
             other = self._world.hosts[member]
@@ -311,16 +296,16 @@ class Rotting:
             is_member = state is not None and other.broker_epoch == state.broker_epoch_of(member)
             if not is_member or partition is None or partition.log.recovery_point < end_offset:
                 continue
-            if last is not None and last_below(other.disk.files(), topic_partition, end_offset) == last:
+            if last is not None and lastparse_whole(other.disk.files(), topic_partition, end_offset) == last:
                 return True
         return False
 
     def _spoil_batch(
-        self, host: Host, batches: _Batches, where: float, how: float, first: int = _RECORDS_AT
+        self, host: Host, batches: _Batches, where: float, how: float, first: int = HEADER_BYTES
     ) -> None:
         """Change a bit of a batch, from its byte `first` on, or a block."""
         data = bytes(host.disk.files()[batches.path])
-        parsed = _below(data, batches.end)
+        parsed = parse_whole(data, batches.end)
         mutable = [each for each in parsed if batches.start <= each.base]
         if not mutable:
             return
@@ -377,7 +362,7 @@ class Rotting:
 
     def _forget_mended(self, host: Host) -> None:
         # A file that is written anew may have such a byte again.
-        host.rots = [rot for rot in host.rots if rot.is_in_place(host)]
+        host.rots = [rot for rot in host.rots if rot.is_in_place(host) and not cannot_be_told(host, rot)]
 
     def _is_deleted_elsewhere(self, host: Host, rot: Rot) -> bool:
         """Whether another replica has deleted some of the records, so that it has no sound copy to send.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
+import numpy as np
+
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
@@ -13,8 +15,9 @@ from logstore.log.heal import CannotMend, Flush, Found, Steps, Wanted, mend
 from logstore.log.log import Log
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import segment_base
+from logstore.segment.index_faults import Columns, OffsetFaults, TimeFaults
 from logstore.testing.hosts import Host
-from logstore.testing.stored import Stored
+from logstore.testing.stored import Stored, parse_whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +36,8 @@ class Rot:
     """The file with the change; a log up to the end of the last batch that changed."""
     batches: tuple[Stored, ...] = ()
     """The batches that changed, as they were written."""
+    life: int = -1
+    """That of the host's process, of an index that the process had written."""
 
     @property
     def is_of_epochs(self) -> bool:
@@ -65,6 +70,32 @@ class Rot:
         file.pwrite(data, self.position)
         file.sync()
         file.close()
+
+
+def cannot_be_told(host: Host, rot: Rot) -> bool:
+    """Whether it is in an index that still leads each search to the right place, and nobody can know better.
+
+    A process knows what it has written. The next one judges each entry by the batches, until there is a seal.
+    """
+    stem, _, suffix = rot.path.rpartition(".")
+    files = host.disk.files()
+    if rot.life in (-1, host.life) or f"{stem}.seal" in files or f"{stem}.log" not in files:
+        return False
+    batches = parse_whole(bytes(files[f"{stem}.log"]))
+    sizes = np.array([len(each.data) for each in batches], np.int64)
+    columns = Columns(
+        np.cumsum(sizes) - sizes,
+        np.array([each.base for each in batches], np.int64),
+        np.array([each.end - 1 for each in batches], np.int64),
+        np.array([each.max_timestamp for each in batches], np.int64),
+    )
+    base, is_of_times = int(stem.rpartition("/")[2]), suffix == "timeindex"
+    rows = np.frombuffer(bytes(files[rot.path]), ">i8,>i4" if is_of_times else ">i4,>i4")
+    first, second = rows["f0"].astype(np.int64), rows["f1"].astype(np.int64)
+    table = np.stack((first, base + second) if is_of_times else (base + first, second), axis=1)
+    judging = (TimeFaults if is_of_times else OffsetFaults)(table)
+    judging.add(columns)
+    return not any(found.any() for found in judging.result().values())
 
 
 def restore(host: Host, now_ms: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
+from logstore.config import MAX_LONG
 from logstore.format.crc import crc32c
 
 _HEADER = Struct(">qiiBiHi")
@@ -16,6 +17,8 @@ _PRODUCER_AT = 43
 _TIME = Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _OVERHEAD = 12
+_LENGTH = Struct(">8xi")
+HEADER_BYTES = 61
 IDENTITY_AT = 17
 """A batch's own content begins here. The bytes before it are its place in a log: offset, length, epoch."""
 
@@ -66,6 +69,21 @@ def parse(data: bytes) -> list[Stored]:
         assert end <= size, "a torn batch where whole ones are promised"
         found.append(Stored(base, base + delta + 1, epoch, data[at:end]))
         at = end
+    return found
+
+
+def parse_whole(data: bytes, end_offset: int = MAX_LONG) -> list[Stored]:
+    """Return the batches below `end_offset`, which are whole; what follows may be torn."""
+    found: list[Stored] = []
+    while len(data) >= HEADER_BYTES:
+        size = _LENGTH.unpack_from(data)[0] + _OVERHEAD
+        if not HEADER_BYTES <= size <= len(data):
+            break
+        (batch,) = parse(data[:size])
+        if batch.end > end_offset:
+            break
+        found.append(batch)
+        data = data[size:]
     return found
 
 

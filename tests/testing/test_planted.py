@@ -104,7 +104,7 @@ LATE_SEEDS: dict[str, int] = {
     "refuser-elected": 577,
     "served-before-the-comparison": 4459,
     "late-order-takes-back": 1834,
-    "cut-where-damage-begins": 414400,
+    "cut-where-damage-begins": 5909,
     "tail-of-a-kill-cut": 771,
     "mended-with-anything": 529,
 }

@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from logstore.config import MAX_LONG
 from logstore.disk.memory import MemoryDisk
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
@@ -12,7 +15,7 @@ from logstore.log.truncate import truncate_to
 from logstore.testing.hosts import Host, node_config
 from logstore.testing.observation import _read_as_written, read_all, read_from
 from logstore.testing.recovery_checks import check_producers
-from logstore.testing.rotting_disk import Rot, as_written, put_back
+from logstore.testing.rotting_disk import Rot, as_written, cannot_be_told, put_back
 from logstore.testing.swarm import draw
 from tests.logstore.producing import NOW_MS, ORDERS, manager_on, plain, produce
 
@@ -114,3 +117,23 @@ def test_bytes_that_are_put_back_change_what_follows_from_them() -> None:
     logs.close()
     log = opened(host.disk)[2]
     check_producers("orders", read_all(log.partition), log.partition.producers(), NOW_MS)
+
+
+@pytest.mark.parametrize(("offset", "is_right"), [(1, True), (9, False)])
+def test_an_index_entry_that_still_leads_to_its_batch_is_told_by_its_process_only(
+    offset: int, is_right: bool
+) -> None:
+    """The next one compares entries with batches: 1 lies in the batch of 0 to 2, as 2 does (seed 5909)."""
+    host, logs, log = opened(MemoryDisk())
+    plain(log, 3)
+    plain(log, 3)
+    logs.close()
+    path = PATH.replace(".log", ".timeindex")
+    content = bytearray(host.disk.files()[path])
+    content[11] = offset
+    rot = Rot(ORDERS, path, 11, b"\2", bytes([offset]), MAX_LONG, MAX_LONG, bytes(content), life=host.life)
+    rot.write(host, rot.rotten)
+    assert rot.is_in_place(host)
+    assert not cannot_be_told(host, rot)
+    host.life += 1
+    assert cannot_be_told(host, rot) is is_right
