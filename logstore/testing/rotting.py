@@ -88,6 +88,12 @@ def lastparse_whole(
     return None
 
 
+def held_on(files: Mapping[str, Buffer], topic_partition: TopicPartition) -> set[tuple[int, int] | None]:
+    """Return the names of all whole batches of a partition on a disk."""
+    logs = _logs_among(files, topic_partition)
+    return {name_of(batch) for path in logs for batch in parse_whole(bytes(files[path]))}
+
+
 def lies_about(content: bytes, batches: Sequence[Stored]) -> list[bytes]:
     """Return each change of one bit after which an epoch file parses and gives a batch another epoch."""
 
@@ -356,13 +362,20 @@ class Rotting:
             self._scrub_one(host)
         for host in self._world.hosts.values():
             for rot in host.rots:
-                if rot.is_in_place(host) and self._is_deleted_elsewhere(host, rot):
+                if rot.is_in_place(host) and not self._may_be_sent(host, rot):
                     put_back(host, rot, self._world.now_ms)
             self._forget_mended(host)
 
     def _forget_mended(self, host: Host) -> None:
         # A file that is written anew may have such a byte again.
         host.rots = [rot for rot in host.rots if rot.is_in_place(host) and not cannot_be_told(host, rot)]
+
+    def _may_be_sent(self, host: Host, rot: Rot) -> bool:
+        """Whether another replica may have a sound copy. An election takes that of uncommitted records."""
+        wanted = {name_of(each) for each in rot.batches}
+        disks = (other.disk.files() for other in self._world.hosts.values() if other is not host)
+        is_held = any(wanted <= held_on(files, rot.topic_partition) for files in disks)
+        return is_held and not self._is_deleted_elsewhere(host, rot)
 
     def _is_deleted_elsewhere(self, host: Host, rot: Rot) -> bool:
         """Whether another replica has deleted some of the records, so that it has no sound copy to send.

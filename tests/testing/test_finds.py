@@ -23,6 +23,8 @@ from logstore.testing import SimulatedCluster, disk_faults
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from logstore.testing.network import STORE, Network
 from logstore.testing.rotting import Rotting
+from logstore.testing.rotting_disk import Rot
+from logstore.testing.stored import parse_whole
 from logstore.testing.swarm import draw
 from logstore.testing.timeline import Timeline
 from logstore.testing.world import World
@@ -209,6 +211,26 @@ def test_only_what_another_replica_holds_may_rot(epochs: tuple[int, int]) -> Non
     rotting, own = Rotting(world), world.hosts[0]
     assert rotting._is_held(TP, 1, own), "the first record is the same in both"
     assert rotting._is_held(TP, 2, own) is (epochs[0] == epochs[1])
+
+
+def test_what_rotted_waits_for_no_copy_that_an_election_has_taken() -> None:
+    """Records that were never committed rotted on a stopped node. An election cut them from the others, and
+    another one chose that node (seed 21855)."""
+    world = World(draw(1))
+    for host in list(world.hosts.values())[:2]:
+        log = open_logs(host.disk).get_or_create(TP)
+        for written in (0, 1):
+            batch = encode_batch([Record(0, 0, None, b"same size")])
+            append_as_leader(log.partition, batch, leader_epoch=written, now_ms=0)
+    own, other = world.hosts[0], world.hosts[1]
+    path = f"/data/{TP}/{0:020d}.log"
+    data = bytes(own.disk.files()[path])
+    rot = Rot(TP, path, 70, data[70:71], b"?", 0, 2, data, tuple(parse_whole(data)))
+    rotting = Rotting(world)
+    assert rotting._may_be_sent(own, rot)
+    file = other.disk.open(path, write=True)
+    file.truncate(len(data) // 2)
+    assert not rotting._may_be_sent(own, rot)
 
 
 def test_a_log_that_rotted_and_was_refused_counts_as_held_until_it_is_there_again() -> None:
