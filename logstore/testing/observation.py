@@ -190,13 +190,13 @@ class Observation:
             return
         for topic_partition, log in host.node.logs.logs().items():
             view = host.views.get(topic_partition)
+            how = cache_survives, host.disk_is_dead, log.log_end_offset
             host.remains[topic_partition] = Remains(
                 f"{topic_partition} on node {host.node_id}",
                 tuple(view.batches) if view is not None else (),
                 log.log_start_offset,
                 _synced_end(log.partition, view),
-                cache_survives,
-                host.disk_is_dead,
+                *how,
             )
 
     # --- replicas --------------------------------------------------------------------------------

@@ -48,6 +48,14 @@ def test_what_a_restart_must_not_find(
     assert found.value.invariant == invariant
 
 
+def test_a_log_that_was_cut_inside_of_a_batch_ends_behind_a_gap_still() -> None:
+    """Its leader's log begins there. The segment of that offset is empty (seed 8005059)."""
+    left = replace(LEFT, durable_end=4, log_end_then=4)
+    check_recovery(left, LEFT.batches, log_start=0, log_end=4, epochs=EPOCHS)
+    with pytest.raises(Violation, match="I7"):
+        check_recovery(left, LEFT.batches[:2], log_start=0, log_end=4, epochs=EPOCHS)
+
+
 def test_a_hole_is_a_violation_even_if_it_was_there_before() -> None:
     left = replace(LEFT, batches=(A, C))
     with pytest.raises(Violation, match="I4"):
