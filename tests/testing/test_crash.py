@@ -15,7 +15,7 @@ from logstore.testing.crash import CrashLab, CrashReport, CrashRun, ImageId
 from logstore.testing.disks import MemoryDisk, Profile
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "crash-lab.md"
-EXAMPLE, REPLAY = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+EXAMPLE, *_, REPLAY = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 NUMBERED = re.findall(r"# \((\d)\)", EXAMPLE)
 
 
