@@ -35,7 +35,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptSeal, Damage, DamageKind
-from logstore.log.loading import Loading
+from logstore.log.loading import Loading, offset_in
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache, is_of_its_epoch
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Scanned, scan
@@ -123,12 +123,12 @@ def judged_history(disk: Disk, directory: str) -> tuple[Sequence[EpochEntry], st
 def _segments_of(disk: Disk, directory: str) -> SortedDict[int, Segment]:
     segments: SortedDict[int, Segment] = SortedDict()
     for entry in disk.scan(directory):
-        base = entry.name.removesuffix(LOG_SUFFIX)
-        if entry.name.endswith(LOG_SUFFIX) and base.isdecimal():
-            segment = Segment(disk, directory, int(base), LogConfig(), size=entry.size, now_ms=0)
+        base_offset = offset_in(entry.name) if entry.name.endswith(LOG_SUFFIX) else None
+        if base_offset is not None and not entry.is_directory:
+            segment = Segment(disk, directory, base_offset, LogConfig(), size=entry.size, now_ms=0)
             with suppress(CorruptSeal):
-                segment.seal = read_seal(disk, directory, segment.base_offset)
-            segments[segment.base_offset] = segment
+                segment.seal = read_seal(disk, directory, base_offset)
+            segments[base_offset] = segment
     return segments
 
 

@@ -28,7 +28,7 @@ from logstore.log.losses import LOST_DIRECTORY, Quarantine
 from logstore.log.producer_snapshots import ProducerSnapshots
 from logstore.log.producer_state import ProducerState
 from logstore.segment.deleted_files import DELETED_SUFFIX
-from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.scan import scan
 from logstore.segment.seal import SEAL_SUFFIX, decode_seal
 from logstore.segment.segment import (
@@ -146,7 +146,7 @@ class Loading:
         self.segments: SortedDict[int, Segment] = SortedDict()
         self.files: dict[str, DirectoryEntry] = {}
         self.epochs = LeaderEpochCache()
-        self.epochs_on_disk: tuple[tuple[int, int], ...] | None = None
+        self.epochs_on_disk: tuple[EpochEntry, ...] | None = None
         self.producers = ProducerState()
         self.knows_durable_end = True
         """Whether a recovery point or a seal tells up to where the log was durable."""

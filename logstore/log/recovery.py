@@ -60,7 +60,7 @@ from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.log.replacing import leave_out_deleted, split_segment
 from logstore.segment.damage import Bad, Verdict, ends_whole, judge
-from logstore.segment.epochs import EpochEntry, LeaderEpochCache
+from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, check_history, scan
@@ -337,7 +337,7 @@ def _recover_segment(
     has_producers = False
     log_name = file_name(segment.base_offset, LOG_SUFFIX)
     new_epochs = LeaderEpochCache(loading.epochs.entries)
-    history = [EpochEntry(*entry) for entry in loading.epochs_on_disk or ()]
+    history = loading.epochs_on_disk or ()
     for scanned in scan(
         segment.log_file,
         0,
