@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
@@ -44,63 +43,48 @@ def ask_receipt(
     level: Durability = Durability.REPLICATED,
     copies: int = 0,
 ) -> Callable[..., Coroutine[Any, Any, Receipt]]:
-    """Return a question for the receipt of a record, which may be asked again and again: see `_ask_once`.
+    """Return a question for the receipt of a record, which may be asked again and again.
 
-    The partition may be new when the question is made, not when it is repeated.
+    With `copies` it waits for them up to its `max_wait_ms`. The partition may be new when the question is
+    made, not when it is repeated. An answer raises `TryAgain`, and `RequestRefused`: OFFSET_OUT_OF_RANGE (1)
+    for a record that is deleted or not written yet, INVALID_REQUEST (42) for what this topic cannot prove,
+    UNSUPPORTED_VERSION (35) if the leader is no broker of ours.
     """
     asked_s = asyncio.get_running_loop().time()
-    return partial(
-        _ask_once, cluster, connections, topic_partition, offset, asked_s, level=level, copies=copies
-    )
 
+    async def once(*, max_wait_ms: int = 0) -> Receipt:
+        question = t.ListOffsetsRequestListOffsetsPartition(
+            partition_index=topic_partition.partition,
+            timestamp=-1,
+            receipt_offset=offset,
+            receipt_level=_LEVELS.index(level),
+            receipt_copies=copies,
+            receipt_wait_ms=min(max_wait_ms, LONGEST_LOOK_MS),
+        )
+        topic = t.ListOffsetsRequestListOffsetsTopic(name=topic_partition.topic, partitions=[question])
+        leader = await cluster.leader(topic_partition, asked_s)
+        request = t.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
+        try:
+            answer = await connections.ask_wire(leader.address, request)
+        except RequestUnanswered as error:
+            raise TryAgain(error) from error
+        assert isinstance(answer, t.ListOffsetsResponse), "the link checks the type"
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            refusal = RequestRefused(ErrorCode(found.error_code), found.receipt_message)
+            raise TryAgain(refusal) if refusal.is_passing else refusal
+        if not found.receipt_replicas:
+            why = f"the leader of {topic_partition} gives no receipts; only brokers of logstore do"
+            raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, why)
+        return Receipt(
+            offset,
+            found.receipt_replicas,
+            found.receipt_written_on,
+            found.receipt_synced_on,
+            found.receipt_is_committed,
+        )
 
-async def _ask_once(
-    cluster: ClusterView,
-    connections: Connections,
-    topic_partition: TopicPartition,
-    offset: int,
-    asked_s: float,
-    *,
-    level: Durability = Durability.REPLICATED,
-    copies: int = 0,
-    max_wait_ms: int = 0,
-) -> Receipt:
-    """Ask the leader once for the receipt of a record; with `copies` wait for them up to `max_wait_ms`.
-
-    Raises `TryAgain`, and `RequestRefused`: OFFSET_OUT_OF_RANGE (1) for a record that is deleted or not
-    written yet, INVALID_REQUEST (42) for what this topic cannot prove, UNSUPPORTED_VERSION (35) if the leader
-    is no broker of ours.
-    """
-    question = t.ListOffsetsRequestListOffsetsPartition(
-        partition_index=topic_partition.partition,
-        timestamp=-1,
-        receipt_offset=offset,
-        receipt_level=_LEVELS.index(level),
-        receipt_copies=copies,
-        receipt_wait_ms=min(max_wait_ms, LONGEST_LOOK_MS),
-    )
-    topic = t.ListOffsetsRequestListOffsetsTopic(name=topic_partition.topic, partitions=[question])
-    leader = await cluster.leader(topic_partition, asked_s)
-    request = t.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic])
-    try:
-        answer = await connections.ask_wire(leader.address, request)
-    except RequestUnanswered as error:
-        raise TryAgain(error) from error
-    assert isinstance(answer, t.ListOffsetsResponse), "the link checks the type"
-    found = answer.topics[0].partitions[0]
-    if found.error_code:
-        refusal = RequestRefused(ErrorCode(found.error_code), found.receipt_message)
-        raise TryAgain(refusal) if refusal.is_passing else refusal
-    if not found.receipt_replicas:
-        why = f"the leader of {topic_partition} gives no receipts; only brokers of logstore do"
-        raise RequestRefused(ErrorCode.UNSUPPORTED_VERSION, why)
-    return Receipt(
-        offset,
-        found.receipt_replicas,
-        found.receipt_written_on,
-        found.receipt_synced_on,
-        found.receipt_is_committed,
-    )
+    return once
 
 
 # --- the broker -----------------------------------------------------------------------------------
