@@ -166,7 +166,7 @@ class Runtime:
         self._inbox: deque[Event | _InLine] = deque()
         self._pump_is_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = self._ticked_ms = 0
+        self._timer_ms = self._ticked_ms = self._looked_ms = 0
         self._timer_is_due = False
         self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync")
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
@@ -294,7 +294,7 @@ class Runtime:
         for serve in tuple(self.after_turn):
             self._do(serve)
         if not self._timer_is_due:
-            # Once for all turns of this wake-up: finding the next deadline costs a tenth of a produce.
+            # Once for all turns of this wake-up.
             self._timer_is_due = True
             self._woke_s = began_s
             self._loop.call_soon(self._end_wake_up)
@@ -319,21 +319,36 @@ class Runtime:
         self._set_timer()
 
     def _set_timer(self) -> None:
+        if self._is_stopping:
+            return
         now_ms = self._clock()
         if self._timer is not None and self._timer_ms <= now_ms + _TICKS_APART_MS:
             return  # that tick handles earlier deadlines too
-        deadline_ms = self.node.deadline_ms if not self._is_stopping else None
+        if self._looked_ms <= now_ms < self._looked_ms + _TICKS_APART_MS:
+            # Finding the next deadline costs a tenth of a produce, so a busy broker does it once in a while.
+            self._call_at(self._looked_ms + _TICKS_APART_MS, self._look_again, now_ms)
+            return
+        self._looked_ms = now_ms
+        deadline_ms = self.node.deadline_ms
         if deadline_ms is not None:
             deadline_ms = max(deadline_ms, self._ticked_ms + _TICKS_APART_MS)
+        self._call_at(deadline_ms, self._tick, now_ms)
+
+    def _call_at(self, time_ms: int | None, act: Callable[[], None], now_ms: int) -> None:
+        """Set the only timer, or none."""
         if self._timer is not None:
-            if deadline_ms == self._timer_ms:
+            if time_ms == self._timer_ms:
                 return
             self._timer.cancel()
             self._timer = None
-        if deadline_ms is not None:
+        if time_ms is not None:
             # A millisecond late rather than early: an early tick does nothing and has to be repeated.
-            delay_s = max(deadline_ms - now_ms, 0) / 1000 + 0.001
-            self._timer, self._timer_ms = self._loop.call_later(delay_s, self._tick), deadline_ms
+            delay_s = max(time_ms - now_ms, 0) / 1000 + 0.001
+            self._timer, self._timer_ms = self._loop.call_later(delay_s, act), time_ms
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._set_timer()
 
     def _tick(self) -> None:
         self._timer = None

@@ -46,6 +46,7 @@ from logstore.replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from logstore.replication.node import Node
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
@@ -377,6 +378,34 @@ def test_a_sync_that_fails_as_no_disk_does_ends_the_node(monkeypatch: pytest.Mon
                 await nodes.running[0].ended
             waiting.cancel()
             await nodes.kill(0)
+
+    run(test)
+
+
+def test_a_busy_node_looks_for_its_next_deadline_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding it after each wake-up took a tenth of a produce; and no deadline is forgotten meanwhile."""
+    found: list[int | None] = []
+    find = Node.deadline_ms.fget
+    assert find is not None
+
+    def counted(node: Node) -> int | None:
+        found.append(find(node))
+        return found[-1]
+
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            tp = await nodes.create_topic("t", (0,))
+            monkeypatch.setattr(Node, "deadline_ms", property(counted))
+            began_ms = nodes.clocks[0]()
+            for _ in range(500):
+                await nodes.client.produce(tp, batch(b"x"))
+            most = (nodes.clocks[0]() - began_ms) // 5 + 1
+            assert 0 < len(found) <= most
+            # A fetch that has to wait comes in the middle of such a while, and still ends in time.
+            for _ in range(5):
+                await nodes.client.produce(tp, batch(b"x"))
+                result = await nodes.client.fetch(tp, nodes.ends(tp)[0], max_wait_ms=7)
+                assert not result.records
 
     run(test)
 
