@@ -7,14 +7,17 @@ delete-records
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from logstore.cli.drain import drain
-from logstore.cli.operating import CommandConfig, Json, named_values, properties_of
+from logstore.cli.operating import CommandConfig, Json, Wait, named_values, properties_of, similar, wait_until
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
+
+if TYPE_CHECKING:
+    from logstore.cli.brokers import Brokers
 
 brokers = typer.Typer(help="The brokers of a cluster.", no_args_is_help=True)
 configs = typer.Typer(help="The settings of topics and brokers.", no_args_is_help=True)
@@ -147,10 +150,11 @@ def move_log(
     bootstrap: RequiredBootstrap,
     broker: Annotated[int, typer.Option("--broker", metavar="ID", help="The broker of the replicas.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="One of its log dirs.")],
+    wait: Wait = 0.0,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Move replicas to another log dir of their broker; exit 1 if one is refused.
+    """Move replicas to another log dir of their broker; exit 1 if one is refused, or not there after --wait.
 
     The moves run in the background: `brokers log-dirs` shows them. To cancel one, name the log dir that holds
     the replica.
@@ -171,18 +175,45 @@ def move_log(
         answer: t.AlterReplicaLogDirsResponse = asked.broker(
             broker, t.AlterReplicaLogDirsRequest(dirs=[wanted])
         )
-    is_done = True
-    for topic in answer.results:
-        for one in topic.partitions:
-            name, error = f"{topic.topic_name}-{one.partition_index}", ErrorCode(one.error_code)
-            is_done = is_done and error is ErrorCode.NONE
-            if as_json:
-                print_json({"partition": name, "broker": broker, "to": to, "error": error.name})
-            elif error is ErrorCode.NONE:
-                print(f"{name} moves to {to} of broker {broker}")
-            else:
-                print_error(f"{name} does not move: {_REFUSALS.get(error, error.name)}")
-    return 0 if is_done else 1
+        errors = {
+            f"{topic.topic_name}-{one.partition_index}": ErrorCode(one.error_code)
+            for topic in answer.results
+            for one in topic.partitions
+        }
+        missing = {name for name, error in errors.items() if error is ErrorCode.NONE}
+
+        def are_there() -> bool:
+            missing.difference_update(_replicas_in(asked, broker, to))
+            return not missing
+
+        if wait:
+            wait_until(wait, are_there)
+    for name, error in errors.items():
+        if as_json:
+            arrived = {"is_there": name not in missing} if wait and error is ErrorCode.NONE else {}
+            print_json({"partition": name, "broker": broker, "to": to, "error": error.name, **arrived})
+        elif error is not ErrorCode.NONE:
+            print_error(f"{name} does not move: {_REFUSALS.get(error, error.name)}")
+        elif not wait:
+            print(f"{name} moves to {to} of broker {broker}")
+        elif name in missing:
+            print_error(f"{name} still moves to {to} of broker {broker}. See logstore brokers log-dirs")
+        else:
+            print(f"{name} is in {to} of broker {broker}")
+    is_refused = any(error is not ErrorCode.NONE for error in errors.values())
+    return 1 if is_refused or (wait and missing) else 0
+
+
+def _replicas_in(asked: Brokers, broker: int, log_dir: str) -> set[str]:
+    """Return the replicas that a broker serves from one of its log dirs."""
+    return {
+        f"{topic.name}-{one.partition_index}"
+        for found in asked.log_dirs(broker).results
+        if found.log_dir == log_dir
+        for topic in found.topics
+        for one in topic.partitions
+        if not one.is_future_key
+    }
 
 
 @configs.command()
@@ -201,9 +232,9 @@ def describe(
     kind, name = _resource(topic, broker, all_brokers)
     with asked_at(bootstrap, command_config) as asked:
         found = described_settings(asked, kind, [name]).get(name)
-    if found is None:
-        print_error(f"no topic {name}")
-        return 1
+        if found is None:
+            print_error(f"no topic {name!r}; {similar([name], asked.topics())}")
+            return 1
     for each in sorted(found, key=lambda setting: str(setting.name)):
         source = _SOURCES.get(each.config_source, "unknown")
         if source == "default" and not everything:

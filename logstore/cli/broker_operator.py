@@ -87,6 +87,9 @@ class BrokerOperator:
             },
         )
 
+    def _topics(self) -> Iterable[str]:
+        return self.read(may_hide_moves=True).topics
+
     def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
         return min_isr_in(described_settings(self._brokers, TOPIC, topics, keys=[MIN_ISR]))
 
@@ -121,7 +124,7 @@ class BrokerOperator:
         cluster = self.read((name,))
         if name in cluster.doomed:
             return
-        check_topics(cluster, (name,))
+        check_topics(cluster, (name,), self._topics)
         answer = self._brokers.controller(
             t.DeleteTopicsRequest(
                 topic_names=[name],
@@ -136,7 +139,7 @@ class BrokerOperator:
         self, name: str, partitions: int | None, changed: Mapping[str, str], dropped: Collection[str]
     ) -> None:
         cluster = self.read((name,), settings=True)
-        check_topics(cluster, (name,))
+        check_topics(cluster, (name,), self._topics)
         if unknown := sorted(set(dropped) - cluster.topics[name].config.keys()):
             raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
         if changed or dropped:

@@ -17,6 +17,7 @@ from logstore.broker.security.client import ClientSecurity
 from logstore.broker.translation import by_topic
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
+from logstore.cli.operating import similar
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 
@@ -146,13 +147,17 @@ class Brokers:
         check(found.error_code, f"group {group}", found.error_message)
         return self._ask(Address(found.host, found.port), request)
 
-    def partitions_named(self, names: Sequence[str]) -> list[TopicPartition]:
-        """Return the partitions of topics, and single ones like `orders-0`. Raises `RequestRefused`."""
-        topics = {
+    def topics(self) -> dict[str, list[int]]:
+        """Return all topics with their partitions."""
+        return {
             topic.name: [each.partition_index for each in topic.partitions]
             for topic in self.metadata().topics
             if topic.name and not topic.error_code
         }
+
+    def partitions_named(self, names: Sequence[str]) -> list[TopicPartition]:
+        """Return the partitions of topics, and single ones like `orders-0`. Raises `RequestRefused`."""
+        topics = self.topics()
         found: set[TopicPartition] = set()
         for name in names:
             topic, dash, number = name.rpartition("-")
@@ -162,7 +167,7 @@ class Brokers:
                 found.add(TopicPartition(topic, int(number)))
             else:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                raise RequestRefused(error, f"no topic or partition {name}")
+                raise RequestRefused(error, f"no topic or partition {name}; {similar([name], topics)}")
         return sorted(found)
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, dict[str, list[tuple[int, None]]]]:

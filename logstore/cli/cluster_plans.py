@@ -9,11 +9,12 @@ standing             the result of a reassignment (`reassign verify`)
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from logstore.cli.cluster_state import Cluster
+from logstore.cli.operating import similar
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller import assignment
@@ -25,10 +26,16 @@ class BadPlan(EngineError):
     code = ErrorCode.INVALID_REQUEST
 
 
-def check_topics(cluster: Cluster, names: Iterable[str]) -> None:
-    """Raise `BadPlan` if the cluster lacks one of these topics."""
+def check_topics(
+    cluster: Cluster, names: Iterable[str], all_topics: Callable[[], Iterable[str]] | None = None
+) -> None:
+    """Raise `BadPlan` if the cluster lacks one of these topics, with the most similar names.
+
+    `all_topics` is called for an error if `cluster` was read for some topics only.
+    """
     if unknown := [name for name in names if name not in cluster.topics]:
-        raise BadPlan(f"no topic {', '.join(map(repr, unknown))}")
+        known = cluster.topics if all_topics is None else all_topics()
+        raise BadPlan(f"no topic {', '.join(map(repr, unknown))}; {similar(unknown, known)}")
 
 
 def is_under_replicated(cluster: Cluster, each: TopicPartition) -> bool:

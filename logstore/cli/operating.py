@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,6 +110,15 @@ def properties_of(file: Path, option: str = "--command-config") -> dict[str, str
         return parse_properties(file.read_bytes(), path=str(file))
     except OSError as error:
         raise typer.BadParameter(f"{option}: {error}") from error
+
+
+def similar(names: Iterable[str], topics: Iterable[str]) -> str:
+    """Return the hint for topics that do not exist: the existing ones with similar names."""
+    from difflib import get_close_matches
+
+    known = list(topics)
+    meant = [repr(close[0]) for name in names if (close := get_close_matches(name, known, 1))]
+    return f"did you mean {', '.join(meant)}?" if meant else "`logstore topics list` shows all"
 
 
 def wait_until(seconds: float, holds: Callable[[], bool]) -> bool:

@@ -58,6 +58,9 @@ class StoreOperator:
     ) -> Cluster:
         return read_cluster(self._session, topics, settings=settings)
 
+    def _topics(self) -> Iterable[str]:
+        return self.read(may_hide_moves=True).topics
+
     def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
         return own_min_isr(self.read(topics, settings=True))
 
@@ -95,7 +98,7 @@ class StoreOperator:
 
     def delete(self, name: str) -> None:
         cluster = self.read((name,))
-        check_topics(cluster, (name,))
+        check_topics(cluster, (name,), self._topics)
         controller = cluster.brokers.get(cluster.controller) if cluster.controller is not None else None
         if controller is not None and controller.keeps_topics:
             raise BadPlan(f"{name} is not deleted: {DELETION_DISABLED}")
@@ -107,7 +110,7 @@ class StoreOperator:
         self, name: str, partitions: int | None, changed: Mapping[str, str], dropped: Collection[str]
     ) -> None:
         cluster = self.read((name,), settings=True)
-        check_topics(cluster, (name,))
+        check_topics(cluster, (name,), self._topics)
         if name in cluster.doomed:
             raise BadPlan(f"{name} is being deleted")
         topic = cluster.topics[name]

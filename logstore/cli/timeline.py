@@ -112,15 +112,22 @@ def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:
 
     logs: dict[Path, None] = {}
     ledgers: dict[Path, None] = {}
-    for source in sources:
+    for source in (each.resolve() for each in sources):
         if source.is_file():
             logs[source] = None
             continue
-        logs |= dict.fromkeys(sorted(path for path in source.rglob("*state-change*") if path.is_file()))
+        inside = sorted(path for path in source.rglob("*state-change*") if path.is_file())
+        logs |= dict.fromkeys((*_beside(source), *inside))
         ledgers |= dict.fromkeys(
             path.parents[1] for path in sorted(source.rglob(f"{LOST_DIRECTORY}/{LEDGER}"))
         )
     return list(logs), list(ledgers)
+
+
+def _beside(log_dir: Path) -> list[Path]:
+    """Return the state-change logs that a broker has written beside its first log dir."""
+    start = f"{log_dir.name}.state-change"
+    return sorted(path for path in log_dir.parent.iterdir() if path.name.startswith(start))
 
 
 def _losses(directory: Path, wanted: Wanted) -> Iterator[Event]:

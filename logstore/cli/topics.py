@@ -101,9 +101,10 @@ def describe(
         cluster = to.read(
             names or None, settings=with_overrides or (is_whole and not as_json), may_hide_moves=True
         )
+        if not if_exists:
+            wanted = [name for name in names or () if name not in cluster.doomed]
+            check_topics(cluster, wanted, lambda: to.read(may_hide_moves=True).topics)
         min_isr = to.min_isr(sorted(cluster.topics)) if under_min_isr or at_min_isr else {}
-    if not if_exists:
-        check_topics(cluster, [name for name in names or () if name not in cluster.doomed])
 
     def is_wanted(each: TopicPartition) -> bool:
         spare = len(state.isr) - min_isr.get(each.topic, 1) if (state := cluster.states.get(each)) else -1

@@ -87,6 +87,17 @@ class TestFiles:
         assert [each["kind"] for each in found] == ["election", "other", "role", "election", "truncation"]
         assert events_of(command("timeline", nodes, "--topic", "orders", "--partitions", "1", "--json")) == []
 
+    def test_a_log_dir_brings_the_log_beside_it(
+        self, command: Command, nodes: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (nodes / "data.state-changes").write_text(change(400, "elects a leader", leader=3))
+        found = events_of(command("timeline", nodes / "data", "--json"))
+        assert [each["kind"] for each in found] == ["election", "truncation"]
+        both = events_of(command("timeline", nodes / "data", nodes / "data.state-changes", "--json"))
+        assert both == found, "each log is read once"
+        monkeypatch.chdir(nodes / "data")
+        assert events_of(command("timeline", ".", "--json")) == found
+
     def test_as_text(self, command: Command, nodes: Path) -> None:
         outcome = command("timeline", nodes / "node-2.state-changes", "--topic", "orders")
         assert outcome.out.split(maxsplit=6) == [

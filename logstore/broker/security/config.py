@@ -267,7 +267,8 @@ def refuse_open(security: Security | None, listen: Address) -> None:
         if each.is_open:
             raise InvalidConfig(
                 f"listener {each.name} on {each.bind} gives everyone on the network full access: use SSL or "
-                "SASL_SSL, bind it to 127.0.0.1, or accept that with --insecure"
+                "SASL_SSL, bind it to 127.0.0.1, or accept that with --insecure, in a "
+                "program with insecure=True"
             )
 
 
