@@ -40,6 +40,7 @@ from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, des
 from logstore.broker.peers import Peers
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.server import Server
+from logstore.broker.ticker import Ticker
 from logstore.broker.wire.declarations import Struct
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.log import Log
@@ -75,8 +76,6 @@ _SYNC_THREADS = 4
 _READ_THREADS = 4
 _PROBE_AGAIN_S = 0.1
 _SYNC_AGAIN_S = 0.1
-_TICKS_APART_MS: Final = 5
-"""Deadlines this close together are handled in one tick: of a thousand waiting fetches, ten end at once."""
 _STOPS: Final = "this broker is stopping"
 _PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
 """Changes nothing, but is a write: servers order it, and refuse it for an expired session."""
@@ -165,9 +164,8 @@ class Runtime:
         self._changes = 0
         self._inbox: deque[Event | _InLine] = deque()
         self._pump_is_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = self._ticked_ms = self._looked_ms = 0
-        self._timer_is_due = False
+        self._ticker = Ticker(self._loop, self._clock, lambda: self.node.deadline_ms, self._tick)
+        self._is_wake_up_open = False
         self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync")
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
         self._is_stopping = False
@@ -243,8 +241,7 @@ class Runtime:
 
     def _end(self) -> None:
         self._is_stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ticker.stop()
         self.peers.close()
         inbox, self._inbox = self._inbox, deque()
         for event in inbox:
@@ -255,6 +252,7 @@ class Runtime:
 
     def _fail(self, reason: str | BaseException) -> None:
         self._is_stopping = True
+        self._ticker.stop()
         if self.ended.done():
             return
         if isinstance(reason, str):
@@ -293,9 +291,9 @@ class Runtime:
             self._do(self.after_change)
         for serve in tuple(self.after_turn):
             self._do(serve)
-        if not self._timer_is_due:
+        if not self._is_wake_up_open:
             # Once for all turns of this wake-up.
-            self._timer_is_due = True
+            self._is_wake_up_open = True
             self._woke_s = began_s
             self._loop.call_soon(self._end_wake_up)
         if (took_s := stopwatch_s() - began_s) > TURN_BUDGET_S:
@@ -310,49 +308,15 @@ class Runtime:
             self._fail(error)
 
     def _end_wake_up(self) -> None:
-        self._timer_is_due = False
+        self._is_wake_up_open = False
         now_s = stopwatch_s()
         if now_s - self._woke_s > NOTABLE_S:
             self.pauses.blocked(now_s - self._woke_s, now_s)
         if self.node.replicas.waiting.has_to_look:
             self._turn(self.node.look)
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._is_stopping:
-            return
-        now_ms = self._clock()
-        if self._timer is not None and self._timer_ms <= now_ms + _TICKS_APART_MS:
-            return  # that tick handles earlier deadlines too
-        if self._looked_ms <= now_ms < self._looked_ms + _TICKS_APART_MS:
-            # Finding the next deadline costs a tenth of a produce, so a busy broker does it once in a while.
-            self._call_at(self._looked_ms + _TICKS_APART_MS, self._look_again, now_ms)
-            return
-        self._looked_ms = now_ms
-        deadline_ms = self.node.deadline_ms
-        if deadline_ms is not None:
-            deadline_ms = max(deadline_ms, self._ticked_ms + _TICKS_APART_MS)
-        self._call_at(deadline_ms, self._tick, now_ms)
-
-    def _call_at(self, time_ms: int | None, act: Callable[[], None], now_ms: int) -> None:
-        """Set the only timer, or none."""
-        if self._timer is not None:
-            if time_ms == self._timer_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if time_ms is not None:
-            # A millisecond late rather than early: an early tick does nothing and has to be repeated.
-            delay_s = max(time_ms - now_ms, 0) / 1000 + 0.001
-            self._timer, self._timer_ms = self._loop.call_later(delay_s, act), time_ms
-
-    def _look_again(self) -> None:
-        self._timer = None
-        self._set_timer()
+        self._ticker.look()
 
     def _tick(self) -> None:
-        self._timer = None
-        self._ticked_ms = self._clock()
         if not self._doubts():
             self._turn(self.node.tick)
 
@@ -420,7 +384,7 @@ class Runtime:
         self._is_in_doubt = False
         self._seen_ms = self._clock()
         self._pump_soon()
-        self._set_timer()
+        self._ticker.look()
 
     # --- the store ----------------------------------------------------------------------------
 
