@@ -78,9 +78,10 @@ def test_a_follower_that_is_cancelled_all_the_time_gets_every_record_once(tmp_pa
                 count += len(values)
                 for _ in range(rng.randrange(4)):
                     await asyncio.sleep(0)
+            await log.append(b"end")
 
         writing = asyncio.ensure_future(writer())
-        while not writing.done() or len(found) < count:
+        while not found or found[-1] != b"end":
             task = asyncio.ensure_future(anext(follower))
             for _ in range(rng.randrange(6)):
                 await asyncio.sleep(0)
@@ -89,8 +90,9 @@ def test_a_follower_that_is_cancelled_all_the_time_gets_every_record_once(tmp_pa
             await asyncio.wait((task,))
             if not task.cancelled():
                 found.append(task.result().value)
-        assert found == [b"%d" % number for number in range(count)]
-        assert follower.offset == count
+        await writing
+        assert found == [*(b"%d" % number for number in range(count)), b"end"]
+        assert follower.offset == count + 1
         assert log.log.partition.waiters.waiting == []
 
     on_a_log(tmp_path, body)
