@@ -433,8 +433,7 @@ def _recover_segment(
         segment.size = end
     suffixes = (OffsetIndex.suffix, TimeIndex.suffix)
     names = {suffix: file_name(segment.base_offset, suffix) for suffix in suffixes}
-    missing = [suffix for suffix, name in names.items() if name not in loading.files]
-    if rebuilt := segment.indexes.settle(found, missing):
+    if rebuilt := segment.indexes.settle(found):
         mark("recovery: an index is built anew")
     loading.report.rebuilt.extend(names[suffix] for suffix in rebuilt)
     # Accepted bytes must be durable before a reader sees them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -155,11 +155,10 @@ class SegmentIndexes:
             self.hints.clear()
             self._segment.indexes_changed(largest)
 
-    def settle(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
+    def settle(self, found: IndexEntries) -> list[str]:
         """Replace the indexes by the results of a walk over the segment; return the replaced suffixes.
 
-        The files are only compared with it, not read again to be rebuilt. Indexes whose suffix is among
-        `missing` are written in any case.
+        The files are only compared with it, not read again to be rebuilt. One that is missing is written.
         """
         renewed = []
         segment = self._segment
@@ -168,9 +167,9 @@ class SegmentIndexes:
             was_open = self._open is not None
             offsets, times = self._open or self._fresh()
             for index, entries in ((offsets, found.offset_entries), (times, found.time_entries)):
-                stands = index.suffix not in missing
+                stands = True
                 try:
-                    if stands and not was_open:
+                    if not was_open:
                         index.load()
                 except (FileNotFoundError, CorruptIndex):
                     stands = False

@@ -316,8 +316,8 @@ _RECOVERY: Final = [
         ),
         (
             "index-not-rebuilt",
-            "    missing = [suffix for suffix, name in names.items() if name not in loading.files]\n",
-            "    missing: list[str] = []\n",
+            "    if rebuilt := segment.indexes.settle(found):\n",
+            "    if rebuilt := list[str]():\n",
         ),
     ),
     *_of(
