@@ -314,8 +314,13 @@ _RECOVERY: Final = [
             '        remove_segments(loading, later, "it follows a cut", loss_id)\n        segment.log_file.truncate(end)\n',
             '        segment.log_file.truncate(end)\n        remove_segments(loading, later, "it follows a cut", loss_id)\n',
         ),
+    ),
+    *_of(
+        Area.RECOVERY,
+        "logstore/log/recovery.py",
+        ("tests/logstore/test_open_reads.py", "tests/logstore/test_derived.py"),
         (
-            "index-not-rebuilt",
+            "indexes-not-settled",
             "    if rebuilt := segment.indexes.settle(found):\n",
             "    if rebuilt := list[str]():\n",
         ),
