@@ -34,7 +34,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
 from logstore.format.record import MAX_LONG
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted, FetchResult
-from logstore.segment.scan import HEADER_DTYPE, Fault, scan_buffer
+from logstore.segment.scan import HEADER_DTYPE, Fault, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.client import ClientSettings, ClientThread
 from logstore.spark.counting import Count
@@ -281,6 +281,7 @@ class RangeFetch:
     def _decoded(self, response: FetchResult, columns: Sequence[str]) -> Iterator[Any]:
         from logstore.columnar.columnar import decode
 
+        use_compiled()  # numba is loaded in any case
         found = scan_buffer(response.records, len(response.records))
         if not found.end:
             self._no_whole_batch(response, found.fault)

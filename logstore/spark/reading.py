@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Any
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.segment.scan import use_compiled
 from logstore.spark.columns import RowMaker, read_columns
 from logstore.spark.logs import (
     LOGGER,
@@ -104,7 +103,6 @@ def read_range(options: ReadOptions, wanted: OffsetRange) -> Iterator[Any]:
 
     Raises `DataLoss` for lost records if the options ask for it, and `EngineError`.
     """
-    use_compiled()  # the rows load numba in any case
     maker = RowMaker(wanted.topic, wanted.partition, options.columns)
     missing: list[Missing] = []
     rows = checked = 0

@@ -33,7 +33,7 @@ import numpy as np
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
-from logstore.segment.scan import scan_chunks
+from logstore.segment.scan import scan_chunks, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
@@ -312,6 +312,7 @@ class TieredLogs:
     ) -> Iterator[Any]:
         from logstore.columnar.columnar import decode
 
+        use_compiled()  # numba is loaded in any case
         read = tuple(columns) or ("offset",)
         for tiered in objects:
             aborted = tiered.aborted if self._committed_only else ()
