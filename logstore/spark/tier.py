@@ -33,6 +33,7 @@ import numpy as np
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.log.stretches import Stretch
 from logstore.segment.scan import scan_chunks, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
@@ -321,7 +322,7 @@ class TieredLogs:
                 for chunk, found in self._tier.read(wanted.topic_partition, tiered, offset):
                     rows = 0
                     for batch in decode(
-                        memoryview(chunk)[: found.end],
+                        Stretch("", 0, 0, memoryview(chunk)[: found.end], found.positions, found.headers),
                         columns=read,
                         start_offset=wanted.start_offset,
                         end_offset=wanted.end_offset,
