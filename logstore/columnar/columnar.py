@@ -350,6 +350,7 @@ def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
         headers_at,
         rows,
         totals,
+        np.empty(kernels.TOTALS, np.int64),
     )
     if verdict != kernels.SOUND:
         piece.judge()

@@ -127,11 +127,12 @@ def _rest(crc: int, data: Bytes, at: int, end: int) -> int:
 
 
 @kernel
-def _walk(data: Bytes, total: int, headers: Bytes, checksums: Checksums) -> tuple[int, int, bool]:
+def _walk(
+    data: Bytes, total: int, headers: Bytes, checksums: Checksums, starts: Longs, ends: Longs
+) -> tuple[int, int, bool]:
     at = 0
     count = 0
     is_bad = False
-    starts, ends = np.empty(_LANES, np.int64), np.empty(_LANES, np.int64)
     while at + HEADER_BYTES <= total:
         length = _length(data, at)
         end = at + LOG_OVERHEAD + length
@@ -167,7 +168,8 @@ def walk_batches(data: Buffer, total: int) -> tuple[bytes, Checksums, int, bool]
     # Room for as many as might be there would be megabytes, and clearing their pages costs more than a walk.
     room = _count(array, total)
     headers, checksums = np.empty(room * HEADER_BYTES, np.uint8), np.empty(room, np.uint32)
-    _, end, is_bad = _walk(array, total, headers, checksums)
+    lanes = np.empty((2, _LANES), np.int64)
+    _, end, is_bad = _walk(array, total, headers, checksums, lanes[0], lanes[1])
     return headers.tobytes(), checksums, end, is_bad
 
 
