@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from logstore.columnar import kernels
 from logstore.columnar.encoding import Columns, batches_of
+from logstore.columnar.frames import frames
 from logstore.columnar.kernels import Bytes, Ints, Longs, bytes_of
 from logstore.disk.files import Buffer
 from logstore.errors import InvalidRecord
@@ -68,6 +69,8 @@ COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "timestamp_t
 
 PIECE_BYTES: Final = 2 << 20
 """Bytes per piece, stored or decompressed: large enough that work per piece costs nothing."""
+_ARENA_MARGIN_BYTES: Final = 1 << 20
+"""A batch that decompresses to no more than this fits behind a piece that is not full."""
 BATCH_BYTES: Final = 512 << 10
 BATCH_RECORDS: Final = 1 << 16
 
@@ -259,23 +262,47 @@ def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) 
     if not packed.any():
         yield _Piece(bytes_of(view), starts, ends, headers, view, positions, max_bytes)
         return
-    first, size = 0, 0
-    payloads: list[bytes] = []
-    for slot, position in enumerate(positions.tolist()):
-        try:
-            payloads.append(Batch(view, position).payload(max_bytes=max_bytes))
-        except Exception:
-            # An error in a batch before it comes first.
-            _judge((Batch(view, before) for before in positions[first:slot].tolist()), max_bytes)
-            raise
-        size += len(payloads[-1])
-        if size >= PIECE_BYTES or slot == len(positions) - 1:
-            sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
-            ends = np.cumsum(sizes)
-            arena = bytes_of(payloads[0] if len(payloads) == 1 else b"".join(payloads))
-            end = slot + 1
-            yield _Piece(arena, ends - sizes, ends, headers[first:end], view, positions[first:end], max_bytes)
-            first, size, payloads = end, 0, []
+    yield from _decompressed(view, headers, positions, max_bytes)
+
+
+def _decompressed(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:
+    arena = _Buffer(PIECE_BYTES + _ARENA_MARGIN_BYTES, np.uint8).array
+    is_zstd = (headers["attributes"] & CODEC_MASK == Codec.ZSTD).tolist()
+    after = (positions + headers["batch_length"] + LOG_OVERHEAD).tolist()
+    first = used = 0
+    ends: list[int] = []
+
+    def piece(records: Bytes, ends: Sequence[int], first: int, end: int) -> _Piece:
+        found = np.array(ends, np.int64)
+        starts = np.concatenate(([0], found[:-1]))
+        return _Piece(records, starts, found, headers[first:end], view, positions[first:end], max_bytes)
+
+    with frames(bytes_of(view), arena) as zstd:
+        for slot, position in enumerate(positions.tolist()):
+            size: int | None = None
+            if zstd is not None and is_zstd[slot]:
+                room = min(len(arena) - used, max_bytes)
+                size = zstd.decompress(position + HEADER_BYTES, after[slot], used, room)
+            if size is None:
+                try:
+                    payload = Batch(view, position).payload(max_bytes=max_bytes)
+                except Exception:
+                    # An error in a batch before it comes first.
+                    _judge((Batch(view, before) for before in positions[first:slot].tolist()), max_bytes)
+                    raise
+                size = len(payload)
+                if size > len(arena) - used:
+                    if ends:
+                        yield piece(bytes_of(arena.data), ends, first, slot)
+                    yield piece(bytes_of(payload), [size], slot, slot + 1)
+                    first, used, ends = slot + 1, 0, []
+                    continue
+                arena[used : used + size] = bytes_of(payload)
+            used += size
+            ends.append(used)
+            if used >= PIECE_BYTES or slot == len(positions) - 1:
+                yield piece(bytes_of(arena.data), ends, first, slot + 1)
+                first, used, ends = slot + 1, 0, []
 
 
 class _Buffer:
@@ -323,6 +350,7 @@ def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
         headers_at,
         rows,
         totals,
+        np.empty(kernels.TOTALS, np.int64),
     )
     if verdict != kernels.SOUND:
         piece.judge()

@@ -16,7 +16,7 @@ module or in the user's cache directory. `columnar.warm_up` does this at a time 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numba
@@ -61,13 +61,17 @@ _long = cast("Callable[[Any], int]", np.int64)
 
 
 def kernel(function: F, **options: str) -> F:
-    """Compile `function` at its first call, and cache the code for the next process."""
-    njit: Any = numba.njit
+    """Compile `function` at its first call, and cache the code for the next process.
+
+    It cannot make arrays: numba's runtime is off. With it, an inlined function counts references to its
+    arrays, in atomic instructions that take longer than finding a record.
+    """
+    njit: Any = partial(numba.njit, nogil=True, _nrt=False, **options)
     try:
-        return cast(F, njit(cache=True, nogil=True, **options)(function))
+        return cast(F, njit(cache=True)(function))
     except RuntimeError:
         # Neither this directory nor the user's is writable: every process compiles for itself.
-        return cast(F, njit(nogil=True, **options)(function))
+        return cast(F, njit()(function))
 
 
 def _inner(function: F) -> F:
@@ -206,18 +210,19 @@ def locate(
     headers_at: Longs,
     rows: Longs,
     totals: Longs,
+    ignored: Longs,
 ) -> int:
     """Find the records of the batches with records in `data[starts:ends]`.
 
     `counts`, `base_offsets`, `base_times` and `max_times` come from their headers; with the broker's clock
     `max_times` is the time of every record. Records outside [start_offset, last_offset] are checked and left
     out. Fills in per record: offset, time, position and size of key and value (-1: null), position of the
-    header count (-1: none); per batch: the number of its records; `totals`: the counters.
+    header count (-1: none); per batch: the number of its records; `totals`: the counters; `ignored`: those of
+    records that are left out.
     Returns `SOUND`, or the fault of the first bad batch. The columns must have room for all records, which
     have at least `SMALLEST_RECORD` bytes each.
     """
     row = 0
-    ignored = np.zeros(TOTALS, np.int64)
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
@@ -342,8 +347,7 @@ def locate_headers(
 
 
 @kernel
-def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int, int, int]:
-    ignored = np.zeros(TOTALS, np.int64)
+def _check(data: Bytes, position: int, end: int, count: int, ignored: Longs) -> tuple[bool, int, int, int]:
     earliest = _long(_UNSIGNED)
     latest = -earliest - 1
     keyless = 0
@@ -380,9 +384,11 @@ def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int,
 
 
 @kernel
-def _check_many(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summaries: Longs) -> bool:
+def _check_many(
+    data: Bytes, starts: Longs, ends: Longs, counts: Longs, summaries: Longs, ignored: Longs
+) -> bool:
     for batch in range(len(starts)):
-        sound, earliest, latest, keyless = _check(data, starts[batch], ends[batch], counts[batch])
+        sound, earliest, latest, keyless = _check(data, starts[batch], ends[batch], counts[batch], ignored)
         if not sound:
             return False
         summaries[batch, 0] = earliest
@@ -394,13 +400,18 @@ def _check_many(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summarie
 class _Check:
     """`record_parser.CompiledCheck`."""
 
+    def __init__(self) -> None:
+        self._ignored = np.zeros(TOTALS, np.int64)
+        """Counters that any thread may write, and nobody reads."""
+
     def one(self, data: Buffer, count: int, position: int, end: int) -> RecordsSummary | None:
-        sound, *summary = _check(bytes_of(data), position, end, count)
+        sound, *summary = _check(bytes_of(data), position, end, count, self._ignored)
         return (summary[0], summary[1], summary[2]) if sound else None
 
     def many(self, data: Buffer, starts: Longs, ends: Longs, counts: Longs) -> Longs | None:
         summaries = np.empty((len(starts), 3), np.int64)
-        return summaries if _check_many(bytes_of(data), starts, ends, counts, summaries) else None
+        sound = _check_many(bytes_of(data), starts, ends, counts, summaries, self._ignored)
+        return summaries if sound else None
 
 
 def bytes_of(buffer: Buffer) -> Bytes:

@@ -1,7 +1,8 @@
 """Walk the batches of a `.log` file: thousands of headers at once, every checksum, no records.
 
 numpy walks over many small batches (`many_batches.py`), or compiled code does, where it is loaded
-(`use_compiled`). Python walks over others by their length fields, with one step and one CRC-32C a batch.
+(`use_compiled`), also over many large ones. Python walks over others by their length fields, with one step
+and one CRC-32C a batch.
 Everything else is numpy on a table of the headers: order, epochs, index entries. Recovery, index rebuilds and
 verification need no more, and it is nearly as fast as reading and checksumming.
 
@@ -32,6 +33,8 @@ MANY_BYTES = 1 << 13
 """So many bytes may hold enough batches to walk over them at once."""
 COMPILED_BELOW_BYTES = 1 << 11
 """Compiled code walks from batch to batch faster; a library computes the checksum of a large one faster."""
+COMPILED_FROM_BATCHES = 16
+"""Compiled code computes the checksums of so many large batches faster as well: three at a time."""
 _NO_CHECKSUM = np.empty(0, np.uint32)
 
 HEADER_DTYPE = np.dtype(
@@ -237,7 +240,7 @@ class _Walk:
 
         Returns the end of its whole batches, and the fault there, if there is one.
         """
-        if _Compiled.walk is not None and _begins_small(chunk, total):
+        if _Compiled.walk is not None and _is_for_compiled(chunk, total):
             headers, computed, end, is_bad = _Compiled.walk(chunk, total)
             self._headers.append(headers)
             self._checksums.append(computed)
@@ -281,6 +284,12 @@ class _Walk:
 
 def _begins_small(chunk: Buffer, total: int) -> bool:
     return total >= HEADER_BYTES and _LENGTH.unpack_from(chunk)[0] < COMPILED_BELOW_BYTES
+
+
+def _is_for_compiled(chunk: Buffer, total: int) -> bool:
+    """Return whether compiled code is faster, if the batches have the size of the first one."""
+    longest = max(COMPILED_BELOW_BYTES, total // COMPILED_FROM_BATCHES)
+    return total >= HEADER_BYTES and _LENGTH.unpack_from(chunk)[0] < longest
 
 
 class OrderFaults(NamedTuple):

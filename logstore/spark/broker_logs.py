@@ -33,8 +33,9 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
 from logstore.format.record import MAX_LONG
+from logstore.log.stretches import Stretch
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted, FetchResult
-from logstore.segment.scan import HEADER_DTYPE, Fault, scan_buffer
+from logstore.segment.scan import HEADER_DTYPE, Fault, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.client import ClientSettings, ClientThread
 from logstore.spark.counting import Count
@@ -281,6 +282,7 @@ class RangeFetch:
     def _decoded(self, response: FetchResult, columns: Sequence[str]) -> Iterator[Any]:
         from logstore.columnar.columnar import decode
 
+        use_compiled()  # numba is loaded in any case
         found = scan_buffer(response.records, len(response.records))
         if not found.end:
             self._no_whole_batch(response, found.fault)
@@ -292,7 +294,7 @@ class RangeFetch:
         aborted = aborted_spans(response.aborted or (), found.headers)
         rows = 0
         for batch in decode(
-            memoryview(response.records)[: found.end],
+            Stretch("", 0, 0, memoryview(response.records)[: found.end], found.positions, found.headers),
             columns=columns,
             start_offset=self._position,
             end_offset=self._wanted.end_offset,

@@ -48,7 +48,7 @@ class Count:
         nexts = np.clip(bases + deltas + 1, self._next, end)
         spans = nexts - firsts
         is_marker = headers["attributes"] & CONTROL != 0
-        is_aborted = _in_aborted(headers, bases, aborted)
+        is_aborted = in_aborted(headers, bases, aborted)
         is_thinned = (headers["record_count"] != deltas + 1) & ~is_marker & ~is_aborted & (spans > 0)
         before = np.concatenate(([self._next], nexts[:-1]))
         gaps = firsts - before
@@ -82,9 +82,10 @@ class _Scattered:
             self.number += number
 
 
-def _in_aborted(
+def in_aborted(
     headers: npt.NDArray[np.void], bases: npt.NDArray[np.int64], aborted: Iterable[AbortedTransaction]
 ) -> npt.NDArray[np.bool_]:
+    """Tell for each batch whether it belongs to one of these transactions; `bases` are its offsets."""
     found = np.zeros(len(headers), np.bool_)
     is_data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
     lowest, highest = int(bases[0]), int(bases[-1])

@@ -34,13 +34,14 @@ from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffli
 from logstore.log.reader import has_owner
 from logstore.log.stretches import Stretch, StretchReader
 from logstore.segment.damage import Verdict, judge
-from logstore.segment.scan import Fault
+from logstore.segment.scan import Fault, use_compiled
 from logstore.segment.segment import LOG_SUFFIX
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
 from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles, sound_stretches
 from logstore.spark.errors import InvalidOption, UnknownTopic
+from logstore.spark.header_rows import header_rows
 from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import Isolation
 
@@ -429,6 +430,12 @@ def _decoded(
     missing: list[Missing],
 ) -> Iterator[Any]:
     """Yield the rows of a stretch. A batch with unreadable records is damaged; the others are still read."""
+    known = header_rows(stretch.headers, wanted, columns, aborted)
+    if known is not None:
+        if known.num_rows:
+            yield known
+        return
+    use_compiled()  # for the next stretch: numba is loaded in any case
     from logstore.columnar.columnar import decode
 
     def rows_of(data: Any) -> Iterator[Any]:

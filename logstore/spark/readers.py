@@ -53,6 +53,7 @@ from logstore.spark.micro_batches import Admission, MicroBatches
 from logstore.spark.offsets import flat, nested, of_checkpoint
 from logstore.spark.read_options import ReadOptions
 from logstore.spark.reading import cut, open_logs, plan_batch, read_range
+from logstore.spark.worker_memory import spare_loaded
 
 _NO_LIMIT: Final = 2**63 - 1
 
@@ -109,6 +110,7 @@ class BatchReader(DataSourceReader):
         # If there are no partitions, Spark calls this with an empty one of its own.
         if isinstance(partition, RangePartition):
             yield from read_range(self._options, partition.wanted)
+            spare_loaded()
 
 
 class PushdownReader(BatchReader):
@@ -307,6 +309,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, RangePartition), "Spark passes what `partitions` returned"
         yield from read_range(self._options, partition.wanted)
+        spare_loaded()
 
     def commit(self, end: dict[str, Any]) -> None:
         group, logs = self._options.commit_group, self._open()[0]

@@ -33,7 +33,8 @@ import numpy as np
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
-from logstore.segment.scan import scan_chunks
+from logstore.log.stretches import Stretch
+from logstore.segment.scan import scan_chunks, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
@@ -312,6 +313,7 @@ class TieredLogs:
     ) -> Iterator[Any]:
         from logstore.columnar.columnar import decode
 
+        use_compiled()  # numba is loaded in any case
         read = tuple(columns) or ("offset",)
         for tiered in objects:
             aborted = tiered.aborted if self._committed_only else ()
@@ -320,7 +322,7 @@ class TieredLogs:
                 for chunk, found in self._tier.read(wanted.topic_partition, tiered, offset):
                     rows = 0
                     for batch in decode(
-                        memoryview(chunk)[: found.end],
+                        Stretch("", 0, 0, memoryview(chunk)[: found.end], found.positions, found.headers),
                         columns=read,
                         start_offset=wanted.start_offset,
                         end_offset=wanted.end_offset,

@@ -23,6 +23,7 @@ from logstore.spark.ledger import remove_staged
 from logstore.spark.publishing import Message
 from logstore.spark.sink import Sink, ledger_of_one_write, ledger_of_stream, ledger_of_transaction, os_sink
 from logstore.spark.sink_rows import check_columns
+from logstore.spark.worker_memory import spare_loaded
 from logstore.spark.write_options import Delivery, WriteOptions
 
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -170,9 +171,9 @@ def _send(options: WriteOptions, batches: Iterator[Any]) -> Sent:
     context = TaskContext.get()
     assert context is not None, "a task has a context"
     number = context.partitionId()
-    return Sent(
-        write_directly(options, batches, spark_partition=number, turn=number + context.taskAttemptId())
-    )
+    rows = write_directly(options, batches, spark_partition=number, turn=number + context.taskAttemptId())
+    spare_loaded()
+    return Sent(rows)
 
 
 def _stage(sink: Sink, batches: Iterator[Any], ledger: str, number: int) -> Written:
@@ -188,6 +189,7 @@ def _stage(sink: Sink, batches: Iterator[Any], ledger: str, number: int) -> Writ
         attempt=context.taskAttemptId(),
         random=Random(),
     )
+    spare_loaded()
     return Written(message)
 
 

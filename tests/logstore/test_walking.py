@@ -27,8 +27,12 @@ def batches(rng: random.Random, count: int) -> list[bytes]:
     found = []
     for base_offset in range(count):
         value = rng.randbytes(rng.choice((0, 1, 7, 8, 9, 100, 5_000)))
-        found.append(encode_batch([Record(base_offset, 1_000, None, value)], base_offset=base_offset))
+        found.append(one_batch(base_offset, value))
     return found
+
+
+def one_batch(base_offset: int, value: bytes) -> bytes:
+    return encode_batch([Record(base_offset, 1_000, None, value)], base_offset=base_offset)
 
 
 def assert_the_same(data: bytes, size: int, note: object) -> Fault | None:
@@ -57,6 +61,18 @@ def test_any_change_of_any_bytes(seed: int) -> None:
         size = rng.choice((len(data), rng.randrange(len(data))))
         faults.add(assert_the_same(bytes(changed), size, (seed, step)))
     assert {Fault.TORN, Fault.CHECKSUM, Fault.SIZE} <= faults
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_large_batches_of_equal_and_other_sizes(seed: int) -> None:
+    """Three checksums are computed at a time: those of batches whose sizes differ, and of one or two left."""
+    rng = random.Random(seed)
+    sizes = [3_000] * 40 if seed % 2 else [rng.randrange(2_000, 20_000) for _ in range(40)]
+    data = bytearray(b"".join(one_batch(slot, rng.randbytes(size)) for slot, size in enumerate(sizes)))
+    end = len(data) - sum(sizes[: seed % 3])  # the last batches are cut off or torn
+    assert_the_same(bytes(data), end, seed)
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    assert_the_same(bytes(data), end, seed)
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, 61, 62])

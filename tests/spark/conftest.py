@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logstore.segment.scan import use_compiled
 from tests.spark.spark_home import linked_home
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """For sessions here and in the processes that tests start."""
     if "SPARK_HOME" not in os.environ:
         os.environ["SPARK_HOME"] = str(linked_home(tmp_path_factory.mktemp("spark-home") / "home"))
+
+
+@pytest.fixture(autouse=True)
+def _plain_walk_again() -> Iterator[None]:
+    """Reads switch to the compiled walk for the whole process; other tests look at the plain one."""
+    yield
+    use_compiled(wanted=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

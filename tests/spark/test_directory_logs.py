@@ -321,9 +321,10 @@ def test_records_that_cannot_be_read_are_damage(codec: Codec) -> None:
     seal_batch(bad, 0, len(bad), codec=codec, base_timestamp_ms=1, max_timestamp_ms=1, count=2)
     set_offsets_and_epoch(bad, base_offset=3, leader_epoch=1)
     disk = disk_of({"/data/orders-0": {log_file(0): BATCH_0 + bytes(bad) + BATCH_5}})
-    rows, missing = read(logs_of(disk), 0, 7)
+    rows, missing = read(logs_of(disk), 0, 7, ("offset", "value"))
     assert rows == [0, 1, 2, 5, 6]
     assert [each[2:5] for each in missing] == [(3, 5, Cause.DAMAGED)]
+    assert read(logs_of(disk), 0, 7) == ([*range(7)], []), "offsets alone come from the headers"
 
 
 # --- transactions -------------------------------------------------------------------------------------------
