@@ -133,7 +133,8 @@ def _walk(
     at = 0
     count = 0
     is_bad = False
-    while at + HEADER_BYTES <= total:
+    # The number of batches was counted before: memory that another process writes may hold more by now.
+    while at + HEADER_BYTES <= total and count < len(checksums):
         length = _length(data, at)
         end = at + LOG_OVERHEAD + length
         is_bad = length < SMALLEST_LENGTH
@@ -169,8 +170,8 @@ def walk_batches(data: Buffer, total: int) -> tuple[bytes, Checksums, int, bool]
     room = _count(array, total)
     headers, checksums = np.empty(room * HEADER_BYTES, np.uint8), np.empty(room, np.uint32)
     lanes = np.empty((2, _LANES), np.int64)
-    _, end, is_bad = _walk(array, total, headers, checksums, lanes[0], lanes[1])
-    return headers.tobytes(), checksums, end, is_bad
+    count, end, is_bad = _walk(array, total, headers, checksums, lanes[0], lanes[1])
+    return headers[: count * HEADER_BYTES].tobytes(), checksums[:count], end, is_bad
 
 
 def whole_batches(data: Buffer, limit: int, end_offset: int) -> tuple[int, int]:

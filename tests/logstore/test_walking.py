@@ -75,6 +75,23 @@ def test_large_batches_of_equal_and_other_sizes(seed: int) -> None:
     assert_the_same(bytes(data), end, seed)
 
 
+@pytest.mark.parametrize("counted", range(6))
+def test_memory_that_changes_after_its_batches_were_counted(
+    counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes to a mapped file: no more headers are copied than there is room for."""
+    from logstore.columnar import walking
+
+    made = batches(random.Random(counted), 4)
+    data = b"".join(made)
+    monkeypatch.setattr(walking, "_count", lambda array, total: counted)
+    headers, checksums, end, is_bad = walking.walk_batches(data, len(data))
+    known = made[: min(counted, 4)]
+    assert headers == b"".join(each[:61] for each in known)
+    assert [each[17:21] for each in known] == [struct.pack(">I", each) for each in checksums.tolist()]
+    assert (end, is_bad) == (sum(map(len, known)), False)
+
+
 @pytest.mark.parametrize("size", [0, 1, 60, 61, 62])
 def test_hardly_any_bytes(size: int) -> None:
     data = encode_batch([Record(0, 1_000, None, b"")])
