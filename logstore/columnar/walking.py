@@ -133,12 +133,12 @@ def _walk(
     at = 0
     count = 0
     is_bad = False
-    # The number of batches was counted before: memory that another process writes may hold more by now.
-    while at + HEADER_BYTES <= total and count < len(checksums):
+    while at + HEADER_BYTES <= total:
         length = _length(data, at)
         end = at + LOG_OVERHEAD + length
         is_bad = length < SMALLEST_LENGTH
-        if is_bad or end > total:
+        # The batches were counted before: memory that another process writes may hold more by now.
+        if is_bad or end > total or count == len(checksums):
             break
         for number in range(HEADER_BYTES):
             headers[count * HEADER_BYTES + number] = data[at + number]
