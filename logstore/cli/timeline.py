@@ -116,8 +116,8 @@ def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:
         if source.is_file():
             logs[source] = None
             continue
-        inside = sorted(path for path in source.rglob("*state-change*") if path.is_file())
-        logs |= dict.fromkeys((*_beside(source), *inside))
+        named = (*_beside(source), *sorted(source.rglob("*state-change*")))
+        logs |= dict.fromkeys(path for path in named if path.is_file())
         ledgers |= dict.fromkeys(
             path.parents[1] for path in sorted(source.rglob(f"{LOST_DIRECTORY}/{LEDGER}"))
         )

@@ -91,6 +91,7 @@ class TestFiles:
         self, command: Command, nodes: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (nodes / "data.state-changes").write_text(change(400, "elects a leader", leader=3))
+        (nodes / "data.state-changes-of-last-week").mkdir()
         found = events_of(command("timeline", nodes / "data", "--json"))
         assert [each["kind"] for each in found] == ["election", "truncation"]
         both = events_of(command("timeline", nodes / "data", nodes / "data.state-changes", "--json"))

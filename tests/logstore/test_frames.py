@@ -33,7 +33,7 @@ def exported() -> None:
 
 
 def fast(frame: bytes, room: int = LIMIT) -> bytes | None:
-    """What the kept context makes of a frame in the midst of other bytes; None if it leaves it to others."""
+    """Decompress a frame between other bytes with the kept context; None if the plain code has to read it."""
     out = np.zeros(room + 64, np.uint8)
     with frames(bytes_of(b"before" + frame + b"behind"), out) as context:
         assert context is not None

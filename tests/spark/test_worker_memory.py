@@ -1,4 +1,4 @@
-"""What a worker has loaded is exempt from garbage collection: once, and only in a worker's task."""
+"""A worker exempts its loaded modules from garbage collection: once, and only in a task."""
 
 from __future__ import annotations
 
