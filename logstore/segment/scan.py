@@ -174,7 +174,7 @@ def scan_chunks(
 
 def compiled_search(data: Buffer, size: int) -> Callable[[Buffer, int, int], tuple[int, int]] | None:
     """Return `walking.whole_batches` if it is loaded and finds the batches that `data` begins with faster."""
-    return _Compiled.whole if _begins_small(data, size) else None
+    return _Compiled.whole if _begins_below(data, size, COMPILED_BELOW_BYTES) else None
 
 
 class _Compiled:
@@ -240,7 +240,8 @@ class _Walk:
 
         Returns the end of its whole batches, and the fault there, if there is one.
         """
-        if _Compiled.walk is not None and _is_for_compiled(chunk, total):
+        longest = max(COMPILED_BELOW_BYTES, total // COMPILED_FROM_BATCHES)
+        if _Compiled.walk is not None and _begins_below(chunk, total, longest):
             headers, computed, end, is_bad = _Compiled.walk(chunk, total)
             self._headers.append(headers)
             self._checksums.append(computed)
@@ -282,14 +283,9 @@ class _Walk:
         return Scanned(positions, headers, self.end, fault).until(first, fault)
 
 
-def _begins_small(chunk: Buffer, total: int) -> bool:
-    return total >= HEADER_BYTES and _LENGTH.unpack_from(chunk)[0] < COMPILED_BELOW_BYTES
-
-
-def _is_for_compiled(chunk: Buffer, total: int) -> bool:
-    """Return whether compiled code is faster, if the batches have the size of the first one."""
-    longest = max(COMPILED_BELOW_BYTES, total // COMPILED_FROM_BATCHES)
-    return total >= HEADER_BYTES and _LENGTH.unpack_from(chunk)[0] < longest
+def _begins_below(chunk: Buffer, total: int, size: int) -> bool:
+    """Return whether the first batch is smaller than `size`, as the others probably are."""
+    return total >= HEADER_BYTES and _LENGTH.unpack_from(chunk)[0] < size
 
 
 class OrderFaults(NamedTuple):
