@@ -28,6 +28,8 @@ class MetadataCache:
         self.brokers: dict[int, BrokerEndpoint] = {}
         """The live brokers, by id."""
         self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.topics: dict[str, dict[int, PartitionState]] = {}
+        """The same by topic and number: most clients ask for a few of very many."""
         self.topic_ids: dict[str, str] = {}
         """Topic ids by name."""
         self.topic_names: dict[str, str] = {}
@@ -77,16 +79,16 @@ class MetadataCache:
 
     def describe(self, request: MetadataRequest) -> MetadataResponse:
         """Return brokers and leaders for a client."""
-        wanted = None if request.topics is None else set(request.topics)
-        return MetadataResponse(
-            tuple(self.brokers.values()),
-            self.controller_id,
-            {
-                topic_partition: state
-                for topic_partition, state in self.partitions.items()
-                if wanted is None or topic_partition.topic in wanted
-            },
+        partitions = (
+            self.partitions.copy()
+            if request.topics is None
+            else {
+                TopicPartition(topic, number): state
+                for topic in request.topics
+                for number, state in self.topics.get(topic, {}).items()
+            }
         )
+        return MetadataResponse(tuple(self.brokers.values()), self.controller_id, partitions)
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
         """Replace the live brokers, merge the partitions; returns the partitions being deleted.
@@ -101,26 +103,30 @@ class MetadataCache:
         for topic, topic_id in request.topic_ids.items():
             if self.topic_ids.get(topic, topic_id) != topic_id:
                 mark("metadata: a topic is another one than before")
-                for stale in [known for known in self.partitions if known.topic == topic]:
-                    del self.partitions[stale]
+                for stale in self.topics.pop(topic, {}):
+                    del self.partitions[TopicPartition(topic, stale)]
                 self.topic_names.pop(self.topic_ids[topic], None)
             self.topic_ids[topic] = topic_id
             self.topic_names[topic_id] = topic
         deleted = []
         for topic_partition, state in request.partitions.items():
+            topic, number = topic_partition
             if state.leader == BEING_DELETED:
-                self.partitions.pop(topic_partition, None)
                 mark("metadata: a partition is being deleted")
                 deleted.append(topic_partition)
+                if self.partitions.pop(topic_partition, None) is not None:
+                    del self.topics[topic][number]
                 continue
             known = self.partitions.get(topic_partition)
             if known is None or _version(state) >= _version(known):
                 self.partitions[topic_partition] = state
+                self.topics.setdefault(topic, {})[number] = state
         if deleted:
             self.deleted = tuple(deleted)
-            left = {known.topic for known in self.partitions}
-            for topic in {each.topic for each in deleted} - left:
-                self.topic_names.pop(self.topic_ids.pop(topic, ""), None)
+            for topic in {each.topic for each in deleted}:
+                if not self.topics.get(topic):
+                    self.topics.pop(topic, None)
+                    self.topic_names.pop(self.topic_ids.pop(topic, ""), None)
         return deleted
 
 

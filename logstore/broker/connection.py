@@ -48,8 +48,8 @@ SCRATCH_BYTES: Final = 1 << 16
 _LARGE_BYTES: Final = SCRATCH_BYTES // 2
 _FIRST_ROOM_BYTES: Final = 1 << 21
 REQUESTS_A_TURN: Final = 5
-"""Pipelined requests of one connection that are served before other connections have their turn. A
-producer has no more in flight."""
+"""Pipelined produce requests of one connection that are served before other connections have their turn. A
+producer has no more in flight. A request of another kind ends the turn: it may cost more than all these."""
 MOST_IN_HAND: Final = 5
 """Produce requests of one connection that wait for their acks at the same time."""
 LARGEST_BEFORE_NEXT: Final = 1 << 20
@@ -302,7 +302,7 @@ class Connection(Frames):
     def frame_received(self, frame: memoryview) -> None:
         self._taken += 1
         self._is_open, self._last_bytes = False, len(frame)
-        self._turn_left -= 1
+        self._turn_left = self._turn_left - 1 if frame[:2].tobytes() == _PRODUCE else 0
         self._server.on_frame(self, frame)
 
     def frames_cut(self) -> None:
@@ -314,7 +314,7 @@ class Connection(Frames):
         self._yield_turn()
 
     def _yield_turn(self) -> None:
-        """After `REQUESTS_A_TURN`, let other connections have their turn before the next request."""
+        """After its turn, let other connections have their turn before the next request."""
         if self._turn_left == 0 and self.has_rest and self._has_place:
             self._loop.call_soon(self._go_on)
 

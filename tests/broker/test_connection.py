@@ -27,6 +27,8 @@ Run: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
 LOOPBACK = Address("127.0.0.1", 0)
 LARGE = 300_000
+PRODUCE = b"\0\0"
+"""The API key with which a produce request begins."""
 
 
 LOOPS = {"asyncio": None} | ({"uvloop": fastest_loop()} if fastest_loop() is not None else {})
@@ -208,10 +210,10 @@ def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run, monkeypatch
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             calls: list[list[int]] = []
             monkeypatch.setattr(os, "writev", _counted(calls))
-            connection.buffer_updated(_fill(connection, framed(*[b"x" * 10] * REQUESTS_A_TURN)))
+            connection.buffer_updated(_fill(connection, framed(*[PRODUCE + b"x" * 8] * REQUESTS_A_TURN)))
             assert calls == [[14 * REQUESTS_A_TURN]]
             calls.clear()
-            connection.buffer_updated(_fill(connection, framed(b"x" * 100) * 3))
+            connection.buffer_updated(_fill(connection, framed(PRODUCE + b"x" * 98) * 3))
             connection._out += [b"head", bytes(LARGE), b"tail"]
             connection._flush()
             assert calls == [[312], [4, LARGE, 4]], "large pieces go as they are"
@@ -219,7 +221,10 @@ def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run, monkeypatch
     run(test)
 
 
-def test_pipelined_requests_take_turns_with_those_of_others(run: Run) -> None:
+@pytest.mark.parametrize(("one_frame", "in_a_turn"), [(PRODUCE + b"one", REQUESTS_A_TURN), (b"one", 1)])
+def test_pipelined_requests_take_turns_with_those_of_others(
+    run: Run, one_frame: bytes, in_a_turn: int
+) -> None:
     """Fifty clients with thousands of small requests in their buffers kept another waiting for 51 seconds."""
 
     async def test() -> None:
@@ -232,12 +237,12 @@ def test_pipelined_requests_take_turns_with_those_of_others(run: Run) -> None:
             bench.seen.clear()
             one, other = bench.server.connections
             many = REQUESTS_A_TURN * 4
-            one.buffer_updated(_fill(one, framed(*[b"one"] * many)))
-            assert len(bench.seen) == REQUESTS_A_TURN
+            one.buffer_updated(_fill(one, framed(*[one_frame] * many)))
+            assert len(bench.seen) == in_a_turn
             other.buffer_updated(_fill(other, framed(b"other")))
             assert bench.seen[-1] == b"other"
             for _ in range(many):
-                assert await answer_of(first[0]) == b"one"
+                assert await answer_of(first[0]) == one_frame
             assert await answer_of(second[0]) == b"other"
             first[1].write(framed(b"again"))
             assert await answer_of(first[0]) == b"again"

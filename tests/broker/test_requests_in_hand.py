@@ -8,11 +8,9 @@ import struct
 import pytest
 
 from logstore.broker.connection import LARGEST_BEFORE_NEXT, MOST_IN_HAND, REQUESTS_A_TURN, Connection
-from tests.broker.test_connection import LARGE, Bench, Run, answer_of, framed, run
+from tests.broker.test_connection import LARGE, PRODUCE, Bench, Run, answer_of, framed, run
 
 __all__ = ["run"]
-
-PRODUCE = b"\0\0"
 
 
 class Producing(Bench):

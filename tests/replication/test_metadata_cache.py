@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import (
     BrokerEndpoint,
@@ -84,3 +87,31 @@ def test_a_client_is_told_what_it_asks_for() -> None:
     assert (everything.controller_id, [broker.broker_id for broker in everything.brokers]) == (7, [0, 1])
     assert everything.partitions == {TP: state(0, 3), other: state(1, 4)}
     assert cache.describe(MetadataRequest(("u", "nowhere"))).partitions == {other: state(1, 4)}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(
+                st.tuples(st.sampled_from("ab"), st.integers(0, 2)), st.sampled_from([-2, 0, 1]), max_size=4
+            ),
+            st.dictionaries(st.sampled_from("ab"), st.sampled_from(["first", "second"])),
+        )
+    )
+)
+def test_partitions_by_topic_are_the_same_ones(
+    updates: list[tuple[dict[tuple[str, int], int], dict[str, str]]],
+) -> None:
+    cache = MetadataCache()
+    for leaders, topic_ids in updates:
+        changed = {TopicPartition(*each): state(leader, 1) for each, leader in leaders.items()}
+        ids = {topic: f"{topic_id} of {topic}" for topic, topic_id in topic_ids.items()}
+        cache.update(update(changed, topic_ids=ids))
+        listed = {
+            TopicPartition(topic, number): known
+            for topic, numbers in cache.topics.items()
+            for number, known in numbers.items()
+        }
+        assert listed == cache.partitions
+        assert all(cache.topics.values()), "a topic without partitions is gone"
+        assert cache.topic_names == {topic_id: topic for topic, topic_id in cache.topic_ids.items()}

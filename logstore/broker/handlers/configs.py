@@ -100,9 +100,7 @@ def _check_own(services: Services, broker: str) -> None:
 def _check_known(services: Services, topic: str) -> None:
     """Raise `InvalidTopic` or `UnknownTopicOrPartition` unless the topic exists."""
     check_topic_name(topic)
-    if topic not in services.metadata.topic_ids and not any(
-        each.topic == topic for each in services.metadata.partitions
-    ):
+    if topic not in services.metadata.topic_ids and topic not in services.metadata.topics:
         raise UnknownTopicOrPartition(f"topic {topic!r} does not exist")
 
 

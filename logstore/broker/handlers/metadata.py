@@ -10,7 +10,8 @@ its answer until the controller has sent it the cluster's metadata.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -18,12 +19,13 @@ from typing import Final
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.topic_creation import MOST_OF_ONE_REQUEST
-from logstore.broker.translation import NO_ID, by_topic, id_to_wire
+from logstore.broker.translation import NO_ID, id_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
 from logstore.disk.ids import id_to_text
-from logstore.disk.topic_partition import TopicPartition, check_topic_name
+from logstore.disk.topic_partition import check_topic_name
 from logstore.replication.messages import NO_LEADER, NewTopic, PartitionState
+from logstore.replication.metadata_cache import MetadataCache
 
 NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -36,19 +38,52 @@ _DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
 _NAMES_MAY_BE_NULL: Final = 12
 _KNOWS_LISTENERS: Final = 6
+PARTITIONS_A_TURN: Final = 250
+"""Partitions and unknown topics of one answer that are looked up before other connections have their turn."""
+_NUMBER: Final = itemgetter(0)
 _PATIENCE_MS: Final = 5_000
 """The longest wait for the controller's first update: librdkafka stops at an empty list of brokers."""
 
 
 def handle(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse | None:
     ends_ms = services.now_ms() + _PATIENCE_MS
-    respond = partial(_response, call, body, services)
+    respond = partial(_respond, call, body, services)
     return services.when(call, lambda: bool(services.metadata.brokers), ends_ms, respond)
 
 
-def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse:
-    may_create = body.allow_auto_topic_creation or call.version < _ALWAYS_CREATES_BELOW
-    topics = _topics(call, body, services, may_create=may_create)
+def _respond(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse | None:
+    """Return the answer, or take several turns for it: other connections have theirs in between.
+
+    Each topic is shown as it is at its turn, and the brokers as they are in the last one.
+    """
+    found: list[t.MetadataResponseTopic] = []
+    remaining = _topics(call, body, services)
+    if _is_done(remaining, found):
+        return _response(call, body, services, found)
+
+    async def go_on() -> t.MetadataResponse:
+        while not _is_done(remaining, found):
+            await asyncio.sleep(0)
+        return _response(call, body, services, found)
+
+    services.begin(call, go_on())
+    return None
+
+
+def _is_done(remaining: Iterator[t.MetadataResponseTopic], found: list[t.MetadataResponseTopic]) -> bool:
+    """Move a turn's worth of topics; return whether they were the last ones."""
+    size = 0
+    for topic in remaining:
+        found.append(topic)
+        size += 1 + len(topic.partitions)
+        if size >= PARTITIONS_A_TURN:
+            return False
+    return True
+
+
+def _response(
+    call: Call, body: t.MetadataRequest, services: Services, topics: list[t.MetadataResponseTopic]
+) -> t.MetadataResponse:
     _leave_out_unreachable(call, services, topics)
     if body.include_topic_authorized_operations:
         for topic in topics:
@@ -71,49 +106,33 @@ def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.Meta
     )
 
 
-def _topics(
-    call: Call, body: t.MetadataRequest, services: Services, *, may_create: bool
-) -> list[t.MetadataResponseTopic]:
+def _topics(call: Call, body: t.MetadataRequest, services: Services) -> Iterator[t.MetadataResponseTopic]:
+    metadata, creation = services.metadata, services.topic_creation
     if body.topics is None or (call.version == 0 and not body.topics):
-        return [_topic(services, name, states) for name, states in _topics_of(services).items()]
-    names = [
-        services.metadata.topic_names.get(id_to_text(wanted.topic_id)) if _is_by_id(wanted) else wanted.name
-        for wanted in body.topics
-    ]
-    known = _topics_of(services, {name for name in names if name is not None})
-    most_queued = services.topic_creation.queued + MOST_OF_ONE_REQUEST
-    topics = []
-    for wanted, name in zip(body.topics, names, strict=True):
-        if name is None or (_is_by_id(wanted) and name not in known):
-            unknown = t.MetadataResponseTopic(
+        for topic in sorted(metadata.topics):
+            if topic in metadata.topics:  # still
+                yield _topic(metadata, topic)
+        return
+    may_create = body.allow_auto_topic_creation or call.version < _ALWAYS_CREATES_BELOW
+    may_create = may_create and services.settings.broker.auto_create_topics_enable
+    queued = 0
+    for wanted in body.topics:
+        is_by_id = wanted.name is None or wanted.topic_id != NO_ID
+        name = metadata.topic_names.get(id_to_text(wanted.topic_id)) if is_by_id else wanted.name
+        if name is not None and name in metadata.topics:
+            yield _topic(metadata, name)
+        elif name is None or is_by_id:
+            yield t.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=None if call.version >= _NAMES_MAY_BE_NULL else "",
                 topic_id=wanted.topic_id,
             )
-            topics.append(unknown)
-            continue
-        states = known.get(name)
-        if states is None:
-            may_queue = services.topic_creation.queued < most_queued or services.topic_creation.is_known(name)
-            error = _unknown(services, name, may_create=may_create, may_queue=may_queue)
-            topics.append(t.MetadataResponseTopic(error_code=error, name=name))
         else:
-            topics.append(_topic(services, name, states))
-    return topics
-
-
-def _is_by_id(wanted: t.MetadataRequestTopic) -> bool:
-    return wanted.name is None or wanted.topic_id != NO_ID
-
-
-def _topics_of(
-    services: Services, names: Collection[str] | None = None
-) -> dict[str, list[tuple[int, PartitionState]]]:
-    """Return the partitions of these topics, or of all: most clients ask for a few of very many."""
-    partitions: Iterable[tuple[TopicPartition, PartitionState]] = services.metadata.partitions.items()
-    if names is not None:
-        partitions = [each for each in partitions if each[0].topic in names]
-    return by_topic(sorted(partitions, key=itemgetter(0)))
+            was_known = creation.is_known(name)
+            may_queue = was_known or queued < MOST_OF_ONE_REQUEST
+            error = _unknown(services, name, may_create=may_create, may_queue=may_queue)
+            queued += not was_known and creation.is_known(name)
+            yield t.MetadataResponseTopic(error_code=error, name=name)
 
 
 def _unknown(services: Services, name: str, *, may_create: bool, may_queue: bool) -> ErrorCode:
@@ -125,7 +144,7 @@ def _unknown(services: Services, name: str, *, may_create: bool, may_queue: bool
         check_topic_name(name)
     except InvalidTopic as error:
         return error.code
-    if not may_create or not services.settings.broker.auto_create_topics_enable:
+    if not may_create:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if name == OFFSETS_TOPIC:
         services.want_offsets_topic()
@@ -135,21 +154,21 @@ def _unknown(services: Services, name: str, *, may_create: bool, may_queue: bool
     return services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
 
 
-def _topic(
-    services: Services, name: str, states: Iterable[tuple[int, PartitionState]]
-) -> t.MetadataResponseTopic:
-    topic_id = services.metadata.topic_ids.get(name, "")
+def _topic(metadata: MetadataCache, name: str) -> t.MetadataResponseTopic:
+    brokers = metadata.brokers
     return t.MetadataResponseTopic(
         name=name,
-        topic_id=id_to_wire(topic_id),
+        topic_id=id_to_wire(metadata.topic_ids.get(name, "")),
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[_partition(services, number, state) for number, state in states],
+        partitions=[
+            _partition(brokers, number, state)
+            for number, state in sorted(metadata.topics[name].items(), key=_NUMBER)
+        ],
     )
 
 
-def _partition(services: Services, number: int, state: PartitionState) -> t.MetadataResponsePartition:
-    metadata = services.metadata
-    has_leader = metadata.is_alive(state.leader)
+def _partition(brokers: Collection[int], number: int, state: PartitionState) -> t.MetadataResponsePartition:
+    has_leader = state.leader in brokers
     return t.MetadataResponsePartition(
         error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=number,
@@ -157,7 +176,7 @@ def _partition(services: Services, number: int, state: PartitionState) -> t.Meta
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.isr),
-        offline_replicas=[each for each in state.replicas if not metadata.is_alive(each)],
+        offline_replicas=[each for each in state.replicas if each not in brokers],
     )
 
 

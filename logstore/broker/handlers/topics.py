@@ -200,11 +200,10 @@ def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.Del
         assert isinstance(answer, m.DeleteTopicsResponse)
 
         def remaining() -> set[str]:
-            known = {each.topic for each in services.metadata.partitions}
             return {
                 name
                 for name, result in answer.topics.items()
-                if result.error is ErrorCode.NONE and name in known
+                if result.error is ErrorCode.NONE and name in services.metadata.topics
             }
 
         def respond() -> t.DeleteTopicsResponse:

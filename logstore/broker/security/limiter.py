@@ -176,11 +176,10 @@ class Limiter:
         key, now_ms = call.api.key, self.now_ms()
         is_strict = call.version >= _STRICT_FROM[key]
         field = "topic_names" if key == _DELETE and call.version < _DELETE_BY_ID else "topics"
-        counts = Counter(each.topic for each in self._metadata.partitions)
         kept: list[Any] = []
         refused: list[Any] = []
         for entry in getattr(body, field):
-            cost = self._cost(key, entry, counts)
+            cost = self._cost(key, entry)
             if cost and is_strict and budget.bucket.tokens(budget.bound, now_ms) < 0:
                 refused.append(entry)
                 continue
@@ -196,14 +195,16 @@ class Limiter:
             return False
         return True
 
-    def _cost(self, key: int, entry: Any, counts: Counter[str]) -> int:
+    def _cost(self, key: int, entry: Any) -> int:
         """Return how many partitions an entry makes or deletes; 0 if it will be refused."""
+        topics = self._metadata.topics
         if key == _DELETE:
             name = entry if isinstance(entry, str) else entry.name
-            return counts[name or self._metadata.topic_names.get(id_to_text(entry.topic_id), "")]
+            return len(topics.get(name or self._metadata.topic_names.get(id_to_text(entry.topic_id), ""), ()))
+        known = len(topics.get(entry.name, ()))
         if key == _GROW:
-            return max(0, entry.count - counts[entry.name]) if counts[entry.name] else 0
-        if entry.name in counts:
+            return max(0, entry.count - known) if known else 0
+        if known:
             return 0
         return len(entry.assignments) or max(entry.num_partitions, 0) or self._default_partitions
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
-from logstore.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from logstore.broker.handlers.metadata import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    PARTITIONS_A_TURN,
+    TOPIC_OPERATIONS,
+)
+from logstore.broker.topic_creation import MOST_OF_ONE_REQUEST
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.ids import id_from_text
@@ -17,6 +26,7 @@ from logstore.format.compression import Codec
 from logstore.format.record import Record
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.messages import CreateTopicsRequest
 from tests.broker.asking import Asker
 from tests.broker.handlers.data_requests import TP, batch, produce, producing, run
 from tests.broker.nodes import Nodes
@@ -25,6 +35,23 @@ ALL_METADATA = range(13)
 
 
 ALL_PRODUCE = range(3, 12)
+
+
+async def overtaken(
+    nodes: Nodes, client: Asker, large: t.MetadataRequest, between: Callable[[], object] = list
+) -> Any:
+    """The answer to a large request, which comes after that to a later one on another connection."""
+    order = []
+    async with Asker(nodes.addresses[0]) as other:
+        first = asyncio.create_task(client.ask(large, 12))
+        first.add_done_callback(lambda _: order.append("large"))
+        await asyncio.sleep(0)
+        await other.ask(t.MetadataRequest(topics=[]), 12)
+        order.append("small")
+        between()
+        answer = await first
+    assert order == ["small", "large"]
+    return answer
 
 
 class TestMetadata:
@@ -115,6 +142,43 @@ class TestMetadata:
 
         run(test, base=NodeConfig(node_id=0, controller=ControllerConfig(default_replication_factor=2)))
 
+    def test_a_request_for_thousands_of_topics_takes_turns_with_other_connections(self) -> None:
+        """And queues only some of them for creation, however many turns it has."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            names = ["t", *(f"new-{number}" for number in range(4 * PARTITIONS_A_TURN))]
+            many = t.MetadataRequest(topics=[t.MetadataRequestTopic(name=name) for name in names])
+            creation = nodes.brokers[0].services.topic_creation
+            asked: list[str] = []
+
+            def never_answer(request: object, _: object) -> None:
+                assert isinstance(request, CreateTopicsRequest)
+                asked.extend(each.name for each in request.topics)
+
+            creation._ask_controller = never_answer
+            answer = await overtaken(nodes, client, many)
+            assert [each.name for each in answer.topics] == names
+            errors = {each.error_code for each in answer.topics[1:]}
+            assert (answer.topics[0].error_code, errors) == (0, {ErrorCode.LEADER_NOT_AVAILABLE})
+            assert len(asked) + creation.queued == MOST_OF_ONE_REQUEST
+
+        run(test)
+
+    def test_thousands_of_partitions_are_shown_in_several_turns(self) -> None:
+        """Also those of a topic that is deleted in between: it is not listed, or as it was."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            known = nodes.running[0].node.replicas.metadata
+            state = known.partitions[TP]
+            for number in range(4 * PARTITIONS_A_TURN):
+                known.topics[f"a-{number}"] = {0: state}
+            known.topics["s"] = dict.fromkeys(range(3), state)
+            forget = partial(known.topics.pop, "s")
+            answer = await overtaken(nodes, client, t.MetadataRequest(topics=None), forget)
+            assert [each.name for each in answer.topics] == sorted(known.topics)
+
+        run(test)
+
     @pytest.mark.parametrize("name", [None, ""])
     @pytest.mark.parametrize("version", [10, 12])
     def test_a_topic_is_found_by_its_id(self, version: int, name: str | None) -> None:
@@ -135,9 +199,11 @@ class TestMetadata:
 
     def test_a_partition_without_a_leader_has_leader_minus_1_and_error_5(self) -> None:
         async def test(nodes: Nodes, client: Asker) -> None:
-            state = nodes.running[0].node.replicas.metadata.partitions
+            known = nodes.running[0].node.replicas.metadata
+            state = known.partitions
             for leader in (-1, 7):  # nobody, and one that is not alive
                 state[TP] = replace(state[TP], leader=leader, replicas=(0, 7))
+                known.topics[TP.topic][TP.partition] = state[TP]
                 answer = await client.ask(t.MetadataRequest(topics=None), 12)
                 ((partition,),) = (topic.partitions for topic in answer.topics)
                 assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)

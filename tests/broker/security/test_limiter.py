@@ -69,6 +69,7 @@ class Bench:
             metadata.topic_names[metadata.topic_ids[name]] = name
             state = PartitionState(1, 1, 1, (1,), 1, (1,))
             metadata.partitions |= {TopicPartition(name, each): state for each in range(count)}
+            metadata.topics[name] = dict.fromkeys(range(count), state)
         self.limiter = Limiter(lambda: self.now_ms, metadata, Windows(), Windows(), default_partitions=3)
         self.limiter.replace(Quotas(quotas))
 
