@@ -41,6 +41,7 @@ from logstore.broker.wire.apis import API_VERSIONS, APIS, Api, api_versions
 from logstore.broker.wire.codec import decoder
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import RequestHeader, decode_request_header, response_frame
+from logstore.broker.wire.types import MetadataResponsePartition
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Buffer
 from logstore.replication.effects import Abandoned, Client, Peer
@@ -224,6 +225,8 @@ class Services:
         self.receipts = Receipts(runtime)
         self.traffic = Traffic()
         self.quotas, self.limiter = quotas, quotas.limiter
+        self.shown: dict[str, list[MetadataResponsePartition]] = {}
+        """The partitions of topics as clients are shown them, until roles or metadata change."""
         self.since = Since()
         """When what is wrong began; the node feeds it."""
         self.tokens: DelegationTokens | None = None
@@ -248,6 +251,7 @@ class Services:
 
     def after_change(self) -> None:
         """Follow the engine: changed roles, deleted topics."""
+        self.shown.clear()
         self.groups.after_change()
         if self.metadata.deleted is not self._deleted:
             self._deleted = self.metadata.deleted

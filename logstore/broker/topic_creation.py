@@ -3,9 +3,9 @@
 Clients repeat their request until its metadata is there. So each topic is requested once at a time, a failed
 creation is requested again and its error answered, and what finds no place in the queue is asked for again.
 
-The controller gets one small request at a time: its other work goes on between two of them. The queue is
-bounded, and one request for metadata may fill only a part of it: a client that asks for thousands of unknown
-topics gets them a few at a time. The broker's own topics go first.
+The controller gets one topic at a time: its other work goes on between two of them. The queue is bounded, and
+one request for metadata may fill only a part of it, and is answered late if it asks for more: a client that
+asks for thousands of unknown topics gets them a few at a time. The broker's own topics go first.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ AskController: TypeAlias = Callable[[RequestBody, Callable[[ResponseBody | None]
 
 MOST_QUEUED: Final = 200
 """Topics that wait for their creation."""
-MOST_OF_ONE_REQUEST: Final = 20
+MOST_OF_ONE_REQUEST: Final = 100
 """Topics that one request for metadata may add to the queue."""
-AT_ONCE: Final = 5
+AT_ONCE: Final = 1
 """Topics in one request to the controller."""
 _NOTHING_WRONG: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER)
 _REFUSALS_KEPT: Final = 1_000
@@ -47,7 +47,8 @@ class TopicCreation:
         """Topics that found no place in the queue; their clients ask again."""
         self._ask_controller = ask_controller
         self._queue: dict[str, NewTopic] = {}
-        self._under_way: frozenset[str] = frozenset()
+        self._under_way: str | None = None
+        """The topic that the controller has been asked for."""
         self._refusals: dict[str, ErrorCode] = {}
 
     @property
@@ -57,7 +58,7 @@ class TopicCreation:
 
     def is_known(self, name: str) -> bool:
         """Return whether the topic is queued or requested already."""
-        return name in self._queue or name in self._under_way
+        return name in self._queue or name == self._under_way
 
     def want(self, topic: NewTopic, *, is_urgent: bool = False) -> ErrorCode:
         """Queue the topic, unless it is queued or requested already; `is_urgent` puts it first.
@@ -78,21 +79,19 @@ class TopicCreation:
         return refusal
 
     def _request(self) -> None:
-        if self._under_way or not self._queue:
+        if self._under_way is not None or not self._queue:
             return
-        names = list(self._queue)[:AT_ONCE]
-        topics = tuple(self._queue.pop(name) for name in names)
-        self._under_way = frozenset(names)
+        name = self._under_way = next(iter(self._queue))
 
         def answered(answer: ResponseBody | None) -> None:
-            self._under_way = frozenset()
+            self._under_way = None
             if isinstance(answer, CreateTopicsResponse):
                 self._note(answer)
             else:
-                _log.info("no answer from the controller about the topics %s", ", ".join(names))
+                _log.info("no answer from the controller about topic %s", name)
             self._request()
 
-        self._ask_controller(CreateTopicsRequest(topics), answered)
+        self._ask_controller(CreateTopicsRequest((self._queue.pop(name),)), answered)
 
     def _note(self, answer: CreateTopicsResponse) -> None:
         for name, result in answer.topics.items():

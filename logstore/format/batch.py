@@ -27,7 +27,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from logstore.errors import CorruptBatch, InvalidRecord
-from logstore.format.compression import Codec, codec_of, compress, decompress
+from logstore.format.compression import Codec, codec_of, compress, decompress, decompress_to_look
 from logstore.format.crc import crc32c
 from logstore.format.record import (
     MAX_INT,
@@ -231,7 +231,9 @@ class Batch:
         if self.attributes & CODEC_MASK == 0 and isinstance(whole, bytes) and len(whole) == self.size:
             # The common case, without a copy: the batch is all of a `bytes` object.
             return check_records(whole, self.record_count, HEADER_BYTES)
-        return check_records(self.payload(max_bytes=max_bytes), self.record_count)
+        stored = self.buffer[HEADER_BYTES:]
+        data = decompress_to_look(codec_of(self.attributes), stored, max_bytes=max_bytes)
+        return check_records(data, self.record_count)
 
     def __repr__(self) -> str:
         return (

@@ -367,17 +367,13 @@ def use_compiled(check: CompiledCheck | None) -> None:
     _Installed.check = check
 
 
-def check_plainly(
-    data: bytes | bytearray, count: int, position: int = 0, end: int | None = None
-) -> RecordsSummary:
+def check_plainly(data: Buffer, count: int, position: int = 0, end: int | None = None) -> RecordsSummary:
     """`check_records` by the loop alone."""
     summary: RecordsSummary = _check()(data, count, position, len(data) if end is None else end)
     return summary
 
 
-def check_records(
-    data: bytes | bytearray, count: int, position: int = 0, end: int | None = None
-) -> RecordsSummary:
+def check_records(data: Buffer, count: int, position: int = 0, end: int | None = None) -> RecordsSummary:
     """Check that `data[position:end]` is `count` well-formed records at offset deltas 0, 1, 2…
 
     The rules of `decode_records`, and offsets without gaps, at a fraction of its cost: this runs on every

@@ -71,19 +71,20 @@ def names(controller: Controller) -> list[list[str]]:
     return [[topic.name for topic in body.topics] for body, _ in controller.asked]
 
 
-def test_the_controller_gets_a_few_at_a_time_and_the_brokers_own_topic_first() -> None:
+def test_the_controller_gets_one_at_a_time_and_the_brokers_own_topic_first() -> None:
+    """Its other work, and that of a broker which creates the logs, goes on in between."""
     controller = Controller()
     creation = TopicCreation(controller.ask)
-    for number in range(12):
+    for number in range(3):
         creation.want(NewTopic(f"t{number}", -1, -1))
     creation.want(NewTopic("own", -1, -1), is_urgent=True)
     assert names(controller) == [["t0"]]
     controller.answer(ErrorCode.NONE)
-    assert names(controller) == [["own", "t1", "t2", "t3", "t4"]]
+    assert names(controller) == [["own"]]
     controller.answer(None)
-    assert names(controller) == [["t5", "t6", "t7", "t8", "t9"]]
+    assert names(controller) == [["t1"]]
     controller.answer(ErrorCode.NONE)
-    assert names(controller) == [["t10", "t11"]]
+    assert names(controller) == [["t2"]]
     controller.answer(ErrorCode.NONE)
     assert creation.queued == 0
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
 from logstore.format.batch import (
+    HEADER_BYTES,
     Batch,
     TimestampType,
     encode_batch,
@@ -20,7 +21,7 @@ from logstore.format.batch import (
     set_offsets_and_epoch,
     walk,
 )
-from logstore.format.compression import Codec
+from logstore.format.compression import Codec, compress
 from logstore.format.record import MAX_INT, ControlType, EndTransactionMarker, Header, Record
 from tests.logstore.forge import T0, forge, payload, values
 
@@ -286,6 +287,21 @@ def test_row_15_what_is_told_without_keys_and_values(codec: Codec) -> None:
     assert found.schema.names == ["offset", "timestamp"]
     assert found.column("offset").to_pylist() == [record.offset for record in batch.records()]
     assert found.column("timestamp").cast("int64").to_pylist() == times
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_batch_that_inflates_far_is_checked_by_the_same_rules(count: int) -> None:
+    """Its records lie in an array then; those with headers are left to the loop."""
+    headers = (Header("name", b"v"), Header("", None))
+    rows = [Record(n, 5 + n, b"k", bytes((10 << 20) // count), headers) for n in range(count)]
+    good = encode_batch(rows, codec=Codec.GZIP)
+    assert Batch(good).check_records() == (0, count - 1, 0)
+    inflated = bytearray(Batch(good).payload())
+    with pytest.raises(InvalidRecord, match="more than"):
+        Batch(good).check_records(max_bytes=len(inflated) - 1)
+    inflated[-1] = 2  # of the last header's value, which is null, the length
+    with pytest.raises(InvalidRecord):
+        Batch(good[:HEADER_BYTES] + compress(Codec.GZIP, inflated)).check_records()
 
 
 def test_row_28_nothing_appended_is_no_batch() -> None:

@@ -23,6 +23,7 @@ from logstore.format.compression import (
     codec_of,
     compress,
     decompress,
+    decompress_to_look,
     xxh32,
 )
 
@@ -71,6 +72,17 @@ def test_one_byte_too_many_is_refused() -> None:
     for codec in Codec:
         with pytest.raises(InvalidRecord, match="more than 999"):
             decompress(codec, compress(codec, bytes(1000)), max_bytes=999)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("size", [0, 1, 9 * MIB])
+def test_for_a_look_it_is_the_same_and_has_the_same_limit(codec: Codec, size: int) -> None:
+    data = (TEXT * (size // len(TEXT) + 1))[:size]
+    stored = compress(codec, data)
+    assert decompress_to_look(codec, stored, max_bytes=size) == data
+    for limit in range(max(size - 1, 0), size):
+        with pytest.raises(InvalidRecord, match=f"more than {limit}"):
+            decompress_to_look(codec, stored, max_bytes=limit)
 
 
 @pytest.mark.parametrize("number", [5, 6, 7])

@@ -37,8 +37,6 @@ MEMORY_MIB: Final = {
 }
 """How far a process may grow during an attack."""
 TIMES_QUIET: Final = 5.0
-FLOOR_S: Final = 0.02
-"""A send that is faster is fast enough, whatever it takes in quiet."""
 _SETTINGS: Final = {
     "offsets.topic.replication.factor": 1,
     "zookeeper.session.timeout.ms": 6_000,
@@ -164,7 +162,7 @@ async def under(attack: str, directory: Path, *, sends: int) -> Outcome:
 
 def is_slow(outcome: Outcome) -> bool:
     """Whether the 99th percentile exceeds what other clients may notice."""
-    return outcome.under.quantile(0.99) > TIMES_QUIET * max(outcome.quiet.quantile(0.99), FLOOR_S)
+    return outcome.under.quantile(0.99) > TIMES_QUIET * outcome.quiet.quantile(0.99)
 
 
 ATTACKS: Final = (*ON_BROKERS, *ON_STORES)

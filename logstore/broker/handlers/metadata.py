@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
+from copy import copy
 from functools import partial
 from operator import itemgetter
 from typing import Final
@@ -25,7 +26,6 @@ from logstore.disk.errors import ErrorCode, InvalidTopic
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import check_topic_name
 from logstore.replication.messages import NO_LEADER, NewTopic, PartitionState
-from logstore.replication.metadata_cache import MetadataCache
 
 NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -40,6 +40,9 @@ _NAMES_MAY_BE_NULL: Final = 12
 _KNOWS_LISTENERS: Final = 6
 PARTITIONS_A_TURN: Final = 250
 """Partitions and unknown topics of one answer that are looked up before other connections have their turn."""
+ANSWERED_LATE_MS: Final = 1_000
+"""Delay of the answer to a request for more new topics than it may queue: about the time in which those are
+created. Its client asks again at once."""
 _NUMBER: Final = itemgetter(0)
 _PATIENCE_MS: Final = 5_000
 """The longest wait for the controller's first update: librdkafka stops at an empty list of brokers."""
@@ -57,15 +60,23 @@ def _respond(call: Call, body: t.MetadataRequest, services: Services) -> t.Metad
     Each topic is shown as it is at its turn, and the brokers as they are in the last one.
     """
     found: list[t.MetadataResponseTopic] = []
-    remaining = _topics(call, body, services)
-    if _is_done(remaining, found):
-        return _response(call, body, services, found)
+    unknown: list[str] = []
+    remaining = _topics(call, body, services, unknown)
 
-    async def go_on() -> t.MetadataResponse:
+    def answer() -> t.MetadataResponse | None:
+        respond = partial(_response, call, body, services, found)
+        if len(unknown) <= MOST_OF_ONE_REQUEST:
+            return respond()
+        services.later(call, ANSWERED_LATE_MS, respond)
+        return None
+
+    async def go_on() -> t.MetadataResponse | None:
         while not _is_done(remaining, found):
             await asyncio.sleep(0)
-        return _response(call, body, services, found)
+        return answer()
 
+    if _is_done(remaining, found):
+        return answer()
     services.begin(call, go_on())
     return None
 
@@ -106,21 +117,25 @@ def _response(
     )
 
 
-def _topics(call: Call, body: t.MetadataRequest, services: Services) -> Iterator[t.MetadataResponseTopic]:
+def _topics(
+    call: Call, body: t.MetadataRequest, services: Services, unknown: list[str]
+) -> Iterator[t.MetadataResponseTopic]:
+    """Yield all topics that are asked for. `unknown` gets names that may be new, at most one more than can
+    be queued for creation.
+    """
     metadata, creation = services.metadata, services.topic_creation
     if body.topics is None or (call.version == 0 and not body.topics):
         for topic in sorted(metadata.topics):
             if topic in metadata.topics:  # still
-                yield _topic(metadata, topic)
+                yield _topic(services, topic)
         return
     may_create = body.allow_auto_topic_creation or call.version < _ALWAYS_CREATES_BELOW
     may_create = may_create and services.settings.broker.auto_create_topics_enable
-    queued = 0
     for wanted in body.topics:
         is_by_id = wanted.name is None or wanted.topic_id != NO_ID
         name = metadata.topic_names.get(id_to_text(wanted.topic_id)) if is_by_id else wanted.name
         if name is not None and name in metadata.topics:
-            yield _topic(metadata, name)
+            yield _topic(services, name)
         elif name is None or is_by_id:
             yield t.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
@@ -128,10 +143,10 @@ def _topics(call: Call, body: t.MetadataRequest, services: Services) -> Iterator
                 topic_id=wanted.topic_id,
             )
         else:
-            was_known = creation.is_known(name)
-            may_queue = was_known or queued < MOST_OF_ONE_REQUEST
+            if may_create and len(unknown) <= MOST_OF_ONE_REQUEST and not creation.is_known(name):
+                unknown.append(name)
+            may_queue = len(unknown) <= MOST_OF_ONE_REQUEST
             error = _unknown(services, name, may_create=may_create, may_queue=may_queue)
-            queued += not was_known and creation.is_known(name)
             yield t.MetadataResponseTopic(error_code=error, name=name)
 
 
@@ -154,16 +169,18 @@ def _unknown(services: Services, name: str, *, may_create: bool, may_queue: bool
     return services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
 
 
-def _topic(metadata: MetadataCache, name: str) -> t.MetadataResponseTopic:
-    brokers = metadata.brokers
+def _topic(services: Services, name: str) -> t.MetadataResponseTopic:
+    metadata, partitions = services.metadata, services.shown.get(name)
+    if partitions is None:
+        partitions = services.shown[name] = [
+            _partition(metadata.brokers, number, state)
+            for number, state in sorted(metadata.topics[name].items(), key=_NUMBER)
+        ]
     return t.MetadataResponseTopic(
         name=name,
         topic_id=id_to_wire(metadata.topic_ids.get(name, "")),
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[
-            _partition(brokers, number, state)
-            for number, state in sorted(metadata.topics[name].items(), key=_NUMBER)
-        ],
+        partitions=partitions,
     )
 
 
@@ -189,6 +206,7 @@ def _leave_out_unreachable(call: Call, services: Services, topics: Iterable[t.Me
     if call.version < _KNOWS_LISTENERS:
         error = ErrorCode.LEADER_NOT_AVAILABLE
     for topic in topics if lacking else ():
+        topic.partitions = list(map(copy, topic.partitions))
         for partition in topic.partitions:
             if partition.leader_id in lacking:
                 partition.error_code, partition.leader_id = error, NO_LEADER

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from logstore.broker.handlers import metadata
 from logstore.broker.handlers.metadata import (
     CLUSTER_OPERATIONS,
     NOT_ASKED,
@@ -142,8 +143,11 @@ class TestMetadata:
 
         run(test, base=NodeConfig(node_id=0, controller=ControllerConfig(default_replication_factor=2)))
 
-    def test_a_request_for_thousands_of_topics_takes_turns_with_other_connections(self) -> None:
-        """And queues only some of them for creation, however many turns it has."""
+    def test_a_request_for_thousands_of_topics_takes_turns_with_other_connections(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And queues only some of them for creation, however many turns it has; the answer comes late."""
+        monkeypatch.setattr(metadata, "ANSWERED_LATE_MS", 50)
 
         async def test(nodes: Nodes, client: Asker) -> None:
             names = ["t", *(f"new-{number}" for number in range(4 * PARTITIONS_A_TURN))]
@@ -156,11 +160,13 @@ class TestMetadata:
                 asked.extend(each.name for each in request.topics)
 
             creation._ask_controller = never_answer
+            began_s = asyncio.get_running_loop().time()
             answer = await overtaken(nodes, client, many)
             assert [each.name for each in answer.topics] == names
             errors = {each.error_code for each in answer.topics[1:]}
             assert (answer.topics[0].error_code, errors) == (0, {ErrorCode.LEADER_NOT_AVAILABLE})
             assert len(asked) + creation.queued == MOST_OF_ONE_REQUEST
+            assert asyncio.get_running_loop().time() - began_s > 0.04
 
         run(test)
 
@@ -204,6 +210,7 @@ class TestMetadata:
             for leader in (-1, 7):  # nobody, and one that is not alive
                 state[TP] = replace(state[TP], leader=leader, replicas=(0, 7))
                 known.topics[TP.topic][TP.partition] = state[TP]
+                nodes.brokers[0].services.shown.clear()
                 answer = await client.ask(t.MetadataRequest(topics=None), 12)
                 ((partition,),) = (topic.partitions for topic in answer.topics)
                 assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
