@@ -162,7 +162,7 @@ class Loading:
 def clear_leftovers(loading: Loading) -> None:
     """Complete or undo the operations that the last owner left unfinished."""
     entries = list_files(loading)
-    loading.report.marks = MARKS & loading.files.keys()
+    loading.report.marks = frozenset(MARKS & loading.files.keys())
     if any(entry.name == LOST_DIRECTORY for entry in entries):
         loading.quarantine.due_ms = loading.opening.now_ms
     delete_files(

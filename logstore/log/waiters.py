@@ -36,7 +36,8 @@ class Waiters:
     def __init__(self) -> None:
         """Start without waiters."""
         self._mutex = threading.Lock()
-        self._known: WeakSet[Waiter] = WeakSet()
+        self._known: WeakSet[Waiter] | None = None
+        """All that are referenced; None before the first: an empty set takes most of a kilobyte."""
         self.waiting: list[Waiter] = []
         """Read it without a lock, to ask whether anybody waits."""
 
@@ -44,6 +45,8 @@ class Waiters:
         """Wake `waiter` at the next change, and notify it of each truncation while it is referenced."""
         with self._mutex:
             self.waiting.append(waiter)
+            if self._known is None:
+                self._known = WeakSet()
             self._known.add(waiter)
         return lambda: self.discard(waiter)
 
@@ -63,7 +66,7 @@ class Waiters:
     def truncated(self, offset: int) -> None:
         """Notify all that everything at or past `offset` was removed, and wake those that wait."""
         with self._mutex:
-            known = list(self._known)
+            known = list(self._known or ())
         for waiter in known:
             waiter.truncated(offset)
         self.wake()
