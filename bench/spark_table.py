@@ -48,6 +48,7 @@ _CHUNK: Final = 250_000
 _SOME: Final = "key,value,offset"
 _ALL: Final = "key,value,topic,partition,offset,timestamp,timestampType"
 _WRITTEN_PARTITIONS: Final = 8
+_WATCHED_S: Final = 0.05
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _SETTINGS: Final = {"min.insync.replicas": "1", "replica.high.watermark.checkpoint.interval.ms": "100"}
 
@@ -91,12 +92,15 @@ def took(spark: Any, work: Callable[[], object], excluded: frozenset[int]) -> To
     tracker, ended = spark.sparkContext.statusTracker(), Event()
     spent = alone = 0.0
 
+    def used_s() -> float:
+        return tree_cpu_s(os.getpid(), excluded) - time.thread_time()  # without that of the watching thread
+
     def watch() -> None:
         nonlocal spent, alone
-        before, was_alone, is_last = tree_cpu_s(os.getpid(), excluded), True, False
+        before, was_alone, is_last = used_s(), True, False
         while not is_last:
-            is_last = ended.wait(0.02)
-            now, is_alone = tree_cpu_s(os.getpid(), excluded), not tracker.getActiveStageIds()
+            is_last = ended.wait(_WATCHED_S)
+            now, is_alone = used_s(), not tracker.getActiveStageIds()
             passed = max(now - before, 0.0)  # a process that nobody waits for takes its time with it
             spent += passed
             alone += passed * (was_alone + is_alone) / 2
