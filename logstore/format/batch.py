@@ -227,13 +227,15 @@ class Batch:
 
     def check_records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordsSummary:
         """Check every record; offset deltas must be 0, 1, 2… Raises `InvalidRecord`."""
+        if self.attributes & CODEC_MASK:
+            stored = self.buffer[HEADER_BYTES:]
+            data = decompress_to_look(codec_of(self.attributes), stored, max_bytes=max_bytes)
+            return check_records(data, self.record_count)
         whole = self.buffer.obj
-        if self.attributes & CODEC_MASK == 0 and isinstance(whole, bytes) and len(whole) == self.size:
+        if isinstance(whole, bytes) and len(whole) == self.size:
             # The common case, without a copy: the batch is all of a `bytes` object.
             return check_records(whole, self.record_count, HEADER_BYTES)
-        stored = self.buffer[HEADER_BYTES:]
-        data = decompress_to_look(codec_of(self.attributes), stored, max_bytes=max_bytes)
-        return check_records(data, self.record_count)
+        return check_records(self.payload(), self.record_count)
 
     def __repr__(self) -> str:
         return (

@@ -304,6 +304,13 @@ def test_a_batch_that_inflates_far_is_checked_by_the_same_rules(count: int) -> N
         Batch(good[:HEADER_BYTES] + compress(Codec.GZIP, inflated)).check_records()
 
 
+def test_the_limit_is_for_what_inflates() -> None:
+    """Uncompressed records are in memory already, also those of a batch among others."""
+    plain = encode_batch([Record(0, 5, b"k", bytes(1000))])
+    for buffer in (plain, bytearray(plain), plain + plain):
+        assert Batch(buffer).check_records(max_bytes=100) == (0, 0, 0)
+
+
 def test_row_28_nothing_appended_is_no_batch() -> None:
     """Row 28."""
     assert encode_batch([]) == b""
