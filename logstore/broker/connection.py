@@ -75,6 +75,10 @@ def _room(size: int) -> memoryview:
     return np.empty(size, np.uint8).data
 
 
+def _is_produce(frame: memoryview) -> bool:
+    return frame[:2].tobytes() == _PRODUCE
+
+
 class Frames(asyncio.BufferedProtocol, ABC):
     """Cuts a stream into frames and delivers them one by one while `takes_frames`."""
 
@@ -296,13 +300,13 @@ class Connection(Frames):
         return not in_hand or (self._is_open and not self._is_held_up and in_hand < MOST_IN_HAND)
 
     def takes(self, frame: memoryview) -> bool:
-        self._is_held_up = self.is_busy and frame[:2].tobytes() != _PRODUCE
+        self._is_held_up = self.is_busy and not _is_produce(frame)
         return not self._is_held_up
 
     def frame_received(self, frame: memoryview) -> None:
         self._taken += 1
         self._is_open, self._last_bytes = False, len(frame)
-        self._turn_left = self._turn_left - 1 if frame[:2].tobytes() == _PRODUCE else 0
+        self._turn_left = self._turn_left - 1 if _is_produce(frame) else 0
         self._server.on_frame(self, frame)
 
     def frames_cut(self) -> None:
@@ -314,7 +318,7 @@ class Connection(Frames):
         self._yield_turn()
 
     def _yield_turn(self) -> None:
-        """After its turn, let other connections have their turn before the next request."""
+        """When the turn is over, let other connections have theirs before the next request."""
         if self._turn_left == 0 and self.has_rest and self._has_place:
             self._loop.call_soon(self._go_on)
 

@@ -30,8 +30,6 @@ MOST_QUEUED: Final = 200
 """Topics that wait for their creation."""
 MOST_OF_ONE_REQUEST: Final = 100
 """Topics that one request for metadata may add to the queue."""
-AT_ONCE: Final = 1
-"""Topics in one request to the controller."""
 _NOTHING_WRONG: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER)
 _REFUSALS_KEPT: Final = 1_000
 """Clients choose the names, so their number must be limited."""
