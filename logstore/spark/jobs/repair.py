@@ -238,7 +238,7 @@ class RepairJob:
         return dict(notes["done"]) if notes.get("plan") == [each.facts() for each in repairs] else {}
 
     def _note(self, unfinished: str, repairs: Sequence[Repair], done: Mapping[str, Any]) -> None:
-        notes = {"plan": [each.facts() for each in repairs], "done": done}
+        notes = {"plan": [each.facts() for each in repairs], "done": dict(sorted(done.items()))}
         put_in_place(self.disk, unfinished, NOTES, json.dumps(notes).encode())
 
     def _answer(self, repairs: Sequence[Repair], done: Mapping[str, Any]) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -44,7 +45,8 @@ def contents(directory: Path) -> list[tuple[int, int, bytes | None]]:
 
 
 def sums(root: Path) -> dict[str, str]:
-    return {str(path): sha256(path.read_bytes()).hexdigest() for path in root.rglob("*") if path.is_file()}
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return {str(path): sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def small_tree(root: Path, seed: int, *, sealed: bool = False) -> Tree:
@@ -143,6 +145,21 @@ def test_a_plan_from_findings(findings: tuple[Tree, Path], command: Command, tmp
         assert [each["parts"] for each in facts["partitions"]] == plans
     trees = [sums(tmp_path / each) for each in ("one", "two")]
     assert list(trees[0].values()) == list(trees[1].values())
+
+
+class _LastFirst(InProcess):
+    """Tasks end in the opposite order, as they may on a cluster."""
+
+    def reports(self, items: Sequence[Any], function: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+        return super().reports(items[::-1], function)
+
+
+def test_the_order_in_which_tasks_end_does_not_show(findings: tuple[Tree, Path], tmp_path: Path) -> None:
+    """Two repairs by the same plan are equal, byte for byte."""
+    for name, workers in (("one", InProcess()), ("two", _LastFirst())):
+        parsed(repair, "--findings", findings[1], "--output", tmp_path / name).run(workers)
+    one, two = (sums(tmp_path / name) for name in ("one", "two"))
+    assert list(one.values()) == list(two.values())
 
 
 @pytest.mark.parametrize(
