@@ -192,7 +192,6 @@ class Assembly:
         services.since, services.tokens = since, tokens
         if tokens is not None and tokens.are_on:
             services.go(tokens.keep_removing(lambda: runtime.node.controller.is_active))
-        runtime.after_turn[lambda: since.look(runtime.node.replicas.metadata, runtime.now_ms())] = None
         if authorizer is not None:
             services.authorizer = authorizer
         return cls(address, server, runtime, services, store, disk)

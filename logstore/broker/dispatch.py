@@ -252,6 +252,7 @@ class Services:
     def after_change(self) -> None:
         """Follow the engine: changed roles, deleted topics."""
         self.shown.clear()
+        self.since.look(self.metadata, self.now_ms())
         self.groups.after_change()
         if self.metadata.deleted is not self._deleted:
             self._deleted = self.metadata.deleted
