@@ -150,19 +150,23 @@ def scan_chunks(
     """`scan`, with the bytes: each item is a chunk of the file and the whole batches it begins with.
 
     `positions` and `end` are relative to the chunk, which is `chunk_bytes` long, or as long as a batch that
-    is longer. The last item carries the fault, if there is one. Raises `OSError`.
+    is longer. The last item carries the fault, if there is one: TORN also where the file is shorter than
+    `end`. Raises `OSError`.
     """
     next_offset, leader_epoch, size = base_offset, -1, chunk_bytes
     while position < end:
-        chunk = file.pread(min(size, end - position), position)
+        wanted = min(size, end - position)
+        chunk = file.pread(wanted, position)
         found = scan_buffer(chunk, len(chunk))
-        if found.end == 0 and found.fault is Fault.TORN and HEADER_BYTES <= len(chunk) < end - position:
+        if len(chunk) < wanted:
+            found = found._replace(fault=found.fault or Fault.TORN)
+        elif found.end > 0 and found.fault is Fault.TORN:
+            found = found._replace(fault=None)  # torn by the chunk, perhaps
+        elif found.fault is Fault.TORN and HEADER_BYTES <= len(chunk) < end - position:
             size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk)[0]
             if len(chunk) < size <= end - position:
                 continue
         size = chunk_bytes
-        if found.end > 0 and found.fault is Fault.TORN:
-            found = found._replace(fault=None)  # torn by the chunk, perhaps
         found = _check_order(found, base_offset, next_offset, leader_epoch)
         yield chunk, found
         if found.fault is not None:

@@ -223,6 +223,19 @@ class TestChunks:
             changed[position] ^= 0x20
             self.check_same(bytes(changed), chunk_bytes)
 
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("chunk_bytes", [61, 150, 1 << 20])
+    def test_a_file_that_is_shorter_than_its_end(self, chunk_bytes: int) -> None:
+        """Its size was known from elsewhere, or it was cut since: the last item says so."""
+        content = b"".join(batch(offset, [1000]) for offset in range(3))
+        for size in range(len(content)):
+            file = disk_with({"a.log": content[:size]}).open(f"{DIRECTORY}/a.log")
+            chunks = list(scan_chunks(file, 0, len(content), base_offset=0, chunk_bytes=chunk_bytes))
+            (whole,) = scan(file, 0, size, base_offset=0) if size else [None]
+            assert sum(scanned.end for _, scanned in chunks) == (whole.end if whole else 0)
+            assert [scanned.fault for _, scanned in chunks if scanned.fault] == [Fault.TORN]
+            assert chunks[-1][1].fault is Fault.TORN
+
     @staticmethod
     def check_same(content: bytes, chunk_bytes: int) -> None:
         file = disk_with({"a.log": content}).open(f"{DIRECTORY}/a.log")

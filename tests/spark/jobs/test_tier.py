@@ -26,7 +26,7 @@ from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
-from logstore.format.batch import encode_batch
+from logstore.format.batch import encode_batch, walk
 from logstore.format.record import Record
 from logstore.spark.columns import parse_columns, spark_schema
 from logstore.spark.errors import DataLoss, InvalidOption
@@ -308,6 +308,24 @@ def test_a_damaged_tier_is_a_loss_with_its_place(data: Path, url: str) -> None:
         (Cause.DAMAGED, second.end_offset),
     ]
     assert second.name in missing[1].detail
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", [0, 1, 2])
+def test_an_object_that_was_cut_is_a_loss_from_there_on(data: Path, url: str, case: int) -> None:
+    """Nothing is left, or the first batch, or all but the last byte."""
+    run(data, url)
+    place = Tier(url)
+    cut = place.manifest(T0).objects[2]
+    content = place.files.cat_file(place.path(T0, cut.name))
+    first, *_, last = walk(content)
+    size, offset = [(0, 0), (first.size, first.next_offset), (len(content) - 1, last.base_offset)][case]
+    place.files.pipe_file(place.path(T0, cut.name), content[:size])
+    drop_segments(data, 60)
+    found, (lost,) = read(data, url)
+    assert (lost.cause, lost.end_offset) == (Cause.DAMAGED, cut.end_offset)
+    assert lost.start_offset == (offset or first.base_offset)
+    assert found == [n for n in range(100) if not lost.start_offset <= n < lost.end_offset]
 
 
 def test_a_topic_that_was_made_anew_is_refused(data: Path, url: str) -> None:
