@@ -218,6 +218,7 @@ class RepairJob:
             starts = {each.topic_partition: each.start_offset for each in repairs if each.start_offset}
             if starts:
                 put_in_place(disk, unfinished, LOG_START_OFFSET_CHECKPOINT, format_offset_checkpoint(starts))
+            self._remove_others(unfinished, done)  # of attempts that failed, or were too late
             disk.sync_dir(unfinished)
             disk.rename(unfinished, output)
             disk.sync_dir(os.path.dirname(output))
@@ -226,10 +227,14 @@ class RepairJob:
     def _begun(self, unfinished: str, repairs: Sequence[Repair]) -> dict[str, Any]:
         """Return the reports of an earlier run with the same plan; what it has not noted is removed."""
         done = self._noted(unfinished, repairs)
+        self._remove_others(unfinished, done)
+        return done
+
+    def _remove_others(self, unfinished: str, done: Mapping[str, Any]) -> None:
+        """Remove all directories but those of the partitions that are `done`."""
         for entry in self.disk.scan(unfinished):
             if entry.is_directory and entry.name not in done:
                 remove_tree(self.disk, f"{unfinished}/{entry.name}")
-        return done
 
     def _noted(self, directory: str, repairs: Sequence[Repair]) -> dict[str, Any]:
         """Return the reports that a run with the same plan has noted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from logstore.log.log import Log
 from logstore.log.reader import LogReader
 from logstore.spark.jobs import repair, verify
 from logstore.spark.jobs.job import Answer
+from logstore.spark.verification import repair_copy
 from logstore.spark.verification.repair_copy import Repaired, Work, copy
 from logstore.testing.disks import Operation, RecordingDisk
 from tests.spark.jobs.conftest import Command
@@ -160,6 +163,26 @@ def test_the_order_in_which_tasks_end_does_not_show(findings: tuple[Tree, Path],
         parsed(repair, "--findings", findings[1], "--output", tmp_path / name).run(workers)
     one, two = (sums(tmp_path / name) for name in ("one", "two"))
     assert list(one.values()) == list(two.values())
+
+
+def test_an_attempt_that_failed_leaves_nothing(
+    findings: tuple[Tree, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker does not start on a log dir that holds other directories than those of partitions."""
+
+    class Retries(InProcess):
+        """The first task fails at its end, and runs again."""
+
+        def reports(self, items: Sequence[Any], function: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+            with monkeypatch.context() as patch:
+                patch.setattr(repair_copy, "_check", Mock(side_effect=OSError(errno.EIO, "read back")))
+                with pytest.raises(OSError, match="read back"):
+                    function(items[0])
+            return super().reports(items, function)
+
+    answer = parsed(repair, "--findings", findings[1], "--output", tmp_path / "out").run(Retries())
+    found = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
+    assert found == {f"{each['topic']}-{each['partition']}" for each in answer.facts["partitions"]}
 
 
 @pytest.mark.parametrize(
