@@ -5,7 +5,8 @@ creation is requested again and its error answered, and what finds no place in t
 
 The controller gets one topic at a time: its other work goes on between two of them. The queue is bounded, and
 one request for metadata may fill only a part of it, and is answered late if it asks for more: a client that
-asks for thousands of unknown topics gets them a few at a time. The broker's own topics go first.
+asks for thousands of unknown topics gets them a few at a time. The broker's own topics are not queued: the
+answer about another topic may be lost, and is waited for.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ class TopicCreation:
         """Topics that found no place in the queue; their clients ask again."""
         self._ask_controller = ask_controller
         self._queue: dict[str, NewTopic] = {}
-        self._under_way: str | None = None
-        """The topic that the controller has been asked for."""
+        self._asked: set[str] = set()
+        """The topics that the controller has been asked for."""
+        self._has_turn = False
+        """Whether one of them is from the queue."""
         self._refusals: dict[str, ErrorCode] = {}
 
     @property
@@ -56,10 +59,10 @@ class TopicCreation:
 
     def is_known(self, name: str) -> bool:
         """Return whether the topic is queued or requested already."""
-        return name in self._queue or name == self._under_way
+        return name in self._queue or name in self._asked
 
     def want(self, topic: NewTopic, *, is_urgent: bool = False) -> ErrorCode:
-        """Queue the topic, unless it is queued or requested already; `is_urgent` puts it first.
+        """Queue the topic, unless it is queued or requested already; if it `is_urgent`, request it at once.
 
         Returns the error of the last creation that failed, else LEADER_NOT_AVAILABLE (5).
         """
@@ -67,29 +70,36 @@ class TopicCreation:
         if self.is_known(topic.name):
             return refusal
         if is_urgent:
-            self._queue = {topic.name: topic, **self._queue}
+            self._ask(topic, lambda: None)
         elif len(self._queue) < MOST_QUEUED:
             self._queue[topic.name] = topic
+            self._ask_for_next()
         else:
             self.turned_away += 1
-            return refusal
-        self._request()
         return refusal
 
-    def _request(self) -> None:
-        if self._under_way is not None or not self._queue:
+    def _ask_for_next(self) -> None:
+        if self._has_turn or not self._queue:
             return
-        name = self._under_way = next(iter(self._queue))
 
+        def ended() -> None:
+            self._has_turn = False
+            self._ask_for_next()
+
+        self._has_turn = True
+        self._ask(self._queue.pop(next(iter(self._queue))), ended)
+
+    def _ask(self, topic: NewTopic, then: Callable[[], None]) -> None:
         def answered(answer: ResponseBody | None) -> None:
-            self._under_way = None
+            self._asked.discard(topic.name)
             if isinstance(answer, CreateTopicsResponse):
                 self._note(answer)
             else:
-                _log.info("no answer from the controller about topic %s", name)
-            self._request()
+                _log.info("no answer from the controller about topic %s", topic.name)
+            then()
 
-        self._ask_controller(CreateTopicsRequest((self._queue.pop(name),)), answered)
+        self._asked.add(topic.name)
+        self._ask_controller(CreateTopicsRequest((topic,)), answered)
 
     def _note(self, answer: CreateTopicsResponse) -> None:
         for name, result in answer.topics.items():
