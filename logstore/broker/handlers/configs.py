@@ -11,6 +11,7 @@ settings are set where it is started.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -58,13 +59,11 @@ def describe(call: Call, body: t.DescribeConfigsRequest, services: Services) -> 
 
 async def _describe(body: t.DescribeConfigsRequest, services: Services) -> t.DescribeConfigsResponse:
     results = []
-    for resource in body.resources:
-        result = t.DescribeConfigsResponseDescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name
-        )
+    for (kind, name), wanted in _wanted(body).items():
+        await asyncio.sleep(0)
+        result = t.DescribeConfigsResponseDescribeConfigsResult(resource_type=kind, resource_name=name)
         try:
-            entries = await _entries(resource, services)
-            wanted = resource.configuration_keys
+            entries = await _entries(kind, name, services)
             result.configs = [
                 _config(each, body) for each in entries if wanted is None or each.name in wanted
             ]
@@ -74,22 +73,32 @@ async def _describe(body: t.DescribeConfigsRequest, services: Services) -> t.Des
     return t.DescribeConfigsResponse(results=results)
 
 
-async def _entries(
-    resource: t.DescribeConfigsRequestDescribeConfigsResource, services: Services
-) -> list[Entry]:
-    name = resource.resource_name
-    if resource.resource_type == _TOPIC:
+def _wanted(body: t.DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
+    """Return the keys that are asked for, by resource; None for all."""
+    wanted: dict[tuple[int, str], set[str] | None] = {}
+    for resource in body.resources:
+        key = resource.resource_type, resource.resource_name
+        keys = wanted.setdefault(key, set())
+        if keys is None or resource.configuration_keys is None:
+            wanted[key] = None
+        else:
+            keys.update(resource.configuration_keys)
+    return wanted
+
+
+async def _entries(kind: int, name: str, services: Services) -> list[Entry]:
+    if kind == _TOPIC:
         _check_known(services, name)
         own = await read_topic(services.ask_store, name)
         live = await read_live(services.ask_store, services.node.node_id)
         return configs.describe_topic(own, live, services.settings)
-    if resource.resource_type == _BROKER:
+    if kind == _BROKER:
         live = await read_live(services.ask_store, services.node.node_id)
         if not name:
             return configs.describe_all_brokers(live.of_all)
         _check_own(services, name)
         return configs.describe_broker(live, services.settings)
-    raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
+    raise InvalidConfigChange(f"resources of type {kind} have no settings")
 
 
 def _check_own(services: Services, broker: str) -> None:

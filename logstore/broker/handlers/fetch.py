@@ -13,7 +13,7 @@ clients, do not wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -138,21 +138,24 @@ def _response(
         return t.FetchResponse(error_code=answer.error)
     if body.session_epoch > FIRST_SESSION_EPOCH:
         return _news(body, answer)
-    return t.FetchResponse(
-        session_id=answer.session_id,
-        responses=[
+    results = dict(answer.partitions)
+    response = t.FetchResponse(session_id=answer.session_id, responses=[])
+    for topic, name in zip(body.topics, names, strict=True):
+        partitions = []
+        for number in dict.fromkeys(wanted.partition for wanted in topic.partitions):
+            # A partition that is listed again has been answered: its records are sent once.
+            result = results.pop(TopicPartition(name, number), None) if name is not None else _UNKNOWN_ID
+            if result is not None:
+                partitions.append(_partition(number, result))
+        response.responses.append(
             t.FetchResponseFetchableTopicResponse(
                 topic=topic.topic,
                 topic_id=topic.topic_id,
                 topic_name=topic.topic_name,
-                partitions=[
-                    _partition(wanted.partition, _result(answer.partitions, name, wanted.partition))
-                    for wanted in topic.partitions
-                ],
+                partitions=partitions,
             )
-            for topic, name in zip(body.topics, names, strict=True)
-        ],
-    )
+        )
+    return response
 
 
 def _news(body: t.FetchRequest, answer: FetchResponse) -> t.FetchResponse:
@@ -183,10 +186,6 @@ def _count(body: t.FetchRequest, services: Services, answer: FetchResponse) -> N
             is_follower=is_follower,
             is_known=topic_partition.topic in known,
         )
-
-
-def _result(results: Mapping[TopicPartition, FetchResult], name: str | None, index: int) -> FetchResult:
-    return results[TopicPartition(name, index)] if name is not None else _UNKNOWN_ID
 
 
 def _partition(index: int, result: FetchResult) -> t.FetchResponsePartitionData:

@@ -165,7 +165,8 @@ def leave(call: Call, body: t.LeaveGroupRequest, services: Services) -> None:
 
 
 def describe(call: Call, body: t.DescribeGroupsRequest, services: Services) -> None:
-    """Give state and members of groups. An unknown group is "Dead", without an error."""
+    """Give state and members of groups, of each once. An unknown group is "Dead", without an error."""
+    request = g.DescribeGroupsRequest(tuple(dict.fromkeys(body.groups)))
 
     def described(answer: g.GroupResponse) -> t.DescribeGroupsResponse:
         response = to_wire(answer, t.DescribeGroupsResponse)
@@ -174,7 +175,7 @@ def describe(call: Call, body: t.DescribeGroupsRequest, services: Services) -> N
             group.authorized_operations = GROUP_OPERATIONS if is_asked else NOT_ASKED
         return response
 
-    services.ask_group(call, from_wire(body, g.DescribeGroupsRequest), described)
+    services.ask_group(call, request, described)
 
 
 # --- offsets ----------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def offset_fetch(call: Call, body: t.OffsetFetchRequest, services: Services) -> 
     partitions.
     """
     if call.version >= _FETCH_MANY_GROUPS:
-        request = from_wire(body, g.OffsetFetchRequest)
+        request = _each_group_once(from_wire(body, g.OffsetFetchRequest))
     else:
         request = g.OffsetFetchRequest((from_wire(body, g.OffsetFetchGroup),), body.require_stable)
 
@@ -270,3 +271,19 @@ def offset_fetch(call: Call, body: t.OffsetFetchRequest, services: Services) -> 
         return to_wire(found, t.OffsetFetchResponse)
 
     services.ask_group(call, request, fetched)
+
+
+def _each_group_once(request: g.OffsetFetchRequest) -> g.OffsetFetchRequest:
+    """Return the request with all that it asks of a group in one place."""
+    wanted: dict[str, dict[TopicPartition, None] | None] = {}
+    for group in request.groups:
+        partitions = wanted.setdefault(group.group_id, {})
+        if partitions is None or group.partitions is None:
+            wanted[group.group_id] = None
+        else:
+            partitions.update(dict.fromkeys(group.partitions))
+    groups = (
+        g.OffsetFetchGroup(group_id, partitions if partitions is None else tuple(partitions))
+        for group_id, partitions in wanted.items()
+    )
+    return replace(request, groups=tuple(groups))

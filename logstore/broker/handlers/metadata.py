@@ -57,14 +57,16 @@ def handle(call: Call, body: t.MetadataRequest, services: Services) -> t.Metadat
 def _respond(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse | None:
     """Return the answer, or take several turns for it: other connections have theirs in between.
 
-    Each topic is shown as it is at its turn, and the brokers as they are in the last one.
+    Each topic is shown as it is at its turn, but leaders and brokers as they are in the last one. A closed
+    connection ends it.
     """
+    updates = services.metadata.updates
     found: list[t.MetadataResponseTopic] = []
     unknown: list[str] = []
     remaining = _topics(call, body, services, unknown)
 
     def answer() -> t.MetadataResponse | None:
-        respond = partial(_response, call, body, services, found)
+        respond = partial(_response, call, body, services, found, updates)
         if len(unknown) <= MOST_OF_ONE_REQUEST:
             return respond()
         services.later(call, ANSWERED_LATE_MS, respond)
@@ -73,6 +75,8 @@ def _respond(call: Call, body: t.MetadataRequest, services: Services) -> t.Metad
     async def go_on() -> t.MetadataResponse | None:
         while not _is_done(remaining, found):
             await asyncio.sleep(0)
+            if call.connection.is_closing:
+                return None
         return answer()
 
     if _is_done(remaining, found):
@@ -93,8 +97,15 @@ def _is_done(remaining: Iterator[t.MetadataResponseTopic], found: list[t.Metadat
 
 
 def _response(
-    call: Call, body: t.MetadataRequest, services: Services, topics: list[t.MetadataResponseTopic]
+    call: Call,
+    body: t.MetadataRequest,
+    services: Services,
+    topics: list[t.MetadataResponseTopic],
+    updates: int,
 ) -> t.MetadataResponse:
+    """Return the answer; `topics` were looked up after as many `updates` of the metadata, or later."""
+    if updates != services.metadata.updates:
+        _leave_out_departed(services, topics)
     _leave_out_unreachable(call, services, topics)
     if body.include_topic_authorized_operations:
         for topic in topics:
@@ -120,8 +131,8 @@ def _response(
 def _topics(
     call: Call, body: t.MetadataRequest, services: Services, unknown: list[str]
 ) -> Iterator[t.MetadataResponseTopic]:
-    """Yield all topics that are asked for. `unknown` gets names that may be new, at most one more than can
-    be queued for creation.
+    """Yield all topics that are asked for, each once. `unknown` gets names that may be new, at most one more
+    than can be queued for creation.
     """
     metadata, creation = services.metadata, services.topic_creation
     if body.topics is None or (call.version == 0 and not body.topics):
@@ -131,9 +142,14 @@ def _topics(
         return
     may_create = body.allow_auto_topic_creation or call.version < _ALWAYS_CREATES_BELOW
     may_create = may_create and services.settings.broker.auto_create_topics_enable
+    shown: set[object] = set()
     for wanted in body.topics:
         is_by_id = wanted.name is None or wanted.topic_id != NO_ID
         name = metadata.topic_names.get(id_to_text(wanted.topic_id)) if is_by_id else wanted.name
+        key = wanted.topic_id if name is None else name
+        if key in shown:
+            continue
+        shown.add(key)
         if name is not None and name in metadata.topics:
             yield _topic(services, name)
         elif name is None or is_by_id:
@@ -195,6 +211,17 @@ def _partition(brokers: Collection[int], number: int, state: PartitionState) -> 
         isr_nodes=list(state.isr),
         offline_replicas=[each for each in state.replicas if each not in brokers],
     )
+
+
+def _leave_out_departed(services: Services, topics: Iterable[t.MetadataResponseTopic]) -> None:
+    """Show no leader that has left since its topic was looked up."""
+    brokers = services.metadata.brokers
+    for topic in topics:
+        topic.partitions = list(map(copy, topic.partitions))
+        for partition in topic.partitions:
+            if partition.leader_id not in brokers and partition.leader_id != NO_LEADER:
+                partition.error_code, partition.leader_id = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+            partition.offline_replicas = [each for each in partition.replica_nodes if each not in brokers]
 
 
 def _leave_out_unreachable(call: Call, services: Services, topics: Iterable[t.MetadataResponseTopic]) -> None:
