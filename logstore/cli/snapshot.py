@@ -91,7 +91,7 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
     from logstore.log.snapshot import take_snapshot
     from logstore.replication.metastore.journal import SNAPSHOT_FILE
 
-    source, target = source.absolute(), target.absolute()
+    source, target = source.resolve(), target.resolve()
     if target == source or source in target.parents:
         raise typer.BadParameter(f"{target} lies in {source}: name a directory outside of it")
     disk, metadata = OsDisk(), None

@@ -13,6 +13,7 @@ metadata store is copied last, so no log has an epoch that the copied store does
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,7 +34,7 @@ from logstore.disk.copying import copy_file, is_there, remove_tree
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import LOCK_FILE, Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
-from logstore.errors import DamagedLog, LogGone
+from logstore.errors import DamagedLog, LogClosed, LogGone
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
@@ -73,7 +74,7 @@ def snapshot_log_dir(
     `CorruptCheckpoint`, `OSError`.
     """
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
-    if f"{posixpath.abspath(target)}/".startswith(f"{posixpath.abspath(source)}/"):
+    if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(source)}/"):
         # A broker does not start on a log dir that holds other directories.
         raise ValueError(f"{target} lies in {source}: name a directory outside of it")
     parent = posixpath.dirname(target) or "."
@@ -114,13 +115,19 @@ def snapshot_store(disk: Disk, source: str, target: str) -> str:
     A crash leaves no `target`, or all of it. Returns it. Raises `FileExistsError` if it exists, `DamagedLog`
     if `source` holds no store, `OSError`.
     """
+    target = target.rstrip("/") or "/"
     parent, unfinished = posixpath.dirname(target) or ".", target + _UNFINISHED
     make_durable_dir(disk, parent)
     if is_there(disk, target):
         raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
     if is_there(disk, unfinished):
         remove_tree(disk, unfinished)
-    _copy_store(disk, source, unfinished)
+    try:
+        _copy_store(disk, source, unfinished)
+    except BaseException:
+        with suppress(OSError):
+            remove_tree(disk, unfinished)
+        raise
     disk.rename(unfinished, target)
     disk.sync_dir(parent)
     return target
@@ -135,8 +142,12 @@ def snapshot_logs(
     """
     if len(logs.log_dirs) != 1:
         raise ValueError(f"there are {len(logs.log_dirs)} log dirs: take the snapshot of each separately")
-    for log in list(logs.logs().values()):
-        end_the_segment(log.partition)
+    for topic_partition, log in list(logs.logs().items()):
+        try:
+            end_the_segment(log.partition)
+        except LogClosed:
+            if logs.logs().get(topic_partition) is log:  # else deleted meanwhile
+                raise
     logs.checkpoint_high_watermarks()
     logs.checkpoint_log_start_offsets()
     return snapshot_log_dir(disk, logs.log_dirs[0], target, clock=clock, metadata=metadata)

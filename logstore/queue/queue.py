@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from logstore.arguments import Path, as_config, as_directory
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
 from logstore.disk.files import (
     LOCK_FILE,
@@ -121,7 +121,8 @@ class Queue:
         topics = _prepare(self._disk, self._directory)
         self._dead = Log.open(
             f"{self._directory}/{DEAD_LETTERS}-0",
-            LogConfig(retention_ms=-1, max_message_bytes=2 * self.config.max_message_bytes),
+            # Also for messages that were put under a larger limit.
+            LogConfig(retention_ms=-1, max_message_bytes=MAX_INT),
             disk=self._disk,
             clock=self._clock,
         )
@@ -410,7 +411,9 @@ class Queue:
         """Let the lease end `lease` from now (default: the setting). Raises as `ack`."""
         lease_ms = self._lease(lease)
         with self._lock:
-            self._lane_of(message).extend(message, self._clock() + lease_ms)
+            lane = self._lane_of(message)
+            lane.extend(message, self._clock() + lease_ms)
+            self._waiters.wake_by(lane.topic, lane.state.wake_ms())  # it may end earlier now
 
     def _lane_of(self, message: Message) -> Lane:
         self._check_open()

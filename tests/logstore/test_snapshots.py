@@ -9,13 +9,15 @@ from random import Random
 
 import pytest
 
-from logstore import DamagedLog, Log, LogConfig, LogGone, LogManager, OffsetOutOfRange
+from logstore import DamagedLog, Log, LogClosed, LogConfig, LogGone, LogManager, OffsetOutOfRange
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log import log_dir_snapshot
 from logstore.log import snapshot as snapshots
-from logstore.log.log_dir_snapshot import snapshot_log_dir
+from logstore.log.log_dir_snapshot import snapshot_log_dir, snapshot_logs, snapshot_store
+from logstore.log.partition_log import PartitionLog
 from logstore.log.snapshot import offset_at_time, take_snapshot
 from logstore.testing import Fault, FaultyDisk, MemoryDisk, RecordingDisk, VolatileDisk
 
@@ -409,3 +411,44 @@ def test_a_log_dir_is_taken_at_its_high_watermarks_and_opens_clean() -> None:
     }
     copy.close()
     assert f"/backup/{CLEAN_SHUTDOWN_FILE}" in disk.files()
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    manager = LogManager(["/data"], disk=disk, clock=lambda: 0, random=Random(1), config=SMALL)
+    kept, deleted = TopicPartition("kept", 0), TopicPartition("deleted", 0)
+    for each in (kept, deleted):
+        manager.get_or_create(each).append([b"x"])
+
+    def end_the_segment(log: PartitionLog) -> None:
+        if deleted in manager.logs():
+            manager.delete(deleted)
+        snapshots.end_the_segment(log)
+
+    monkeypatch.setattr(log_dir_snapshot, "end_the_segment", end_the_segment)
+    made = snapshot_logs(manager, disk, "/backup", clock=lambda: 0, metadata=None)
+    assert [each.path for each in made.partitions] == ["/backup/kept-0"]
+    manager.close()
+    with pytest.raises(LogClosed):
+        snapshot_logs(manager, disk, "/another", clock=lambda: 0, metadata=None)
+
+
+def test_a_target_in_its_source_is_found_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "data")
+    with pytest.raises(ValueError, match="lies in"):
+        snapshot_log_dir(
+            OsDisk(), str(tmp_path / "data"), str(tmp_path / "alias" / "backup"), clock=lambda: 0
+        )
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_store_goes_to_the_directory_named_whatever_slashes_follow(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    with pytest.raises(DamagedLog):
+        snapshot_store(OsDisk(), str(store), str(tmp_path / "none"))
+    assert [path.name for path in tmp_path.iterdir()] == ["store"], "nothing is left"
+    (store / "journal").write_text("x")
+    assert snapshot_store(OsDisk(), str(store), f"{tmp_path}/copy/") == str(tmp_path / "copy")
+    assert (tmp_path / "copy" / "journal").read_text() == "x"

@@ -120,6 +120,22 @@ def test_dead_letters_and_their_return() -> None:
     assert (again.value, again.key, again.deliveries) == (b"poison", b"k", 1)
 
 
+@pytest.mark.parametrize("reason", ["its worker died", "its lease ended"])
+def test_a_message_above_a_limit_that_was_lowered_becomes_a_dead_letter(reason: str) -> None:
+    """While the queue is opened, or later."""
+    hands = Hands(QueueConfig(max_deliveries=1, lease=1))
+    hands.queue.put(b"x" * 900_000)
+    if reason == "its worker died":
+        hands.get()
+    hands.reopen(QueueConfig(max_deliveries=1, lease=1, max_message_bytes=1000))
+    if reason == "its lease ended":
+        hands.get()
+        hands.wait(1)
+        assert hands.queue.get(timeout=0) is None
+    (letter,) = hands.queue.dead_letters()
+    assert (letter.message.value, letter.reason) == (b"x" * 900_000, reason)
+
+
 def test_a_message_that_kills_its_process_becomes_a_dead_letter() -> None:
     """The first death is not counted; from then on deliveries are written down."""
     hands = Hands(QueueConfig(max_deliveries=3))
@@ -269,6 +285,22 @@ def test_a_waiting_worker_learns_of_a_lease_that_ends_later(tmp_path: object) ->
     queue.put(b"job", topic="mail")
     assert queue.get(timeout=0, lease=0.05) is not None
     worker.start()
+    worker.join(LIMIT_S)
+    assert [message.deliveries for message in got] == [2]  # type: ignore[attr-defined]
+    queue.close()
+
+
+def test_a_waiting_worker_learns_of_a_lease_that_was_shortened(tmp_path: object) -> None:
+    queue = Queue(f"{tmp_path}/jobs")
+    queue.put(b"job")
+    leased = queue.get(timeout=0, lease=600)
+    assert leased is not None
+    got: list[object] = []
+    worker = threading.Thread(target=lambda: got.append(queue.get()), daemon=True)
+    worker.start()
+    while not len(queue._waiters):
+        assert worker.is_alive()
+    queue.extend(leased, lease=0.05)
     worker.join(LIMIT_S)
     assert [message.deliveries for message in got] == [2]  # type: ignore[attr-defined]
     queue.close()

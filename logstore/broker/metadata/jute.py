@@ -68,7 +68,7 @@ _EPHEMERAL, _SEQUENTIAL = 1, 2
 _FOR_ALL = 31, b"world", b"anyone"
 _MOST_ITEMS = 1 << 16
 
-_LONG, _TRUTH = struct.Struct(">q"), struct.Struct(">?")
+_TRUTH = struct.Struct(">?")
 _CONNECT, _WELCOME = struct.Struct(">iqiq"), struct.Struct(">iiq")
 _REQUEST, _REPLY, _EVENT = struct.Struct(">ii"), struct.Struct(">iqi"), struct.Struct(">ii")
 _MULTI = struct.Struct(">i?i")
