@@ -185,7 +185,7 @@ class Lane:
         self._keep(record._replace(offset=offset))
         if remembered is not None:
             self._keys.remember(remembered, offset, now_ms)
-            self._keyed_bytes += len(value)
+            self._keyed_bytes += len(remembered) + len(value)
             self._changes += 1
         return offset, True
 
