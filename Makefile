@@ -90,8 +90,8 @@ bench-kafka: setup ## Measure brokers beside Apache Kafka; SHORT=1, ROWS=consume
 
 crash: setup ## Cut the power before every disk call; SHORT=1 leaves out crashes during recovery
 	$(BIN)/python -m tests.crash $(if $(SHORT),--short)
-	$(BIN)/python -m pytest tests/crash/test_move_points.py tests/logstore/test_moves.py tests/replication/test_log_moves.py \
-		-m slow -q -p no:benchmark
+	$(BIN)/python -m pytest tests/crash/test_move_points.py tests/logstore/test_moves.py tests/logstore/test_split.py \
+		tests/replication/test_log_moves.py -m slow -q -p no:benchmark
 
 # About half an hour on two cores. An interrupted run resumes; remove .simulation to start over.
 simulate: setup ## Simulate clusters under 20,000 seeds; SEEDS=1..500 for a short run
