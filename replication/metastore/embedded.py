@@ -15,8 +15,8 @@ go with new transaction ids, so nothing restarts at an older one. It publishes a
 first answer. A torn last frame was never answered, so it is cut. A bad frame before a sound one, a gap, or a
 bad snapshot is damage: `CorruptMetadata`, and nothing is changed.
 
-A failed write or sync is final: the store answers `MetadataStoreFailed` until it is opened again, which reads
-what the disk really kept.
+A failed write or sync is final, and so is an unexpected exception: the store answers `MetadataStoreFailed`
+until it is opened again, which reads what the disk really kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EmbeddedStore:
         """
         self._directory, self._disk, self._journal_limit = directory, disk, journal_limit
         self._snapshot_bytes = 0
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._closed = False
         self._unsynced: list[journal.Transaction] = []
         make_durable_dir(disk, directory)
@@ -124,14 +124,23 @@ class EmbeddedStore:
         """
         self._check_usable()
         answers = []
-        for session_id, operation in calls:
-            before = self.tree.last_txid
-            answers.append(self._store.call(session_id, operation, now_ms))
-            after_each(operation, answers[-1][0])
-            if self.tree.last_txid != before:
-                assert isinstance(operation, Create | Set | Delete | Multi)
-                self._unsynced.append(journal.Written(session_id, operation))
-        self._commit()
+        try:
+            for session_id, operation in calls:
+                before = self.tree.last_txid
+                answers.append(self._store.call(session_id, operation, now_ms))
+                after_each(operation, answers[-1][0])
+                if self.tree.last_txid != before:
+                    assert isinstance(operation, Create | Set | Delete | Multi)
+                    self._unsynced.append(journal.Written(session_id, operation))
+            self._commit()
+        except MetadataStoreFailed:
+            raise
+        except Exception as error:
+            # An operation may be half done in memory: no snapshot of that tree may reach the disk.
+            self._failure = error
+            raise MetadataStoreFailed(
+                f"unexpected error in the metadata store in {self._directory}: {error!r}"
+            ) from error
         return answers
 
     def close(self) -> None:
@@ -157,8 +166,7 @@ class EmbeddedStore:
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise MetadataStoreFailed(
-                f"the disk of the metadata store in {self._directory} failed earlier ({self._failure}); "
-                "reopen the store"
+                f"the metadata store in {self._directory} failed earlier ({self._failure}); reopen the store"
             ) from self._failure
         if self._closed:
             raise MetadataStoreFailed(f"the metadata store in {self._directory} is closed")

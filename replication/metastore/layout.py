@@ -68,6 +68,9 @@ PRODUCER_IDS_PATH = "/latest_producer_id_block"
 LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS_PATH}/log_dir_event_"
 
+LONGEST_NAMES = 60_000
+"""Bytes of a path that may be names given by users: the embedded store takes paths of 65,535 bytes."""
+
 UNKNOWN_BROKER_EPOCH = -1
 """The incarnation of this ISR member was not recorded (Kafka wrote the node)."""
 
@@ -97,8 +100,18 @@ def topic_config_path(topic: str) -> str:
 
 
 def sanitized(name: str) -> str:
-    """Return the name of a user or client as Kafka writes it into paths."""
+    """Return the name of a user or client as Kafka writes it into paths.
+
+    ZooKeeper has no nodes "." and "..": they are written %2E and %2E%2E, which Kafka reads as the same names.
+    """
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
     return quote(name, safe="-_.").replace("~", "%7E")
+
+
+def is_short_enough(*names: str) -> bool:
+    """Whether a path of the metadata store has room for these names of users, clients or resources."""
+    return sum(len(sanitized(name)) for name in names) <= LONGEST_NAMES
 
 
 def delete_topic_path(topic: str) -> str:
@@ -555,6 +568,8 @@ def parse_config_change(data: bytes) -> str | None:
 
 
 def parse_topic_config(data: bytes) -> dict[str, str]:
+    if not data:  # made as the parent of another: `users/ann` of `users/ann/clients/app`
+        return {}
     return _Fields(data, "the topic config").texts("config")
 
 

@@ -22,6 +22,7 @@ from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.replication.metastore import layout
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -165,6 +166,10 @@ def _acl(wanted: t.CreateAclsRequestAclCreation) -> Acl:
         problem = "the pattern type must be LITERAL or PREFIXED"
     elif not name or "/" in name:
         problem = "the resource name must not be empty or have a slash"
+    elif name in (".", "..") or not name.isprintable():
+        problem = "the resource name must not be '.' or '..', or have control characters"
+    elif not layout.is_short_enough(name):
+        problem = "the resource name is too long"
     elif resource is Resource.CLUSTER and name != CLUSTER_NAME:
         problem = f"the only cluster is {CLUSTER_NAME}"
     elif ":" not in wanted.principal or not wanted.host:

@@ -20,6 +20,7 @@ from logstore.broker.security.connection_rates import plain_address
 from logstore.broker.security.quotas import CLIENT, ENTITIES, IP, USER, Entity, Kind, path_of, text_of
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.replication.metastore import layout
 
 _EXACT, _DEFAULT, _ANY = range(3)
 _ORDER: Final = (USER, CLIENT, IP)
@@ -158,6 +159,8 @@ def _entity(parts: Sequence[Any]) -> Entity:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, message)
     if "" in found.values():
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "the name of an entity is empty")
+    if not layout.is_short_enough(*(name for name in found.values() if name is not None)):
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "the name of an entity is too long")
     if (address := found.get(IP)) is not None:
         return ((IP, _one_spelling(address)),)
     return entity

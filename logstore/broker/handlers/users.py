@@ -18,6 +18,7 @@ from logstore.broker.security import scram, users
 from logstore.broker.security.scram import Credential
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.replication.metastore import layout
 
 MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """By Kafka's numbers."""
@@ -95,6 +96,8 @@ def _changes(name: str, body: t.AlterUserScramCredentialsRequest) -> dict[str, C
     """Return what changes of a user, by mechanism. Raises `RequestRefused`."""
     if not name:
         raise RequestRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if not layout.is_short_enough(name):
+        raise RequestRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the name of the user is too long")
     changes: dict[str, Credential | None] = {}
     for each in _wanted(body):
         if each.name != name:

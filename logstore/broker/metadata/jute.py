@@ -67,6 +67,8 @@ _CONNECTED = 3
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _FOR_ALL = 31, b"world", b"anyone"
 _MOST_ITEMS = 1 << 16
+LONGEST_PATH: Final = (1 << 16) - 1 - len("0000000000")
+"""Bytes of a path without its sequence number: the journal keeps the length in two bytes."""
 
 _TRUTH = struct.Struct(">?")
 _CONNECT, _WELCOME = struct.Struct(">iqiq"), struct.Struct(">iiq")
@@ -203,6 +205,8 @@ def _path(reader: _Reader, *, is_prefix: bool = False) -> str:
     if path != ROOT and (
         not path.startswith("/") or "\0" in path or any(name in ("", ".", "..") for name in names)
     ):
+        raise _Refused(BAD_ARGUMENTS)
+    if len(path.encode()) > LONGEST_PATH:
         raise _Refused(BAD_ARGUMENTS)
     return path
 

@@ -234,8 +234,10 @@ class MetadataServer:
                     continue
                 growth = _growth(each.asked.operation)
                 if growth > max(room, 0):
-                    self._refuse_growth(each)
-                elif each.asked.operation is not None:
+                    self._report_growth()
+                    refused = each.asked._replace(operation=None, error=jute.QUOTA_EXCEEDED)
+                    each = each._replace(asked=refused)
+                if each.asked.operation is not None:
                     room -= growth
                     run.append(each)
                 else:
@@ -260,7 +262,7 @@ class MetadataServer:
                 return _NAME_BYTES * len(node.children) if node is not None else 0
         return 0
 
-    def _refuse_growth(self, each: _Pending) -> None:
+    def _report_growth(self) -> None:
         if count := self._seldom(self._loop.time()):
             _log.warning(
                 "the tree has its largest size of %d bytes; %d writes refused since the last message: delete "
@@ -268,7 +270,6 @@ class MetadataServer:
                 MOST_TREE_BYTES,
                 count,
             )
-        each.connection.write(jute.reply(each.asked.xid, self._store.tree.last_txid, jute.QUOTA_EXCEEDED))
 
     def _speaks_for_its_session(self, each: _Pending) -> bool:
         """Return False for a replaced connection, or one whose session has expired."""

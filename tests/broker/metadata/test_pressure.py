@@ -16,7 +16,7 @@ from logstore.testing.disks import RecordingDisk
 from tests.broker.metadata.test_server import TIMEOUT_MS, Peer, Rig, running
 
 KIB = 1 << 10
-QUOTA_EXCEEDED = -125
+BAD_ARGUMENTS, QUOTA_EXCEEDED = -8, -125
 
 
 def create(path: str, size: int) -> object:
@@ -136,6 +136,36 @@ def test_the_tree_has_a_largest_size_and_whoever_deletes_may_write_again(
         assert await peer.error() == (21, 0)
         peer.ask(22, create("/again", 15 * KIB))
         assert await peer.error() == (22, 0)
+
+    running(scenario)
+
+
+def test_a_refused_write_is_answered_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    # ZooKeeper's clients close a connection whose answers come out of order.
+    monkeypatch.setattr(served, "MOST_TREE_BYTES", 8 * KIB)
+
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.connect()
+        await peer.greet()
+        peer.ask(1, create("/fits", KIB))
+        peer.ask(2, create("/large", 10 * KIB))
+        peer.ask(3, create("/small", KIB))
+        assert [await peer.error() for _ in range(3)] == [(1, 0), (2, QUOTA_EXCEEDED), (3, 0)]
+
+    running(scenario)
+
+
+def test_a_path_has_a_longest_size() -> None:
+    # The journal holds the length of a path in two bytes.
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.connect()
+        await peer.greet()
+        peer.ask(1, create("/" + "x" * 0xFFFF, KIB))
+        assert await peer.error() == (1, BAD_ARGUMENTS)
+        peer.ask(2, Create("/" + "ü" * 0x7FFB, b"", OPEN_ACL_UNSAFE, 2))
+        assert await peer.error() == (2, BAD_ARGUMENTS)
+        peer.ask(3, create("/after", KIB))
+        assert await peer.error() == (3, 0)
 
     running(scenario)
 

@@ -263,6 +263,18 @@ def test_a_failed_store_answers_nothing_more() -> None:
     assert set(reopened(inner)) <= {"/", "/a"}
 
 
+def test_an_unexpected_error_is_final_and_nothing_half_done_reaches_the_disk() -> None:
+    disk = MemoryDisk()
+    store = EmbeddedStore(DIRECTORY, disk=disk)
+    session = store.open_session(1000, 0)
+    with pytest.raises(MetadataStoreFailed, match="unexpected error"):
+        store.call(session, Multi((Create("/half"), Create("/" + "x" * 0x10000))), 0)
+    with pytest.raises(MetadataStoreFailed, match="reopen"):
+        store.call(session, Get("/"), 0)
+    store.close()
+    assert set(reopened(disk)) == {"/"}
+
+
 def test_operations_that_arrive_together_share_a_sync() -> None:
     disk = FaultyDisk(MemoryDisk())
     with EmbeddedStore(DIRECTORY, disk=disk) as store:
