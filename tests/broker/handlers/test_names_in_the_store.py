@@ -1,4 +1,4 @@
-"""Names that clients choose and that become paths of the metadata store: odd ones, and ones that are too long.
+"""Names that clients choose and that become paths of the metadata store: odd ones, and too long ones.
 
 Before, the user ".." ended the thread of an embedded store, and with it every change of metadata.
 """
