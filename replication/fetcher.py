@@ -28,7 +28,7 @@ from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.config import NodeConfig
 from logstore.replication.fetch_sessions import next_epoch
-from logstore.replication.java_hash import java_hash
+from logstore.replication.java_hash import absolute, java_hash
 from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     FIRST_SESSION_EPOCH,
@@ -372,6 +372,4 @@ class Fetcher:
 def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
     """Return which of a leader's `count` fetchers has the partition: Kafka's choice, by a Java hash."""
     key = (31 * java_hash(topic_partition.topic) + topic_partition.partition) & 0xFFFFFFFF
-    if key >= 1 << 31:
-        key = (1 << 32) - key  # the absolute value of a negative int
-    return key % (1 << 31) % count
+    return absolute(key) % count

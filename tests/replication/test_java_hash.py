@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.replication.java_hash import java_hash
+from logstore.replication.java_hash import absolute, java_hash
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,8 @@ from logstore.replication.java_hash import java_hash
 )
 def test_the_hash_is_javas(text: str, number: int) -> None:
     assert java_hash(text) == number % 2**32
+
+
+@pytest.mark.parametrize(("number", "value"), [(0, 0), (7, 7), (-7, 7), (2**31 - 1, 2**31 - 1), (-(2**31), 0)])
+def test_the_absolute_value_is_kafkas(number: int, value: int) -> None:
+    assert absolute(number % 2**32) == value

@@ -95,6 +95,8 @@ class Coordinator:
         self._rng = rng
         self.refused_joins = 0
         """Joins refused because the memory of all groups was used up."""
+        self.misplaced: list[str] = []
+        """Groups in the partition that was loaded last that clients look for in another one."""
         self._epochs: dict[int, int] = {}
         """The highest leader epoch known, by partition: notices of an older one are stale."""
         self._next_check_ms = now_ms + config.offsets_retention_check_interval_ms
@@ -133,11 +135,18 @@ class Coordinator:
         return loader
 
     def end_load(self, partition: int, epoch: int, now_ms: int) -> list[Effect]:
-        """Serve the groups of a partition: its whole log was fed to the loader."""
+        """Serve the groups of a partition: its whole log was fed to the loader.
+
+        Groups that clients look for in another partition are not served from here: `misplaced` names them.
+        """
         loading = self._loading(partition, epoch)
         if loading is not None and loading.loader is not None:
             loader, loading.loader = loading.loader, None
+            self.misplaced = []
             for group, offsets in loader.groups(self._served.config, now_ms):
+                if self.partition_of(group.group_id) != partition:
+                    self.misplaced.append(group.group_id)
+                    continue
                 entry = Entry(group, offsets, partition)
                 self._served.entries[group.group_id] = entry
                 self._served.schedule(entry)

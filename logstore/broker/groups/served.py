@@ -18,14 +18,14 @@ from logstore.broker.groups.requests import GroupResponse
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch_of_pairs
-from logstore.replication.java_hash import java_hash
+from logstore.replication.java_hash import absolute, java_hash
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    """Return the partition of `__consumer_offsets` that holds a group: the hash of FindCoordinator."""
-    return (java_hash(group_id) & 0x7FFF_FFFF) % partition_count
+    """Return the partition of `__consumer_offsets` that holds a group, as Kafka's `partitionFor` does."""
+    return absolute(java_hash(group_id)) % partition_count
 
 
 @dataclass(frozen=True, slots=True)

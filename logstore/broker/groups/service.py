@@ -336,5 +336,13 @@ class GroupService:
             del self._loads[load.partition]
             now_ms = self._runtime.now_ms()
             effects = self.coordinator.end_load(load.partition, load.epoch, now_ms)
+            if misplaced := self.coordinator.misplaced:
+                _log.warning(
+                    "%s holds %d groups that belong to other partitions, %s for one; offsets committed there "
+                    "do not count: earlier versions placed groups otherwise, see docs/consumer-groups.md",
+                    self._partitions[load.partition],
+                    len(misplaced),
+                    misplaced[0],
+                )
             self._carry_out([*effects, *self.coordinator.topic_partitions_deleted(load.deleted, now_ms)])
         self._read_on()

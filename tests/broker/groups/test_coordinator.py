@@ -54,15 +54,33 @@ def error_of(desk: Desk, request: GroupRequest) -> ErrorCode:
     ("group_id", "count", "partition"),
     [
         ("t", 50, 116 % 50),
-        ("orders", 50, (2**32 - 1008770331 & 0x7FFF_FFFF) % 50),
+        ("orders", 50, 31),
+        ("billing", 50, 9),
+        ("payments", 50, 13),
         ("polygenelubricants", 50, 0),
         ("", 50, 0),
         ("g", 1, 0),
     ],
 )
 def test_a_group_is_where_the_hash_of_its_name_says(group_id: str, count: int, partition: int) -> None:
-    """Not the absolute value: Kafka drops the sign's bit."""
+    """As `GroupMetadataManager.partitionFor` of Kafka 3.9.1: the absolute value, for a negative hash too."""
     assert partition_for(group_id, count) == partition
+
+
+def test_a_group_in_another_partition_is_not_served_and_hides_no_offsets() -> None:
+    """Earlier versions kept groups with a negative hash elsewhere, and such old offsets may be loaded last."""
+    desk, earlier = Desk(), Desk()
+    desk.commit({T0: 7}, group_id="orders")
+    earlier.commit({T0: 3, T1: 3}, group_id="orders")
+    desk.log.batches[17] = earlier.log.batches[31]
+    reader = Desk(log=desk.log, load=False)
+    for partition in (31, 17):
+        reader.load(partition, 1)
+    assert reader.coordinator.misplaced == ["orders"]
+    found = reader.fetch(group_id="orders")
+    assert {each: value.committed_offset for each, value in found.items()} == {T0: 7}
+    reader.load(9, 1)
+    assert reader.coordinator.misplaced == []
 
 
 def test_the_number_of_partitions_is_the_topics_once_it_exists() -> None:

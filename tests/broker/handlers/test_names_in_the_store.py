@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from logstore.broker import Broker, BrokerConfig
+from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
@@ -34,7 +35,7 @@ def broker() -> Iterator[Broker]:
 def ask(broker: Broker, request: Struct, version: int) -> Any:
     async def asked() -> Any:
         host, _, port = broker.bootstrap.rpartition(":")
-        async with Asker((host, int(port))) as client:
+        async with Asker(Address(host, int(port))) as client:
             return await client.ask(request, version)
 
     return asyncio.run(asked())
