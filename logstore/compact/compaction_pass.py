@@ -172,7 +172,8 @@ class _Pass:
             load_factor=self._config.io_buffer_load_factor,
         )
         offsets.latest_offset = start_offset - 1
-        transactions = Transactions(aborted)
+        # Those decided below are done: their markers are not read here, and their producers may have gone on.
+        transactions = Transactions(each for each in aborted if each.last_offset >= start_offset)
         end_offsets = [*(segment.base_offset for segment in self._segments[1:]), uncleanable]
         for segment, end_offset in zip(self._segments, end_offsets, strict=True):
             if end_offset <= start_offset:

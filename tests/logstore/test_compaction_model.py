@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logstore.compact.cleanable import cleanable_of
@@ -243,6 +243,16 @@ operations = st.one_of(
 
 
 @given(history=st.lists(operations, min_size=5, max_size=40))
+@example(
+    # An aborted transaction below the dirty part, whose producer deletes a key in a committed one above it.
+    [
+        ("append", [(b"a", b"alive")], None, False, Codec.NONE),
+        ("transaction", 1, [(b"b", b"never")], ControlType.ABORT),
+        ("roll",),
+        ("compact", 1 << 20),
+        ("transaction", 1, [(b"a", None)], ControlType.COMMIT),
+    ]
+)
 @settings(derandomize=True, max_examples=120, deadline=None)
 def test_rows_228_and_229_any_history_against_the_naive_model(history: list[tuple]) -> None:  # type: ignore[type-arg]
     run(history)
