@@ -4,19 +4,21 @@
     task      read and check a segment's batches ─ write the object ─ read it back and compare its digest
     driver    replace the partition's manifest, object by object in offset order
 
-A run that ends midway has written objects that no manifest names: the next run writes them again, under the
-same names. Logs are only read. One job at a time may write to a tier.
+A run that ends midway has written objects that no manifest names: the next run writes them again, under other
+names. Logs are only read. One job at a time may write to a tier.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
@@ -30,6 +32,8 @@ from logstore.spark.read_options import Isolation, Selection
 
 if TYPE_CHECKING:
     from logstore.spark.tier import Manifest, Tier, Tiered
+
+_log = logging.getLogger(__name__)
 
 HELP: Final = "copy sealed segments to an object store, which the source reads together with the live log"
 
@@ -220,6 +224,9 @@ def _checked(disk: Disk, directory: str, partition: TopicPartition, tier: Tier) 
 def copy(segment: Segment) -> Tiered:
     """Write a segment's batches as an object, read it back, and return its entry.
 
+    Each attempt writes an object of its own: a late one, which Spark or a killed driver left running, must not
+    touch the object that a manifest names. Meanwhile the segment may have been compacted or deleted.
+
     Raises `DataLoss` for a damaged segment, `WorkFailed` for an object that is not what was written, and
     `OSError`.
     """
@@ -229,7 +236,7 @@ def copy(segment: Segment) -> Tiered:
 
     wanted = segment.wanted
     tier = Tier(segment.url)
-    name = f"{wanted.start_offset:020d}-{wanted.end_offset:020d}.log"
+    name = f"{wanted.start_offset:020d}-{wanted.end_offset:020d}-{uuid4().hex}.log"
     path = tier.path(wanted.topic_partition, name)
     tier.files.makedirs(path.rpartition("/")[0], exist_ok=True)
     digest = hashlib.sha256()
@@ -237,25 +244,38 @@ def copy(segment: Segment) -> Tiered:
     epochs: list[int] = []
     index: list[tuple[int, int]] = []
     missing: list[Missing] = []
-    disk = OsDisk()
-    with closing(DirectoryLogs([segment.directory])) as logs, tier.files.open(path, "wb") as file:
-        for stretch in logs.stretches(wanted, missing):
-            if not index or position - index[-1][1] >= CHUNK_BYTES:
-                index.append((int(stretch.headers["base_offset"][0]), position))
-            data = bytes(stretch.data)
-            file.write(data)
-            digest.update(data)
-            position += len(data)
-            epochs += [int(stretch.headers["leader_epoch"][0]), int(stretch.headers["leader_epoch"][-1])]
-            latest_ms = max(latest_ms, int(stretch.headers["max_timestamp"].max()))
-        raise_on_loss(missing)
-    _compare(tier, path, position, digest.hexdigest())
-    aborted = DirectoryTransactions(disk, segment.directory).aborted(wanted.start_offset, wanted.end_offset)
+    # Before the batches: compaction meanwhile removes aborted batches first, and what is known of them later.
+    transactions = DirectoryTransactions(OsDisk(), segment.directory)
+    aborted = transactions.aborted(wanted.start_offset, wanted.end_offset)
+    try:
+        with closing(DirectoryLogs([segment.directory])) as logs, tier.files.open(path, "wb") as file:
+            for stretch in logs.stretches(wanted, missing):
+                if not index or position - index[-1][1] >= CHUNK_BYTES:
+                    index.append((int(stretch.headers["base_offset"][0]), position))
+                data = bytes(stretch.data)
+                file.write(data)
+                digest.update(data)
+                position += len(data)
+                epochs += [int(stretch.headers["leader_epoch"][0]), int(stretch.headers["leader_epoch"][-1])]
+                latest_ms = max(latest_ms, int(stretch.headers["max_timestamp"].max()))
+            raise_on_loss(missing)
+        _compare(tier, path, position, digest.hexdigest())
+    except BaseException:
+        _discard(tier, path)
+        raise
     first, last = (epochs[0], epochs[-1]) if epochs else (-1, -1)
     return Tiered(
         name, wanted.start_offset, wanted.end_offset, position, digest.hexdigest(), first, last, latest_ms,
         tuple(index), tuple(aborted),
     )  # fmt: skip
+
+
+def _discard(tier: Tier, path: str) -> None:
+    """Remove what an attempt wrote. If that fails, the object stays: no manifest names it."""
+    try:
+        tier.files.rm_file(path)
+    except OSError as error:
+        _log.warning("%s stays, and nothing refers to it: %s", path, error)
 
 
 def _compare(tier: Tier, path: str, size: int, digest: str) -> None:

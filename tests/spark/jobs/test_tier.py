@@ -234,6 +234,32 @@ def test_a_run_that_ended_midway_goes_on(
     assert read(data, url) == (list(range(100)), [])
 
 
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_a_late_attempt_leaves_the_object_that_the_manifest_names(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """Spark may run a task twice, or a lost executor go on: retention has removed its segment by then."""
+    url = f"{scheme}://{tmp_path}/tier"
+    attempts: list[Any] = []
+
+    def copied(segment: Any, copy: Any = job.copy) -> Any:
+        attempts.append(segment)
+        return copy(segment)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "copy", copied)
+        run(data, url)
+    drop_segments(data, below=50)
+    with pytest.raises(DataLoss):
+        job.copy(attempts[0])
+    job.copy(attempts[-1])
+    assert read(data, url) == (list(range(100)), [])
+    tier = Tier(url)
+    named = {each.name for each in tier.manifest(T0).objects}
+    there = {path.rpartition("/")[2] for path in tier.files.ls(tier.path(T0, ""), detail=False)}
+    assert len(there - named - {"manifest.json"}) == 1, "what the failed attempt wrote is removed"
+
+
 def test_damage_is_not_tiered(data: Path, url: str) -> None:
     first = min((data / "t-0").glob("*.log"))
     content = bytearray(first.read_bytes())
