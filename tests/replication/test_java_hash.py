@@ -23,6 +23,6 @@ def test_the_hash_is_javas(text: str, number: int) -> None:
     assert java_hash(text) == number % 2**32
 
 
-@pytest.mark.parametrize(("number", "value"), [(0, 0), (7, 7), (-7, 7), (2**31 - 1, 2**31 - 1), (-(2**31), 0)])
+@pytest.mark.parametrize(("number", "value"), [(0, 0), (-7, 7), (1 - 2**31, 2**31 - 1), (-(2**31), 0)])
 def test_the_absolute_value_is_kafkas(number: int, value: int) -> None:
     assert absolute(number % 2**32) == value

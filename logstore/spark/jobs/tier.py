@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.disk.files import Disk, OsDisk, read_small_file
+from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import DataLoss
 from logstore.spark.jobs.job import Answer, BadUsage, absolute
@@ -224,8 +225,8 @@ def _checked(disk: Disk, directory: str, partition: TopicPartition, tier: Tier) 
 def copy(segment: Segment) -> Tiered:
     """Write a segment's batches as an object, read it back, and return its entry.
 
-    Each attempt writes an object of its own: a late one, which Spark or a killed driver left running, must not
-    touch the object that a manifest names. Meanwhile the segment may have been compacted or deleted.
+    Each attempt writes an object of its own: a late one, which Spark or a killed driver left running, must
+    not touch the object that a manifest names. The segment may have been compacted or deleted meanwhile.
 
     Raises `DataLoss` for a damaged segment, `WorkFailed` for an object that is not what was written, and
     `OSError`.
@@ -236,7 +237,7 @@ def copy(segment: Segment) -> Tiered:
 
     wanted = segment.wanted
     tier = Tier(segment.url)
-    name = f"{wanted.start_offset:020d}-{wanted.end_offset:020d}-{uuid4().hex}.log"
+    name = f"{wanted.start_offset:020d}-{wanted.end_offset:020d}-{new_id(Random())}.log"
     path = tier.path(wanted.topic_partition, name)
     tier.files.makedirs(path.rpartition("/")[0], exist_ok=True)
     digest = hashlib.sha256()

@@ -68,7 +68,7 @@ def test_a_group_is_where_the_hash_of_its_name_says(group_id: str, count: int, p
 
 
 def test_a_group_in_another_partition_is_not_served_and_hides_no_offsets() -> None:
-    """Earlier versions kept groups with a negative hash elsewhere, and such old offsets may be loaded last."""
+    """Earlier versions kept some groups elsewhere, and such old offsets may be loaded last."""
     desk, earlier = Desk(), Desk()
     desk.commit({T0: 7}, group_id="orders")
     earlier.commit({T0: 3, T1: 3}, group_id="orders")
