@@ -1,7 +1,7 @@
 """Sealed segments in an object store, read together with the live log.
 
-    URL/orders-0/manifest.json                                         what is there, replaced as a whole
-    URL/orders-0/00000000000000000000-00000000000000369768-6f2….log    the batches of [0, 369768), as in the log
+    URL/orders-0/manifest.json                                     what is there, replaced as a whole
+    URL/orders-0/00000000000000000000-00000000000000369768-6f2….log  the batches of [0, 369768), as in the log
 
 An object has the batches of one segment, in Kafka's format. Its name ends in the id of the attempt that wrote
 it. Objects are written before the manifest that names them, and never change, so a reader sees whole ones.

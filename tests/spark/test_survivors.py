@@ -13,7 +13,7 @@ from logstore.format.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
 from logstore.segment.scan import scan_buffer
-from logstore.spark.jobs.compact_segments import PartFile, pieces_of, rising, segments_of
+from logstore.spark.jobs.compact_segments import PartFile, history_of, pieces_of, segments_of
 from logstore.spark.logs import OffsetRange
 
 NOW_MS = 1_800_000_000_000
@@ -121,5 +121,24 @@ def test_an_empty_range_has_an_empty_segment() -> None:
     assert segments_of(OffsetRange("t", 0, 7, 7), [], 30) == [(7, [])]
 
 
-def test_leader_epochs_rise() -> None:
-    assert rising([(1, 50), (0, 3), (0, 9), (1, 70), (-1, 80), (4, 90)]) == [(0, 3), (1, 50), (4, 90)]
+BATCHES = [(2, 50), (0, 8), (0, 9), (2, 70), (-1, 80), (4, 90)]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([], [(0, 8), (2, 50), (4, 90)]),
+        # Epoch 1 has no survivor, the first ones of 2 are gone, 4 is not listed yet.
+        ([(0, 0), (1, 20), (2, 40)], [(0, 5), (1, 20), (2, 40), (4, 90)]),
+        # Only what the range has: it ends at 100.
+        ([(0, 3), (2, 40), (3, 80), (4, 90), (6, 100)], [(0, 5), (2, 40), (3, 80), (4, 90)]),
+        # They contradict the batches.
+        ([(1, 0), (2, 40)], [(0, 8), (2, 50), (4, 90)]),
+        ([(0, 0), (2, 60)], [(0, 8), (2, 50), (4, 90)]),
+    ],
+)
+def test_leader_epochs_begin_where_they_did_in_the_source(
+    listed: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    """A follower is told where an epoch ends: by survivors alone, it would keep records that differ."""
+    assert list(history_of(OffsetRange("t", 0, 5, 100), listed, BATCHES)) == expected

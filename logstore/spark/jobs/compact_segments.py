@@ -12,6 +12,7 @@ need be, as with the cleaner. So offsets are never given to other records.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,9 +27,11 @@ from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     format_leader_epoch_checkpoint,
     format_offset_checkpoint,
+    read_leader_epoch_checkpoint,
 )
 from logstore.checkpoint.identity import PARTITION_METADATA
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import (
     Disk,
     File,
@@ -40,6 +43,7 @@ from logstore.disk.files import (
 )
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
+from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.segment import LOG_SUFFIX, file_name
 from logstore.spark.jobs.work import Workers, attempt_id
 from logstore.spark.logs import Missing, OffsetRange, raise_on_loss
@@ -47,6 +51,8 @@ from logstore.spark.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
 
 WINNERS: Final = "winners"
 PARTS: Final = "parts"
@@ -151,13 +157,27 @@ def segments_of(
     return segments
 
 
-def rising(epochs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the leader epochs and where each begins."""
-    found: list[tuple[int, int]] = []
-    for epoch, offset in sorted(epochs, key=lambda entry: entry[1]):
-        if epoch >= 0 and (not found or epoch > found[-1][0]):
-            found.append((epoch, offset))
-    return found
+def history_of(
+    wanted: OffsetRange, listed: Iterable[tuple[int, int]], batches: Iterable[tuple[int, int]]
+) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs of `wanted` and where each begins, as a cleaner leaves them.
+
+    `listed` is the source's checkpoint. It counts, because the first batches of an epoch, or all, may have
+    gone from the output: followers truncate to the end of an epoch, which is where the next one began. If it
+    contradicts `batches`, pairs of epoch and offset, these count alone.
+    """
+    start = wanted.start_offset  # the first batch may begin below it
+    ordered = sorted((max(offset, start), epoch) for epoch, offset in batches if epoch >= 0)
+    history = LeaderEpochCache(listed)
+    newest = history.latest_epoch
+    if any(epoch <= newest and history.epoch_for_offset(offset) != epoch for offset, epoch in ordered):
+        history = LeaderEpochCache()
+    for offset, epoch in ordered:
+        if epoch > history.latest_epoch:
+            history.assign(epoch, offset)
+    history.truncate_from_end(wanted.end_offset)
+    history.truncate_from_start(start)
+    return history.entries
 
 
 # --- tasks --------------------------------------------------------------------------------------------------
@@ -311,6 +331,8 @@ def write_segments(
     workers: Workers, source: ReadOptions, ranges: Sequence[OffsetRange], staging: str, shape: Shape
 ) -> dict[str, Any]:
     """Write the log dir `staging`/table by the winners in `staging`, and return the facts to report."""
+    from logstore.spark.directory_logs import DirectoryLogs
+
     disk = OsDisk()
     make_durable_dir(disk, f"{staging}/{PARTS}")
     now_ms = wall_clock_ms()
@@ -350,9 +372,13 @@ def write_segments(
                 joinings.append(Joining(tuple(some), target))
             else:
                 disk.open(target, create=True, write=True).close()
-        epochs = rising(entry for report in found[name] for entry in report.epochs)
-        put_in_place(disk, directory, LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint(epochs))
-        _copy_topic_id(disk, source, name, directory)
+        with closing(DirectoryLogs(source.paths)) as logs:
+            source_directory = logs.directory(name)
+        batches = (entry for report in found[name] for entry in report.epochs)
+        history = history_of(wanted, _listed_epochs(disk, source_directory), batches)
+        put_in_place(disk, directory, LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint(history))
+        if topic_id := read_small_file(disk, f"{source_directory}/{PARTITION_METADATA}"):
+            put_in_place(disk, directory, PARTITION_METADATA, topic_id)
     for joining, path in workers.followed(
         "join", "bytes", joinings, join, lambda each: sum(file.size for file in each.files)
     ):
@@ -363,10 +389,9 @@ def write_segments(
     return {"segments": segments, "bytes": size}
 
 
-def _copy_topic_id(disk: Disk, source: ReadOptions, name: TopicPartition, directory: str) -> None:
-    from logstore.spark.directory_logs import DirectoryLogs
-
-    with closing(DirectoryLogs(source.paths)) as logs:
-        data = read_small_file(disk, f"{logs.directory(name)}/{PARTITION_METADATA}")
-    if data is not None:
-        put_in_place(disk, directory, PARTITION_METADATA, data)
+def _listed_epochs(disk: Disk, directory: str) -> list[tuple[int, int]]:
+    try:
+        return read_leader_epoch_checkpoint(disk, directory)
+    except CorruptCheckpoint as error:
+        _log.warning("leader epochs are taken from the batches: %s", error)
+        return []
