@@ -14,9 +14,10 @@ partition's leader is its coordinator.
     not led ──begin_load──▶ loading ──end_load──▶ served, in a leader epoch ──unload──▶ not led
     NOT_COORDINATOR (16)    COORDINATOR_LOAD_IN_PROGRESS (14)       waiting requests: NOT_COORDINATOR (16)
 
-A change takes effect once its append is committed: only then are offsets served, assignments sent and
-groups removed. The next leader of the partition therefore has every committed offset and every stable
-group, with its members and subscriptions, and gives each member a full session to find it.
+A change takes effect once its append is committed: only then are offsets served, assignments sent and groups
+removed. Only offsets of deleted topics go at once. The next leader of the partition therefore has every
+committed offset and every stable group, with its members and subscriptions, and gives each member a full
+session to find it.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ from logstore.broker.groups.served import (
     Write,
     partition_for,
 )
+from logstore.config import MAX_LONG
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
@@ -271,10 +273,14 @@ class Coordinator:
     def topic_partitions_deleted(
         self, topic_partitions: Iterable[TopicPartition], now_ms: int
     ) -> list[Effect]:
-        """Remove the offsets of deleted partitions: a new topic of that name must not inherit them."""
+        """Remove the offsets of deleted partitions: a new topic of that name must not inherit them.
+
+        They are gone at once. If the tombstones cannot be written, that is tried again later.
+        """
         gone = frozenset(topic_partitions)
         for entry in list(self._served.entries.values()):
             if found := [each for each in entry.offsets.partitions if each in gone]:
+                entry.offsets.remove(found, MAX_LONG)
                 offset_requests.remove(self._served, entry, found, None, now_ms)
         return self._served.take()
 

@@ -77,7 +77,7 @@ class Loader:
             self._open.setdefault(batch.producer_id, {})[key.group_id] = None
             offsets.put_in_transaction(batch.producer_id, key.topic_partition, value, where)
         elif value is None:
-            offsets.remove((key.topic_partition,), where)
+            offsets.take_tombstone(key.topic_partition, where)
         else:
             offsets.put(key.topic_partition, value, where)
 

@@ -185,6 +185,7 @@ def remove(
 def finish_removal(served: Served, write: Removal, error: ErrorCode, base_offset: int) -> None:
     if error:
         mark("groups: tombstones could not be written")
+        write.entry.to_bury.update(set(write.partitions).difference(write.entry.offsets.partitions))
         if write.is_deletion:
             sessions.set_deleting(write.entry.group, False)
             served.schedule(write.entry)
@@ -203,17 +204,20 @@ def finish_removal(served: Served, write: Removal, error: ErrorCode, base_offset
 
 
 def clean(served: Served, entry: Entry, now_ms: int) -> None:
-    """Remove expired offsets, and the group if nothing is left of it."""
+    """Remove expired offsets, those of deleted topics, and the group if nothing is left of it."""
     if entry.group.state is State.DEAD:
         return
     expired = entry.offsets.expired(entry.group, now_ms, served.config.offsets_retention_ms)
-    is_deletion = entry.group.is_vacant and len(expired) == len(entry.offsets.partitions)
+    known = entry.offsets.partitions
+    to_bury = entry.to_bury.difference(known)
+    entry.to_bury.clear()
+    is_deletion = entry.group.is_vacant and len(expired) == len(known)
     if is_deletion:
         mark("groups: nothing is left of a group")
     elif expired:
         mark("groups: some offsets of a group expire")
-    if is_deletion or expired:
-        remove(served, entry, expired, None, now_ms, is_deletion=is_deletion)
+    if is_deletion or expired or to_bury:
+        remove(served, entry, [*expired, *to_bury], None, now_ms, is_deletion=is_deletion)
 
 
 def _as_recorded(asked: OffsetCommitPartition, retention_ms: int, now_ms: int) -> OffsetAndMetadata:

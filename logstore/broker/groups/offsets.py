@@ -126,13 +126,17 @@ class Offsets:
             self._committed[topic_partition] = _Committed(record_offset, value)
 
     def remove(self, partitions: Iterable[TopicPartition], record_offset: int) -> None:
-        """Remove offsets whose tombstones are in the log at `record_offset`; later commits stay."""
+        """Remove offsets, also of open transactions, that were committed up to `record_offset`."""
         for topic_partition in partitions:
-            known = self._committed.get(topic_partition)
-            if known is not None and known.record_offset <= record_offset:
-                del self._committed[topic_partition]
+            self.take_tombstone(topic_partition, record_offset)
             for staged in self._by_producer.values():
                 staged.pop(topic_partition, None)
+
+    def take_tombstone(self, topic_partition: TopicPartition, record_offset: int) -> None:
+        """Take a tombstone that the log has at `record_offset`: later commits stay, and open transactions."""
+        known = self._committed.get(topic_partition)
+        if known is not None and known.record_offset <= record_offset:
+            del self._committed[topic_partition]
 
     # --- transactions -------------------------------------------------------------------------
 

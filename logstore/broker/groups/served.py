@@ -52,6 +52,8 @@ class Entry:
     group: Group
     offsets: Offsets
     partition: int
+    to_bury: set[TopicPartition] = field(default_factory=set)
+    """Partitions of deleted topics whose tombstones could not be written yet."""
     bytes: int = 0
     """The last result of `Served.weigh`."""
     wake_ms: int | None = None

@@ -325,6 +325,18 @@ class TestDeletion:
         for each in (desk, desk.successor()):
             assert list(each.fetch(group_id="h")) == [U0]
 
+    def test_tombstones_of_deleted_partitions_are_written_later_if_they_cannot_be_now(self) -> None:
+        desk = Desk()
+        desk.commit({T0: 5, T1: 5, U0: 6})
+        desk.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
+        desk.run(desk.coordinator.topic_partitions_deleted([T0, T1], desk.now_ms))
+        assert list(desk.fetch()) == [U0]
+        desk.append_error = ErrorCode.NONE
+        desk.commit({T1: 1})  # the topic was made anew
+        desk.pass_ms(2 * CHECK_MS)
+        for each in (desk, desk.successor()):
+            assert {key: value.committed_offset for key, value in each.fetch().items()} == {T1: 1, U0: 6}
+
 
 class TestExpiry:
     def test_offsets_expire_a_retention_after_the_group_was_empty(self) -> None:

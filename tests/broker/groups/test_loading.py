@@ -134,6 +134,13 @@ def test_transactions_of_several_producers_and_groups_are_kept_apart() -> None:
     assert log.offsets() == {"g": {T0: 2}, "h": {T0: 3}}
 
 
+def test_a_tombstone_leaves_what_a_transaction_commits_later() -> None:
+    """As Kafka's loader: an expired offset of before, and the one that the transaction brings."""
+    log = Written().batch(committed("g", T0, 1)).batch(committed("g", T0, 9), producer_id=9)
+    log.batch((encode_offset_key("g", T0), None)).marker(9, ControlType.COMMIT)
+    assert log.offsets() == {"g": {T0: 9}}
+
+
 def test_other_kinds_of_records_are_passed_over() -> None:
     """Kafka 4 keeps its new groups in the same topic."""
     log = Written().batch((b"\0\3\0\1g", b"\0\0"), committed("g", T0, 1), (b"\0\5\0\1g", None))
