@@ -277,6 +277,19 @@ class FetchSessions:
         if session is not None and session.waiting is None:
             self.release(session)
 
+    def take_back(self, session_id: int) -> int:
+        """Forget an answer that is not sent, and return the id of the session that its reader keeps.
+
+        A session that began with it ends: the reader drops its id. Any other answers everything again.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch == next_epoch(FIRST_SESSION_EPOCH):
+            self.close(session_id)
+            return NO_SESSION
+        session.told.clear()
+        session.restless.update(dict.fromkeys(session.wanted))
+        return session_id
+
     def release(self, session: FetchSession) -> None:
         """Stop watching for a session that is in no cache; a session in the cache continues."""
         if session.id not in self._sessions:

@@ -253,6 +253,7 @@ def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], 
         Windows(broker.quota_window_num, 1000 * broker.quota_window_size_seconds),
         Windows(broker.controller_quota_window_num, 1000 * broker.controller_quota_window_size_seconds),
         settings.node.controller.num_partitions,
+        take_back=node.replicas.waiting.sessions.take_back,
     )
     return Followed(store, clock, limiter, node, settings.logs)
 

@@ -149,7 +149,9 @@ def _append_one(
         guards = log.guards if needs_guard else None
         if duplicate := log.producer_state.check(batch, origin, guards=guards, guard=guard):
             mark("append: a batch that is known already")
-            return AppendInfo(*duplicate, NO_TIMESTAMP, log.log_start_offset, is_duplicate=True)
+            stamped = log.config.message_timestamp_type == "LogAppendTime"
+            appended_ms = duplicate.timestamp_ms if stamped else NO_TIMESTAMP
+            return AppendInfo(*duplicate, appended_ms, log.log_start_offset, is_duplicate=True)
     if leader_epoch != log.latest_epoch:
         log.enter_epoch(leader_epoch, prepared.first_offset)
     return _place_and_write(log, prepared, now_ms)

@@ -271,6 +271,14 @@ class TestProducers:
         again = opened(image, segment_bytes=300)
         assert produce(again, 7, 12).first_offset == 12
 
+    @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+    def test_a_repeat_has_the_time_of_the_first_append(self, kind: str) -> None:
+        """A producer reports that time as its record's."""
+        log = opened(message_timestamp_type=kind)
+        first = produce(log, 7, 0)
+        assert produce(log, 7, 0) == first._replace(is_duplicate=True)
+        assert (first.log_append_time_ms >= 0) == (kind == "LogAppendTime")
+
     def test_truncated_away_is_forgotten(self) -> None:
         """A batch that was truncated is no duplicate when it is sent again."""
         log = opened()

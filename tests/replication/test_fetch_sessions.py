@@ -493,6 +493,31 @@ def test_a_request_that_overtakes_one_that_waits_ends_it() -> None:
     assert rig.body(FetchResponse, "second") == FetchResponse({}, ErrorCode.NONE, session, {})
 
 
+def test_an_answer_that_is_not_sent_leaves_no_session_without_a_reader() -> None:
+    """A client above its quota gets an empty answer, and drops the session that a full fetch made."""
+    rig = Rig(P0, P1)
+    sessions = rig.manager.waiting.sessions
+    for _ in range(3):
+        first = rig.ask(-1, {P0: 0, P1: 0}, session=(0, 0))
+        assert first is not None
+        assert sessions.take_back(first.session_id) == 0
+    assert (len(sessions), sessions.watchers) == (0, {})
+    assert sessions.take_back(0) == 0
+
+
+def test_what_an_answer_that_is_not_sent_said_is_said_again() -> None:
+    rig = Rig(P0, P1)
+    session = rig.join(-1, 0, P0, P1)
+    rig.role(ME, 2, P0, P1, isr=(ME,))
+    rig.produce("w", P0, acks=1)
+    withheld = rig.ask(-1, session=(session, 1))
+    assert withheld is not None
+    assert rig.manager.waiting.sessions.take_back(session) == session
+    again = rig.ask(-1, session=(session, 2))
+    assert again is not None
+    assert again.partitions.keys() == {P0, P1}
+
+
 def test_without_slots_there_are_no_sessions() -> None:
     rig = Rig(P0, slots=0)
     assert rig.join(F1, 0, P0) == 0

@@ -67,7 +67,10 @@ class Limiter:
         windows: Windows,
         mutation_windows: Windows,
         default_partitions: int = 1,
+        *,
+        take_back: Callable[[int], int],
     ) -> None:
+        """`take_back` gets the session of each fetch whose answer is withheld, as in `FetchSessions`."""
         self.is_on = False
         """Whether there is any quota of requests."""
         self.throttled: Counter[Kind] = Counter()
@@ -78,6 +81,7 @@ class Limiter:
         self.now_ms, self.windows = now_ms, windows
         self._metadata, self._mutation_windows = metadata, mutation_windows
         self._default_partitions = default_partitions
+        self.take_back = take_back
         self.quotas = Quotas()
         """Those in force."""
         self.connections = ConnectionRates(windows, self.throttled, self.throttled_ms)
@@ -283,7 +287,8 @@ class Meter:
             return body
         if budget is not None:
             budget.rate.record(-size, now_ms)
-        return t.FetchResponse(session_id=body.session_id)
+        session_id = self._limiter.take_back(body.session_id)
+        return t.FetchResponse(error_code=body.error_code, session_id=session_id)
 
     def _used(self, budget: _Budget, amount: float, now_ms: int) -> int:
         budget.rate.record(amount, now_ms)
