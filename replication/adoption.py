@@ -23,6 +23,8 @@ from logstore.replication.metastore.layout import LeaderAndIsr, ProducerIdBlock,
 _TOPIC_RESOURCE: Final = 2
 _UNCHANGED: Final = -2
 _FIRST_CONTROLLER_EPOCH: Final = 0
+_PRODUCER_ID_BLOCK: Final = 1000
+"""As many ids a broker of Kafka takes at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,14 @@ class Image:
 
 
 class Directory(NamedTuple):
-    """The facts in a partition directory: broker, topic id, newest epoch and log end."""
+    """The facts in a partition directory: broker, topic id, newest epoch, log end, largest producer id."""
 
     broker_id: int
     topic_partition: TopicPartition
     topic_id: str | None
     latest_epoch: int
     log_end_offset: int
+    largest_producer_id: int = -1
 
 
 def image_of_records(cluster_id: str, records: Iterable[Decoded]) -> Image:
@@ -168,9 +171,15 @@ def image_of_directories(cluster_id: str, directories: Iterable[Directory]) -> I
     return image
 
 
-def raise_epochs(image: Image, directories: Iterable[Directory]) -> None:
-    """Raise leader epochs to the newest that a log has seen: the next leader must have a higher one."""
+def raise_numbers(image: Image, directories: Iterable[Directory]) -> None:
+    """Raise leader epochs and producer ids above those that a log has seen.
+
+    The next leader must have a higher epoch. If a new producer had the id of one that a log knows, its first
+    batches would be taken for repeats of that one's, and not written.
+    """
     for each in directories:
+        seen_block = each.largest_producer_id // _PRODUCER_ID_BLOCK
+        image.next_producer_id = max(image.next_producer_id, (seen_block + 1) * _PRODUCER_ID_BLOCK)
         topic = image.topics.get(each.topic_partition.topic)
         partition = topic.partitions.get(each.topic_partition.partition) if topic is not None else None
         if topic is not None and partition is not None and each.latest_epoch > partition.leader_epoch:

@@ -9,6 +9,8 @@ Nothing in Kafka's directories is changed: `--apply` writes the store beside the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +18,11 @@ import typer
 
 from logstore.cli.operating import Json
 from logstore.cli.terminal import print_json
+from logstore.config import MAX_LONG
 
 if TYPE_CHECKING:
     from logstore.checkpoint.identity import MetaProperties
-    from logstore.disk.files import Disk
+    from logstore.disk.files import Disk, File
     from logstore.format.state_records import Decoded
     from logstore.replication.adoption import Directory, Image
 
@@ -50,7 +53,7 @@ def adopt(
     Start a broker on each log dir afterwards. The leaders are elected from the ISR.
     """
     from logstore.disk.files import OsDisk
-    from logstore.replication.adoption import image_of_directories, image_of_records, nodes_of, raise_epochs
+    from logstore.replication.adoption import image_of_directories, image_of_records, nodes_of, raise_numbers
 
     disk = OsDisk()
     paths = [str(path.absolute()) for path in directories]
@@ -67,7 +70,7 @@ def adopt(
         if kraft is None
         else image_of_records(str(cluster_id), _metadata_records(disk, f"{kraft}/{_METADATA_DIRECTORY}"))
     )
-    raise_epochs(image, found)
+    raise_numbers(image, found)
     brokers = {owner.node_id for owner in owners.values()}
     _compare(image, found, brokers)
     store = str(metadata.absolute()) if metadata is not None else f"{paths[0]}.metadata"
@@ -110,7 +113,54 @@ def _partitions(disk: Disk, directory: str, broker_id: int) -> Iterator[Director
                 read_partition_metadata(disk, path),
                 epochs[-1][0] if epochs else -1,
                 log_end_of(disk, path),
+                _largest_producer_id(disk, path),
             )
+
+
+def _largest_producer_id(disk: Disk, directory: str) -> int:
+    """Return the largest id in the newest sound producer snapshot and the batches behind it; -1 for none."""
+    from logstore.disk.files import read_small_file
+    from logstore.errors import CorruptSnapshot
+    from logstore.log.producer_state import decode_snapshot
+    from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX
+
+    names = [Path(entry.name) for entry in disk.scan(directory)]
+    largest, known_below = -1, 0
+    for offset in sorted((int(each.stem) for each in names if each.suffix == SNAPSHOT_SUFFIX), reverse=True):
+        data = read_small_file(disk, f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}", limit=1 << 30)
+        try:
+            largest = max((entry.producer_id for entry in decode_snapshot(data or b"")), default=-1)
+        except CorruptSnapshot:
+            continue  # an older one knows less, and more batches are read
+        known_below = offset
+        break
+    bases = sorted(int(each.stem) for each in names if each.suffix == LOG_SUFFIX)
+    for base, following in pairwise([*bases, MAX_LONG]):
+        if following > known_below:
+            with closing(disk.open(f"{directory}/{base:020d}{LOG_SUFFIX}")) as file:
+                largest = max(largest, _largest_in(file))
+    return largest
+
+
+def _largest_in(file: File) -> int:
+    """Return the largest producer id of the batches in a `.log` whose checksums are right."""
+    from logstore.errors import CorruptBatch
+    from logstore.format.batch import LOG_OVERHEAD, Batch
+    from logstore.segment.damage import swept
+
+    largest = -1
+    for found in swept(file, file.size()):
+        ids = found.headers["producer_id"]
+        for slot in ids.argsort()[::-1].tolist():
+            if ids[slot] <= largest:
+                break
+            size = int(found.headers["batch_length"][slot]) + LOG_OVERHEAD
+            try:
+                Batch(file.pread(size, int(found.positions[slot]))).check_crc()
+            except CorruptBatch:
+                continue
+            largest = int(ids[slot])
+    return largest
 
 
 def _metadata_records(disk: Disk, directory: str) -> Iterator[Decoded]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from logstore import Log, LogReader
+import pytest
+
+from logstore import Log, LogReader, Record, encode_batch
 from logstore.broker import Broker, BrokerConfig
 from logstore.checkpoint import MetaProperties, write_meta_properties
 from logstore.disk.files import OsDisk
@@ -72,6 +76,40 @@ def old_log_dir(root: Path, broker_id: int, records: int, topic_id: str | None) 
         for number in range(records):
             log.append(b"%d" % number)
     return root
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed", "snapshot rotten", "log rotten"])
+def test_a_new_producer_has_no_id_that_the_logs_know(command: Command, tmp_path: Path, stop: str) -> None:
+    """Its first batch would be answered as a repeat, and not be written."""
+    root = tmp_path / "kafka"
+    root.mkdir()
+    write_meta_properties(OsDisk(), str(root), MetaProperties(node_id=1, cluster_id="abc"))
+    record = Record(0, int(time.time() * 1000) - 3_600_000, None, b"kafka's")
+    with Log.open(root / "orders-0") as log:
+        log.partition.set_topic_id("AAECAwQFBgcICQoLDA0ODw")
+        for producer_id in (0, 4_321):
+            log.append_batches(
+                encode_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+            )
+        if stop == "killed":
+            shutil.copytree(root / "orders-0", tmp_path / "killed")
+    if stop == "killed":
+        shutil.rmtree(root / "orders-0")
+        (tmp_path / "killed").rename(root / "orders-0")
+    elif stop == "snapshot rotten":
+        for snapshot in (root / "orders-0").glob("*.snapshot"):
+            snapshot.write_bytes(b"\xff" + snapshot.read_bytes()[1:])
+    elif stop == "log rotten":
+        (path,) = (root / "orders-0").glob("*.log")
+        rotten = encode_batch([record], producer_id=1 << 62, producer_epoch=0, base_sequence=0)
+        path.write_bytes(path.read_bytes() + rotten[:-1] + b"\xff")
+    done = command("adopt", root, "--metadata", tmp_path / "store", "--apply")
+    assert done.code == 0, done.err
+    config = BrokerConfig(node_id=1, log_dirs=(str(root),), metadata=f"embedded:{tmp_path / 'store'}")
+    with Broker(config) as broker:
+        assert broker.append("orders", b"ours", partition=0).offset == 2
+    with Log.open(root / "orders-0") as log:
+        assert {each.producer_id for each in log.partition.producers()} == {0, 4_321, 5_000}
 
 
 def test_directories_of_the_zookeeper_era(command: Command, tmp_path: Path) -> None:
