@@ -64,12 +64,18 @@ def adopt(
         raise typer.BadParameter(f"the log dirs must be of one cluster, and name it: {named}")
     (cluster_id,) = clusters
     found = [each for path in paths for each in _partitions(disk, path, owners[path].node_id)]
-    kraft = next((path for path in paths if (Path(path) / _METADATA_DIRECTORY).is_dir()), None)
-    image = (
-        image_of_directories(str(cluster_id), found)
-        if kraft is None
-        else image_of_records(str(cluster_id), _metadata_records(disk, f"{kraft}/{_METADATA_DIRECTORY}"))
-    )
+    kraft = [path for each in paths if (path := Path(each, _METADATA_DIRECTORY)).is_dir()]
+    if kraft:
+        # Brokers stop one after the other: the first one does not know who left an ISR after it.
+        newest = max(kraft, key=lambda path: _end_of(disk, str(path)))
+        image = image_of_records(str(cluster_id), _metadata_records(disk, str(newest)))
+        image.notes += [
+            f"{path} ends before {newest}, which counts"
+            for path in kraft
+            if _end_of(disk, str(path)) < _end_of(disk, str(newest))
+        ]
+    else:
+        image = image_of_directories(str(cluster_id), found)
     raise_numbers(image, found)
     brokers = {owner.node_id for owner in owners.values()}
     _compare(image, found, brokers)
@@ -97,24 +103,29 @@ def _owner(disk: Disk, directory: str) -> MetaProperties:
 
 
 def _partitions(disk: Disk, directory: str, broker_id: int) -> Iterator[Directory]:
-    from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
     from logstore.checkpoint.identity import read_partition_metadata
     from logstore.log.log_dir_snapshot import partitions_in
-    from logstore.log.snapshot import log_end_of
     from logstore.replication.adoption import Directory
 
     for topic_partition, name in partitions_in(disk, directory).items():
         if name != _METADATA_DIRECTORY:
             path = f"{directory}/{name}"
-            epochs = read_leader_epoch_checkpoint(disk, path)
             yield Directory(
                 broker_id,
                 topic_partition,
                 read_partition_metadata(disk, path),
-                epochs[-1][0] if epochs else -1,
-                log_end_of(disk, path),
+                *_end_of(disk, path),
                 _largest_producer_id(disk, path),
             )
+
+
+def _end_of(disk: Disk, directory: str) -> tuple[int, int]:
+    """Return the newest leader epoch of a log (-1 for none) and its end offset: the larger one is newer."""
+    from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
+    from logstore.log.snapshot import log_end_of
+
+    epochs = read_leader_epoch_checkpoint(disk, directory)
+    return epochs[-1][0] if epochs else -1, log_end_of(disk, directory)
 
 
 def _largest_producer_id(disk: Disk, directory: str) -> int:

@@ -14,6 +14,7 @@ from logstore import Log, LogReader, Record, encode_batch
 from logstore.broker import Broker, BrokerConfig
 from logstore.checkpoint import MetaProperties, write_meta_properties
 from logstore.disk.files import OsDisk
+from logstore.format.batch import walk
 from logstore.format.state_records import Decoded
 from logstore.replication.adoption import image_of_records
 from tests.cli.conftest import Outcome
@@ -76,6 +77,31 @@ def old_log_dir(root: Path, broker_id: int, records: int, topic_id: str | None) 
         for number in range(records):
             log.append(b"%d" % number)
     return root
+
+
+def test_the_newest_metadata_counts_in_whatever_order_the_dirs_are_named(
+    command: Command, tmp_path: Path
+) -> None:
+    """Broker 2 stopped first: it does not know who left an ISR afterwards, and would be elected."""
+    newest = unpack("kraft-dir", tmp_path / "newest")
+    oldest = tmp_path / "oldest"
+    oldest.mkdir()
+    named = (newest / "meta.properties").read_text()
+    (oldest / "meta.properties").write_text(named.replace("node.id=1", "node.id=2"))
+    shutil.copytree(newest / "__cluster_metadata-0", oldest / "__cluster_metadata-0")
+    (log,) = (oldest / "__cluster_metadata-0").glob("*.log")
+    data = log.read_bytes()
+    log.write_bytes(data[: sum(batch.size for batch in walk(data) if batch.last_offset < 60)])
+    plans = []
+    for dirs in ((newest, oldest), (oldest, newest)):
+        done = command("adopt", *dirs, "--metadata", tmp_path / "store", "--json")
+        assert done.code == 0, done.err
+        plans.append(json.loads(done.out))
+    assert plans[0]["partitions"]["state-1"]["isr"] == [1]
+    for fact in ("partitions", "topics"):
+        assert plans[0][fact] == plans[1][fact]
+    note = f"{oldest}/__cluster_metadata-0 ends before {newest}/__cluster_metadata-0, which counts"
+    assert note in plans[1]["notes"]
 
 
 @pytest.mark.parametrize("stop", ["clean", "killed", "snapshot rotten", "log rotten"])
