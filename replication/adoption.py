@@ -57,7 +57,10 @@ class Image:
 
 
 class Directory(NamedTuple):
-    """The facts in a partition directory: broker, topic id, newest epoch, log end, largest producer id."""
+    """The facts in a partition directory: broker, topic id, newest epoch, log end, largest producer id.
+
+    `undecided_since` is the first offset of a transaction that has not ended.
+    """
 
     broker_id: int
     topic_partition: TopicPartition
@@ -65,6 +68,7 @@ class Directory(NamedTuple):
     latest_epoch: int
     log_end_offset: int
     largest_producer_id: int = -1
+    undecided_since: int | None = None
 
 
 def image_of_records(cluster_id: str, records: Iterable[Decoded]) -> Image:

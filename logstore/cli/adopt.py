@@ -22,8 +22,9 @@ from logstore.config import MAX_LONG
 
 if TYPE_CHECKING:
     from logstore.checkpoint.identity import MetaProperties
-    from logstore.disk.files import Disk, File
+    from logstore.disk.files import Disk
     from logstore.format.state_records import Decoded
+    from logstore.log.producer_state import ProducerState
     from logstore.replication.adoption import Directory, Image
 
 _METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -110,12 +111,14 @@ def _partitions(disk: Disk, directory: str, broker_id: int) -> Iterator[Director
     for topic_partition, name in partitions_in(disk, directory).items():
         if name != _METADATA_DIRECTORY:
             path = f"{directory}/{name}"
+            producers = _producers(disk, path)
             yield Directory(
                 broker_id,
                 topic_partition,
                 read_partition_metadata(disk, path),
                 *_end_of(disk, path),
-                _largest_producer_id(disk, path),
+                max((each.producer_id for each in producers), default=-1),
+                producers.first_undecided_offset,
             )
 
 
@@ -128,50 +131,40 @@ def _end_of(disk: Disk, directory: str) -> tuple[int, int]:
     return epochs[-1][0] if epochs else -1, log_end_of(disk, directory)
 
 
-def _largest_producer_id(disk: Disk, directory: str) -> int:
-    """Return the largest id in the newest sound producer snapshot and the batches behind it; -1 for none."""
+def _producers(disk: Disk, directory: str) -> ProducerState:
+    """Return the producers by the newest sound snapshot and the batches behind it."""
     from logstore.disk.files import read_small_file
-    from logstore.errors import CorruptSnapshot
-    from logstore.log.producer_state import decode_snapshot
+    from logstore.errors import CorruptBatch, CorruptSnapshot
+    from logstore.format.batch import LOG_OVERHEAD, Batch
+    from logstore.log.producer_state import ProducerState, decode_snapshot
+    from logstore.segment.damage import swept
     from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX
 
     names = [Path(entry.name) for entry in disk.scan(directory)]
-    largest, known_below = -1, 0
+    state = ProducerState()
     for offset in sorted((int(each.stem) for each in names if each.suffix == SNAPSHOT_SUFFIX), reverse=True):
         data = read_small_file(disk, f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}", limit=1 << 30)
         try:
-            largest = max((entry.producer_id for entry in decode_snapshot(data or b"")), default=-1)
+            state = ProducerState.load(decode_snapshot(data or b""), end_offset=offset)
         except CorruptSnapshot:
             continue  # an older one knows less, and more batches are read
-        known_below = offset
         break
     bases = sorted(int(each.stem) for each in names if each.suffix == LOG_SUFFIX)
     for base, following in pairwise([*bases, MAX_LONG]):
-        if following > known_below:
-            with closing(disk.open(f"{directory}/{base:020d}{LOG_SUFFIX}")) as file:
-                largest = max(largest, _largest_in(file))
-    return largest
-
-
-def _largest_in(file: File) -> int:
-    """Return the largest producer id of the batches in a `.log` whose checksums are right."""
-    from logstore.errors import CorruptBatch
-    from logstore.format.batch import LOG_OVERHEAD, Batch
-    from logstore.segment.damage import swept
-
-    largest = -1
-    for found in swept(file, file.size()):
-        ids = found.headers["producer_id"]
-        for slot in ids.argsort()[::-1].tolist():
-            if ids[slot] <= largest:
-                break
-            size = int(found.headers["batch_length"][slot]) + LOG_OVERHEAD
-            try:
-                Batch(file.pread(size, int(found.positions[slot]))).check_crc()
-            except CorruptBatch:
-                continue
-            largest = int(ids[slot])
-    return largest
+        if following <= state.end_offset:
+            continue
+        with closing(disk.open(f"{directory}/{base:020d}{LOG_SUFFIX}")) as file:
+            for found in swept(file, file.size()):
+                is_new = (found.headers["producer_id"] >= 0) & (found.bases >= state.end_offset)
+                for slot in is_new.nonzero()[0].tolist():
+                    size = int(found.headers["batch_length"][slot]) + LOG_OVERHEAD
+                    batch = Batch(file.pread(size, int(found.positions[slot])))
+                    try:
+                        batch.check_crc()
+                    except CorruptBatch:
+                        continue
+                    state.replay(batch)
+    return state
 
 
 def _metadata_records(disk: Disk, directory: str) -> Iterator[Decoded]:
@@ -199,6 +192,15 @@ def _metadata_records(disk: Disk, directory: str) -> Iterator[Decoded]:
 def _compare(image: Image, found: list[Directory], brokers: set[int]) -> None:
     """Note what the directories and the metadata do not agree on."""
     there = {(each.broker_id, each.topic_partition) for each in found}
+    undecided = {
+        each.topic_partition: each.undecided_since for each in found if each.undecided_since is not None
+    }
+    for topic_partition, offset in sorted(undecided.items()):
+        image.notes.append(
+            f"{topic_partition} has a transaction that has been open since offset {offset}, and nothing will "
+            "end it: consumers with isolation.level=read_committed stop there. Before you adopt them, "
+            "run Kafka until transaction.timeout.ms has passed: its coordinator aborts it"
+        )
     known = set()
     for name, topic in sorted(image.topics.items()):
         for number, partition in sorted(topic.partitions.items()):

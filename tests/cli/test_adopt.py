@@ -104,6 +104,27 @@ def test_the_newest_metadata_counts_in_whatever_order_the_dirs_are_named(
     assert note in plans[1]["notes"]
 
 
+def test_a_transaction_that_nothing_will_end_is_noted(command: Command, tmp_path: Path) -> None:
+    log_dir = old_log_dir(tmp_path / "kafka", 1, 3, "AAECAwQFBgcICQoLDA0ODw")
+    with Log.open(log_dir / "orders-0") as log:
+        for producer_id in (1, 2):
+            log.append_batches(
+                encode_batch(
+                    [Record(0, int(time.time() * 1000), None, b"x")],
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=0,
+                    is_transactional=True,
+                )
+            )
+        log.end_transaction(1, 0, commit=True)
+    notes = json.loads(command("adopt", log_dir, "--json").out)["notes"]
+    assert [note for note in notes if "orders-0 has a transaction" in note and "since offset 4" in note]
+    with Log.open(log_dir / "orders-0") as log:
+        log.end_transaction(2, 0, commit=False)
+    assert "has a transaction" not in command("adopt", log_dir, "--json").out
+
+
 @pytest.mark.parametrize("stop", ["clean", "killed", "snapshot rotten", "log rotten"])
 def test_a_new_producer_has_no_id_that_the_logs_know(command: Command, tmp_path: Path, stop: str) -> None:
     """Its first batch would be answered as a repeat, and not be written."""
