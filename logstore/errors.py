@@ -60,13 +60,18 @@ class OffsetOutOfRange(EngineError):
 
 
 class LogTruncated(OffsetOutOfRange):
-    """A truncation removed records after a follower had returned them; `log_end_offset` is the cut."""
+    """A truncation removed records after a follower had returned them.
+
+    `log_end_offset` is the cut: the first offset that was removed. What has replaced the records begins at
+    `next_offset`, which is larger if the log starts behind the cut.
+    """
 
     def __init__(self, offset: int, log_start_offset: int, cut_at: int) -> None:
         super().__init__(offset, log_start_offset, cut_at)
+        self.next_offset = max(cut_at, log_start_offset)
         self.args = (
             f"the log was truncated at offset {cut_at} after the records before {offset} were read; "
-            f"seek({cut_at}) continues with what has replaced them",
+            f"seek({self.next_offset}) continues with what has replaced them",
         )
 
 

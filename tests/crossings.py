@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import shutil
 import socket
@@ -72,12 +73,15 @@ class Trace:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Record the calls that this thread makes meanwhile."""
+        """Record the calls that this thread makes meanwhile, but for the garbage of others."""
+        gc.collect()
+        gc.disable()
         sys.setprofile(self._profile)
         try:
             yield
         finally:
             sys.setprofile(None)
+            gc.enable()
 
     def run(self, operation: Callable[[], object]) -> None:
         """Record one call of `operation` in this thread."""

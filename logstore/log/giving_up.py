@@ -22,7 +22,8 @@ from logstore.log.loading import (
     Loading,
     delete_files,
 )
-from logstore.log.losses import LOST_DIRECTORY, Loss, Survey, Tail, only_zeros, survey
+from logstore.log.losses import LOST_DIRECTORY, Loss
+from logstore.log.tails import Survey, Tail, only_zeros, survey
 from logstore.segment.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,

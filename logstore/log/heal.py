@@ -35,10 +35,11 @@ from logstore.disk.marks import mark
 from logstore.errors import CorruptIndex, Damage, is_refusal, refusal
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.log.derived import check_segment_files, correct_epochs, rebuild_producers, replayed_aborts
-from logstore.log.losses import Loss, Tail
+from logstore.log.losses import Loss
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import sound_batches_of
 from logstore.log.scrub import Scrubbed
+from logstore.log.tails import Tail
 from logstore.log.upkeep import holds, replace_segments
 from logstore.segment.damage import Expected, judge_segment, swept
 from logstore.segment.scan import scan_buffer

@@ -165,6 +165,7 @@ def clear_leftovers(loading: Loading) -> None:
     loading.report.marks = frozenset(MARKS & loading.files.keys())
     if any(entry.name == LOST_DIRECTORY for entry in entries):
         loading.quarantine.due_ms = loading.opening.now_ms
+        loading.quarantine.note_unfinished(loading.opening.now_ms)
     delete_files(
         loading, (name for name in loading.files if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)))
     )

@@ -10,9 +10,12 @@
     {"id": 3, "at_ms": 1700000000000, "who": "truncation", "why": "…", …, "crc": "8d2f00a1"}
     {"id": 3, "at_ms": 1700000500000, "mark": "restored", "crc": "51ee0c77"}
 
-The first kind of line is a `Loss`; the second marks one as `restored`, `expired` or `purged`. `crc` is the
-CRC-32C of the line up to the comma before it. `lost/3` has the form of a partition directory, so every tool
-for those can read it.
+    {"id": 3, "at_ms": 1700000000005, "mark": "cut", "first_offset": 42, "crc": "0b6cf2d4"}
+
+The first kind of line is a `Loss`; the second marks one as `restored`, `expired` or `purged`. The third says
+that the cut is done: a reader in another process that knew it from the first line may have read on since, in
+bytes that were about to go. `crc` is the CRC-32C of the line up to the comma before it. `lost/3` has the form
+of a partition directory, so every tool for those can read it.
 
 Order: the entry is synced first, then the copy, then their names; only then may a byte be cut or a segment be
 moved. After a crash the bytes are in place, or in quarantine with their entry, or both; `Standing` derives
@@ -26,8 +29,9 @@ line unreadable too.
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -35,11 +39,13 @@ from operator import or_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from logstore.config import MAX_LONG
+from logstore.disk.errors import is_shortage
 from logstore.disk.files import Disk, File, remove_if_exists
 from logstore.format.crc import crc32c
-from logstore.segment.damage import find_batch
-from logstore.segment.scan import Scanned, scan
+from logstore.log.tails import Tail, chunks, crc_of
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
+
+_log = logging.getLogger(__name__)
 
 LOST_DIRECTORY: Final = "lost"
 LEDGER: Final = "ledger.jsonl"
@@ -49,10 +55,7 @@ KEPT_MS: Final = 7 * 24 * 60 * 60 * 1000
 READ_BYTES: Final = 4 << 20
 """How much of a ledger is read, from its end: some ten thousand entries."""
 
-_CHUNK_BYTES: Final = 1 << 20
 _WHY_CHARACTERS: Final = 500
-# Sound batches between bad ones are sought this often in one tail; its counts are then "at least".
-_SEARCHES: Final = 1000
 
 _LINE = re.compile(rb'(?P<body>\{.*), "crc": "(?P<crc>[0-9a-f]{8})"\}')
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log", re.ASCII)
@@ -138,95 +141,6 @@ class Loss:
         }
 
 
-class Tail(NamedTuple):
-    """The end of a segment that is about to be cut: bytes [from_byte, to_byte) of `name`, open as `file`."""
-
-    name: str
-    file: File
-    from_byte: int
-    to_byte: int
-
-
-class Survey(NamedTuple):
-    """The intact batches in a range of bytes; offsets inclusive, -1 for none. Epochs: lowest, highest."""
-
-    first_offset: int = -1
-    last_offset: int = -1
-    records: int = 0
-    batches: int = 0
-    epochs: tuple[int, int] = (-1, -1)
-
-    def joined(self, other: Survey) -> Survey:
-        """Both in one."""
-        if not self.batches or not other.batches:
-            return self if self.batches else other
-        return Survey(
-            min(self.first_offset, other.first_offset),
-            max(self.last_offset, other.last_offset),
-            self.records + other.records,
-            self.batches + other.batches,
-            (min(self.epochs[0], other.epochs[0]), max(self.epochs[1], other.epochs[1])),
-        )
-
-
-def sound_batches(file: File, from_byte: int, to_byte: int) -> Iterator[Scanned]:
-    """Yield the individually intact batches in [from_byte, to_byte), past any damage between them.
-
-    Their offsets need not follow those of the item before. After a thousand faults the rest is left
-    unread. Raises `OSError`.
-    """
-    position: int | None = from_byte
-    for _ in range(_SEARCHES):
-        if position is None or position >= to_byte:
-            return
-        # Judged by itself: it may be here because its offsets do not follow what lies before it.
-        base_offset = max(int.from_bytes(file.pread(8, position), signed=True), 0)
-        start = position
-        for scanned in scan(file, start, to_byte, base_offset=base_offset):
-            if len(scanned.headers):
-                yield scanned
-            position = scanned.end
-        if position == start:
-            position = find_batch(file, start, to_byte)
-
-
-def survey(file: File, from_byte: int, to_byte: int) -> Survey:
-    """Count the batches that `sound_batches` finds. Raises `OSError`."""
-    total = Survey()
-    for scanned in sound_batches(file, from_byte, to_byte):
-        epochs = scanned.headers["leader_epoch"]
-        found = Survey(
-            int(scanned.headers["base_offset"][0]),
-            int(scanned.last_offsets[-1]),
-            max(int(scanned.headers["record_count"].sum()), 0),
-            len(scanned.headers),
-            (int(epochs.min()), int(epochs.max())),
-        )
-        total = total.joined(found)
-    return total
-
-
-def only_zeros(file: File, from_byte: int, to_byte: int) -> bool:
-    """Return whether the bytes are all zero: preallocated, or a length whose bytes were never written."""
-    return all(not chunk.strip(b"\0") for chunk in _chunks(file, from_byte, to_byte))
-
-
-def _chunks(file: File, from_byte: int, to_byte: int) -> Iterator[bytes]:
-    while from_byte < to_byte:
-        chunk = file.pread(min(_CHUNK_BYTES, to_byte - from_byte), from_byte)
-        if not chunk:
-            return
-        yield chunk
-        from_byte += len(chunk)
-
-
-def _crc_of(file: File, from_byte: int, to_byte: int) -> int:
-    crc = 0
-    for chunk in _chunks(file, from_byte, to_byte):
-        crc = crc32c(chunk, crc)
-    return crc
-
-
 # --- the ledger ------------------------------------------------------------------------------------
 
 
@@ -235,17 +149,24 @@ class _Marked(NamedTuple):
     mark: Mark
 
 
+class _Done(NamedTuple):
+    loss_id: int
+    first_offset: int
+
+
 class LedgerText(NamedTuple):
     """The readable part of a ledger.
 
     `losses` by id with the last mark of each, `unreadable` the numbers of lines that are damaged (from 1,
-    counted in what was read), `skipped_bytes` how much of its beginning was left out.
+    counted in what was read), `skipped_bytes` how much of its beginning was left out, `done` the cuts that
+    are known to be done.
     """
 
     losses: dict[int, Loss]
     marks: dict[int, Mark]
     unreadable: list[int]
     skipped_bytes: int
+    done: set[int]
 
 
 def encode_line(facts: Mapping[str, object]) -> bytes:
@@ -260,7 +181,7 @@ def line_body(line: bytes) -> bytes | None:
     return match["body"] if match is not None and int(match["crc"], 16) == crc32c(match["body"]) else None
 
 
-def parse_line(line: bytes) -> Loss | _Marked | None:
+def parse_line(line: bytes) -> Loss | _Marked | _Done | None:
     """Parse a line without its line end; None if it is damaged."""
     body = line_body(line)
     if body is None:
@@ -272,7 +193,9 @@ def parse_line(line: bytes) -> Loss | _Marked | None:
         return None
 
 
-def _marked_of(facts: Mapping[str, Any]) -> _Marked:
+def _marked_of(facts: Mapping[str, Any]) -> _Marked | _Done:
+    if facts["mark"] == "cut":
+        return _Done(_number(facts["id"], 1), _number(facts["first_offset"], 0))
     if facts["mark"] not in get_args(Mark):
         raise ValueError(facts["mark"])
     return _Marked(_number(facts["id"], 1), cast(Mark, facts["mark"]))
@@ -320,6 +243,7 @@ def parse_ledger(data: bytes, *, skipped_bytes: int = 0) -> LedgerText:
     losses: dict[int, Loss] = {}
     marks: dict[int, Mark] = {}
     unreadable: list[int] = []
+    done: set[int] = set()
     lines = data.split(b"\n")[1 if skipped_bytes else 0 : -1]
     for number, line in enumerate(lines, 1):
         match parse_line(line):
@@ -327,24 +251,33 @@ def parse_ledger(data: bytes, *, skipped_bytes: int = 0) -> LedgerText:
                 losses[loss.id] = loss
             case _Marked(loss_id, mark):
                 marks[loss_id] = mark
+            case _Done(loss_id):
+                done.add(loss_id)
             case None:
                 unreadable.append(number)
-    return LedgerText(losses, marks, unreadable, skipped_bytes)
+    return LedgerText(losses, marks, unreadable, skipped_bytes, done)
 
 
-def losses_since(disk: Disk, directory: str, position: int) -> tuple[list[Loss], int]:
-    """Return the losses entered past byte `position` of a log's ledger, and where its last line ends.
+def cuts_since(disk: Disk, directory: str, position: int) -> tuple[list[int], int]:
+    """Return the first offset of each cut by the lines past byte `position` of a ledger, and their end.
 
-    For readers of another owner's directory: whatever is cut was entered before. Raises `OSError`.
+    For readers of another owner's directory. A cut is there twice: before its bytes go, and after that, but
+    before others take their place. Healing is left out: it puts back what was there. Raises `OSError`.
     """
     try:
         file = disk.open(f"{directory}/{LOST_DIRECTORY}/{LEDGER}")
     except (FileNotFoundError, NotADirectoryError):
         return [], 0
     with closing(file):
-        data = file.pread(max(file.size() - position, 0), position)
-    whole = data[: data.rfind(b"\n") + 1]
-    return [*parse_ledger(whole).losses.values()], position + len(whole)
+        position = min(position, file.size())  # on a full disk, an entry is taken back
+        data = file.pread(file.size() - position, position)
+    lines = data.split(b"\n")[:-1]
+    found = [
+        each.first_offset
+        for each in map(parse_line, lines)
+        if isinstance(each, _Done) or (isinstance(each, Loss) and each.who != "heal")
+    ]
+    return found, position + sum(len(line) + 1 for line in lines)
 
 
 # --- the quarantine --------------------------------------------------------------------------------
@@ -372,7 +305,7 @@ class Quarantine:
         try:
             file = self._disk.open(self._ledger)
         except FileNotFoundError:
-            return LedgerText({}, {}, [], 0)
+            return LedgerText({}, {}, [], 0, set())
         try:
             skipped = max(file.size() - READ_BYTES, 0)
             return parse_ledger(file.pread(READ_BYTES, skipped), skipped_bytes=skipped)
@@ -425,7 +358,7 @@ class Quarantine:
             end = piece.from_byte + piece.size
             if file.size() < end:
                 return False
-            return piece.crc is None or _crc_of(file, piece.from_byte, end) == piece.crc
+            return piece.crc is None or crc_of(file, piece.from_byte, end) == piece.crc
         finally:
             file.close()
 
@@ -453,7 +386,7 @@ class Quarantine:
         loss_id = 1 + max(used, default=0)
         pieces = [Piece(name, 0, size, None) for name, size in moved]
         if tail is not None:
-            crc = _crc_of(tail.file, tail.from_byte, tail.to_byte)
+            crc = crc_of(tail.file, tail.from_byte, tail.to_byte)
             pieces.insert(0, Piece(tail.name, tail.from_byte, tail.to_byte - tail.from_byte, crc))
         loss = replace(loss, id=loss_id, why=loss.why[:_WHY_CHARACTERS], pieces=tuple(pieces))
         place = self.place_of(loss_id)
@@ -484,7 +417,7 @@ class Quarantine:
         copy = self._disk.open(path, create=True, exclusive=True)
         try:
             at = 0
-            for chunk in _chunks(tail.file, tail.from_byte, tail.to_byte):
+            for chunk in chunks(tail.file, tail.from_byte, tail.to_byte):
                 copy.pwrite(chunk, at)
                 at += len(chunk)
             copy.sync()
@@ -529,6 +462,30 @@ class Quarantine:
     def mark(self, loss_id: int, mark: Mark, now_ms: int) -> None:
         """Record the state of a loss durably. Raises `OSError`."""
         self._append({"id": loss_id, "at_ms": now_ms, "mark": mark})
+
+    def note_done(self, loss: Loss, now_ms: int) -> None:
+        """Record that the bytes of a loss are gone. Raises `OSError`, but not for a full disk.
+
+        Without the line, nothing is lost but that a reader in another process may miss the cut.
+        """
+        facts = {"id": loss.id, "at_ms": now_ms, "mark": "cut", "first_offset": loss.first_offset}
+        try:
+            self._append(facts)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            _log.warning("%s: no room to note that loss %d is cut: %s", self._ledger, loss.id, error)
+
+    def note_unfinished(self, now_ms: int) -> None:
+        """Note the last cut, if a stop came before that. Raises as `note_done`."""
+        text = self.read()
+        last = text.losses.get(max(text.losses, default=0))
+        if (
+            last is not None
+            and last.who in ("truncation", "restart")
+            and last.id not in text.done | text.marks.keys()
+        ):
+            self.note_done(last, now_ms)
 
     def purge(self, loss_id: int, now_ms: int) -> int:
         """Remove the bytes of one loss; its entry stays. Returns how many there were. Raises `OSError`."""

@@ -51,7 +51,8 @@ from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, NO_LEA
 from logstore.format.record import Record
 from logstore.log.following import Follower, about
 from logstore.log.loading import offset_in
-from logstore.log.losses import Loss, losses_since, only_zeros
+from logstore.log.losses import cuts_since
+from logstore.log.tails import only_zeros
 from logstore.log.waiters import Unwatch, Waiter
 from logstore.segment.damage import Verdict, find_batch, judge, sound_batch
 from logstore.segment.epochs import EpochEntry, is_of_its_epoch
@@ -249,8 +250,10 @@ class LogReader:
                 suspect, seen, attempts = None, {}, 0
                 listed = names
             elif is_last:
-                if self.next_offset > self.log_end_offset:
-                    raise OffsetOutOfRange(self.next_offset, self.log_start_offset, self.log_end_offset)
+                # While a log restarts at its new start, older segments may be the last ones.
+                end_offset = max(self.log_end_offset, self.log_start_offset)
+                if self.next_offset > end_offset:
+                    raise OffsetOutOfRange(self.next_offset, self.log_start_offset, end_offset)
                 return
         raise DamagedLog(
             f"{self.directory} at offset {self.next_offset}: it changes faster than it can be read; try again"
@@ -443,7 +446,7 @@ class _FollowedDirectory:
     def __init__(self, reader: LogReader, disk: Disk) -> None:
         self._reader, self._disk = reader, disk
         self._follower: Waiter | None = None
-        self._ledger_end = self._losses(0)[1]
+        self._ledger_end = self._cuts(0)[1]
 
     def batches(self, offset: int) -> Iterator[Batch]:
         reader = self._reader
@@ -463,20 +466,19 @@ class _FollowedDirectory:
             yield from some
 
     def _hears_of_cuts(self) -> bool:
-        losses, self._ledger_end = self._losses(self._ledger_end)
-        cuts = [loss for loss in losses if loss.who != "heal"]  # healing puts back what was there
-        for loss in cuts:
+        cuts, self._ledger_end = self._cuts(self._ledger_end)
+        for offset in cuts:
             assert self._follower is not None, "a follower watches before it reads"
-            self._follower.truncated(loss.first_offset)
+            self._follower.truncated(offset)
         return bool(cuts)
 
     def watch(self, waiter: Waiter) -> Unwatch:
         self._follower, watching, reader = waiter, watcher(), self._reader
         return partial(watching.remove, watching.add(reader.directory, lambda: reader.last_name, waiter.wake))
 
-    def _losses(self, position: int) -> tuple[list[Loss], int]:
+    def _cuts(self, position: int) -> tuple[list[int], int]:
         try:
-            return losses_since(self._disk, self._reader.directory, position)
+            return cuts_since(self._disk, self._reader.directory, position)
         except OSError as error:
             raise self._reader.unreadable(error) from error
 

@@ -54,11 +54,11 @@ from logstore.log.loading import (
     open_segments,
     segment_at,
 )
-from logstore.log.losses import Tail, only_zeros
 from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.log.replacing import leave_out_deleted, split_segment
+from logstore.log.tails import Tail, only_zeros
 from logstore.segment.damage import Bad, Verdict, ends_whole, judge
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from logstore.disk.marks import mark
 from logstore.errors import is_full
 from logstore.log.loading import Loading, Split, delete_files, list_files, segment_at
-from logstore.log.losses import Loss, Tail
+from logstore.log.losses import Loss
+from logstore.log.tails import Tail
 from logstore.segment.damage import swept
 from logstore.segment.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment, file_name
 from logstore.segment.split import find_runs, leaps_over, leave_out, split

@@ -1,7 +1,7 @@
 """Truncate a log, or restart it at another offset; the removed bytes go to quarantine first.
 
     enter the loss in the ledger → copy or move the bytes → lower the recovery point → delete later segments
-    → cut the last one → rebuild the producer state → forget epochs
+    → cut the last one → note in the ledger that it is done → rebuild the producer state → forget epochs
 
 Each step is durable before the next one starts. After a crash between any two of them the log opens with its
 old content or a prefix of it, and the missing part lies in quarantine. These are rules S4 and S5 of the
@@ -17,8 +17,9 @@ from functools import partial
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, OutOfResources
 from logstore.log.derived import check_aborts, rebuild_producers
-from logstore.log.losses import Loss, Survey, Tail, Who, survey
+from logstore.log.losses import Loss, Who
 from logstore.log.partition_log import PartitionLog
+from logstore.log.tails import Survey, Tail, survey
 from logstore.segment.cutting import CutPlace, place_of_cut, truncate_segment
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
@@ -56,7 +57,7 @@ def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it"
         log.guarded(floor.make_own)
         log.rebuilt += log.guarded(lambda: check_aborts(log, floor, log.cuts))
         place = log.guarded(lambda: _place_of(log, floor, offset))
-        loss_id = log.guarded(lambda: _keep_from(log, floor, place, offset, why))
+        loss = log.guarded(lambda: _keep_from(log, floor, place, offset, why))
         # Lowered durably before a byte goes: after a crash, new bytes at these offsets must not count as
         # synced or committed because the old ones did; and a log that ends below its recovery point has
         # lost records.
@@ -66,7 +67,7 @@ def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it"
         log.log_end_offset = min(offset, max(end_offset, log.log_start_offset))
         # Readers of committed data wait: an abort marker may go while its records stay, undecided then.
         log.producer_state.end_offset = log.log_start_offset
-        log.or_offline(lambda: _cut(log, floor, place, offset, loss_id))
+        log.or_offline(lambda: _cut(log, floor, place, offset, loss))
         log.log_end_offset = offset
         _move_readers(log, end_offset)
         rebuild_producers(log, offset)
@@ -110,27 +111,34 @@ def _place_of(log: PartitionLog, floor: Segment, offset: int) -> CutPlace:
     )
 
 
-def _cut(log: PartitionLog, floor: Segment, place: CutPlace, offset: int, loss_id: int | None) -> None:
+def _cut(log: PartitionLog, floor: Segment, place: CutPlace, offset: int, loss: Loss | None) -> None:
     log.cuts += 1
     # Before its segment is cut, or becomes the last one again: a seal that survives the cut describes
     # bytes that are gone.
     floor.sealing.remove()
     later = [segment for segment in log.segments if segment.base_offset > offset]
-    _drop(log, later, {segment.base_offset: loss_id for segment in later})
+    _drop(log, later, dict.fromkeys((segment.base_offset for segment in later), loss))
     log.segments = log.segments.replacing(later)
     truncate_segment(floor, place, offset, log.clock())
     floor.sync_log()
     log.disk.sync_dir(log.directory)
+    _note(log, loss)
     log.cuts += 1
 
 
-def _drop(log: PartitionLog, segments: Sequence[Segment], loss_ids: Mapping[int, int | None]) -> None:
+def _note(log: PartitionLog, loss: Loss | None) -> None:
+    """Tell readers in other processes that the bytes are gone, before others take their place."""
+    if loss is not None:
+        log.quarantine.note_done(loss, log.clock())
+
+
+def _drop(log: PartitionLog, segments: Sequence[Segment], losses: Mapping[int, Loss | None]) -> None:
     # Newest first, each one durably gone before the next: no crash may leave a later segment behind a
     # hole, because a hole is legal and the segment behind it would come back.
     for segment in reversed(segments):
-        loss_id = loss_ids.get(segment.base_offset)
-        if loss_id is not None and segment.size:
-            log.quarantine.take(loss_id, segment)
+        loss = losses.get(segment.base_offset)
+        if loss is not None and segment.size:
+            log.quarantine.take(loss.id, segment)
         else:
             segment.delete()
         log.disk.sync_dir(log.directory)
@@ -153,7 +161,7 @@ def _restart_at(log: PartitionLog, offset: int, why: str) -> None:
     log.generation += 1
     held = [segment for segment in log.segments if segment.size]
     kept = [segment for segment in held if _end_of(log, segment) > offset]
-    loss_id = log.guarded(lambda: _enter_restart(log, offset, why, held, kept)) if held else None
+    loss = log.guarded(lambda: _enter_restart(log, offset, why, held, kept)) if held else None
     # To 0: the segments go one by one, and a crash may leave any of them as the last.
     recovery_point = min(log.recovery_point, offset)
     bounds = log.recovery_point, log.replicated_offset, log.first_dirty_offset
@@ -170,7 +178,8 @@ def _restart_at(log: PartitionLog, offset: int, why: str) -> None:
     log.log_end_offset = log.replicated_offset = log.log_start_offset = offset
 
     def start_anew() -> None:
-        _drop(log, tuple(log.segments), {segment.base_offset: loss_id for segment in kept})
+        _drop(log, tuple(log.segments), dict.fromkeys((segment.base_offset for segment in kept), loss))
+        _note(log, loss)
         log.segments = Segments([log.new_segment(offset, log.clock())])
         log.disk.sync_dir(log.directory)
         log.segments.active.name_is_durable = True
@@ -238,8 +247,8 @@ def _end_of(log: PartitionLog, segment: Segment) -> int:
 # --- the loss ---------------------------------------------------------------------------------------
 
 
-def _keep_from(log: PartitionLog, holder: Segment, place: CutPlace, offset: int, why: str) -> int | None:
-    """Enter the loss of a cut at `offset` and copy the removed part of a segment; returns its id."""
+def _keep_from(log: PartitionLog, holder: Segment, place: CutPlace, offset: int, why: str) -> Loss | None:
+    """Enter the loss of a cut at `offset` and copy the removed part of a segment; returns it."""
     later = [segment for segment in log.segments.since(offset) if segment is not holder and segment.size]
     counted, tail = Survey(), None
     if place.position < holder.size:
@@ -262,7 +271,9 @@ def _keep_from(log: PartitionLog, holder: Segment, place: CutPlace, offset: int,
     )
 
 
-def _enter_restart(log: PartitionLog, offset: int, why: str, held: list[Segment], kept: list[Segment]) -> int:
+def _enter_restart(
+    log: PartitionLog, offset: int, why: str, held: list[Segment], kept: list[Segment]
+) -> Loss:
     first_offset = held[0].base_offset
     return _enter_loss(
         log,
@@ -290,7 +301,7 @@ def _enter_loss(
     moved: Sequence[Segment],
     size: int | None = None,
     not_kept: str = "",
-) -> int:
+) -> Loss:
     last_offset, recovery_point = log.log_end_offset - 1, log.recovery_point
     if moved:
         # A copy is synced; segments that are moved have to be, too.
@@ -312,4 +323,4 @@ def _enter_loss(
         not_kept=not_kept,
     )
     whole = [(file_name(segment.base_offset, LOG_SUFFIX), segment.size) for segment in moved]
-    return log.quarantine.enter(loss, tail=tail, moved=whole).id
+    return log.quarantine.enter(loss, tail=tail, moved=whole)

@@ -17,9 +17,10 @@ from typing import NamedTuple
 from logstore.disk.files import File
 from logstore.errors import CannotUndo
 from logstore.log.append import append_as_follower
-from logstore.log.losses import Loss, Piece, Quarantine, Standing, sound_batches
+from logstore.log.losses import Loss, Piece, Quarantine, Standing
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import read_bytes
+from logstore.log.tails import sound_batches
 from logstore.log.truncate import truncate_fully_and_start_at, truncate_to
 from logstore.segment.scan import Scanned, scan
 

@@ -21,9 +21,10 @@ from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import FetchIsolation, Log
-from logstore.log.losses import LOST_DIRECTORY, sound_batches
+from logstore.log.losses import LOST_DIRECTORY
 from logstore.log.producer_state import ProducerState, decode_snapshot
 from logstore.log.read_committed import without_aborted
+from logstore.log.tails import sound_batches
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.log.validation import AppendOrigin

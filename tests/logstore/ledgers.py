@@ -10,9 +10,7 @@ from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.log.append import append_as_follower
 from logstore.log.log import Log
-from logstore.log.losses import (
-    Loss,
-)
+from logstore.log.losses import Loss
 from logstore.log.manager import LogManager
 from logstore.testing.disks import FaultyDisk, MemoryDisk
 from logstore.testing.disks.faulty import Fault

@@ -25,8 +25,8 @@ from logstore.log.losses import (
     encode_line,
     parse_ledger,
     parse_line,
-    survey,
 )
+from logstore.log.tails import survey
 from logstore.log.undo import put_back
 from logstore.log.upkeep import expire_losses
 from logstore.segment.indexes import OffsetIndex

@@ -8,9 +8,7 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.log.append import append_as_follower
-from logstore.log.losses import (
-    Standing,
-)
+from logstore.log.losses import Standing
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.segment.segments import end_offset_of
 from logstore.testing.disks import FaultyDisk, MemoryDisk

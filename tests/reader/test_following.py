@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,9 @@ from logstore.disk.copying import remove_tree
 from logstore.disk.files import OsDisk
 from logstore.disk.watching import Watcher, watcher
 from logstore.log import reader as reader_module
+from logstore.log.following import Follower
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 
 ROOT = Path(__file__).parents[2]
 CONFIG = LogConfig(
@@ -128,6 +132,73 @@ def test_a_cut_is_told(tmp_path: Path, way: str, threads: ThreadPoolExecutor) ->
 
         with pytest.raises(LogTruncated, match="truncated at offset 5"):
             waiting(cut, directory, threads, 8)
+
+
+def take_all(follower: Follower, view: dict[int, bytes | None]) -> None:
+    """Keep a view of the log as docs/embed-a-log.md says: undo what was cut, and go on."""
+    while True:
+        try:
+            view.update((record.offset, record.value) for record in follower)
+            return
+        except LogTruncated as error:
+            for offset in [each for each in view if each >= error.log_end_offset]:
+                del view[offset]
+            follower.seek(error.next_offset)
+        except OffsetOutOfRange as error:  # a restart has moved the start first
+            follower.seek(max(error.log_start_offset, follower.offset + 1))
+
+
+def cut_in_two(log: Log) -> None:
+    log.truncate_to(3)
+
+
+def cut_of_segments(log: Log) -> None:
+    log.truncate_to(1)
+
+
+def cut_inside_a_batch(log: Log) -> None:
+    log.truncate_to(13)
+
+
+def restart(log: Log) -> None:
+    truncate_fully_and_start_at(log.partition, 9)
+
+
+@pytest.mark.parametrize("cut", [cut_in_two, cut_of_segments, cut_inside_a_batch, restart])
+@pytest.mark.parametrize("taken", [0, 2, 20], ids="{} before".format)
+def test_a_cut_at_any_moment_of_a_reader(
+    monkeypatch: pytest.MonkeyPatch, cut: Callable[[Log], None], taken: int
+) -> None:
+    """The reader takes what is there before one of the owner's disk calls, and again when all is done."""
+    blind = Watcher(None)  # the disk is in memory
+    monkeypatch.setattr(reader_module, "watcher", lambda: blind)
+    at = 0
+    while True:
+        inner, calls = MemoryDisk(directories=["/data"]), iter(range(10_000))
+        view: dict[int, bytes | None] = {}
+        follower: Follower | None = None
+
+        def before(_: Operation) -> None:
+            if follower is not None and next(calls) == at:  # noqa: B023
+                take_all(follower, view)  # noqa: B023
+
+        with Log.open("/data/orders-0", CONFIG, disk=RecordingDisk(inner, before=before)) as log:
+            for number in range(12):
+                log.append(b"%d" % number)
+            log.append([b"12", b"13", b"14"])
+            follower = LogReader("/data/orders-0", disk=inner).follow(timeout=0)
+            view |= {record.offset: record.value for record in islice(follower, taken)}
+            cut(log)
+            for number in range(20):
+                log.append(b"new %d" % number)
+            last_call = next(calls)
+            take_all(follower, view)
+            follower = None
+            assert view == {record.offset: record.value for record in log.read()}, f"before call {at}"
+        if at > last_call:
+            break
+        at += 1
+    assert at > 20
 
 
 def test_a_cut_of_what_was_read_ahead_is_read_again(tmp_path: Path) -> None:
