@@ -19,11 +19,13 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
+from logstore.disk.errors import EngineError
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import RecordBatchTooLarge, is_refusal, refusal
 from logstore.format.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker, Record
+from logstore.log.interrupts import APPENDING, begin_change
 from logstore.log.outgoing import (
     MadeBatch,
     batch_of_one,
@@ -121,8 +123,8 @@ def append_as_leader(
     `DiskFull` or `LogDirOffline`; the log is then unchanged.
     """
     with log.lock:
-        if not log.is_writable:
-            log.check_writable()
+        if log.changing or not log.is_writable:
+            begin_change(log)
         return _append_one(log, data, leader_epoch, now_ms, origin, verification_guard)
 
 
@@ -163,8 +165,8 @@ def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_m
     Its bytes are stamped in place. Raises what `append_as_leader` raises.
     """
     with log.lock:
-        if not log.is_writable:
-            log.check_writable()
+        if log.changing or not log.is_writable:
+            begin_change(log)
         data = batch.data
         if len(data) > log.config.segment_bytes or not may_enter(batch, now_ms, log.config):
             return _append_one(log, bytes(data), leader_epoch, now_ms)
@@ -200,16 +202,20 @@ def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | N
     """
     with log.lock:
         stretch, offset = log.stretch, log.log_end_offset
-        if stretch is None or not log.is_writable:
+        if stretch is None or log.changing or not log.is_writable:
             return None
         active = log.segments.active
+        log.changing = APPENDING
         try:
             if not stretch.append(value, offset, now_ms, active, log.config, log.epoch_cache):
+                log.changing = ""
                 return None
         except OSError as error:
+            log.changing = ""
             _write_failed(log, error)
         active.modified_ms = now_ms
         log.log_end_offset = log.producer_state.end_offset = offset + 1
+        log.changing = ""
         if log.waiters.waiting:
             log.waiters.wake()
         return _new_info(
@@ -247,7 +253,7 @@ def _append_some(
     Returns their size in bytes.
     """
     with log.lock:
-        log.check_writable()
+        begin_change(log)
         first = Batch(data)
         size = min(len(data), GROUP_BYTES, max(log.config.segment_bytes - log.segments.active.size, 0))
         if size < first.size * WORTH_GROUPING:
@@ -334,7 +340,7 @@ def append_as_follower(log: PartitionLog, data: Buffer, *, leader_epoch: int) ->
     is written then.
     """
     with log.lock:
-        log.check_writable()
+        begin_change(log)
         found = analyse_follower_batches(
             data, next_offset=log.log_end_offset, leader_epoch=leader_epoch, latest_epoch=log.latest_epoch
         )
@@ -444,21 +450,27 @@ def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appe
     """Roll if necessary, write, and move the log end. The leader epoch is in the epoch file already."""
     data, extents, first_offset, last_offset, max_timestamp_ms, append_time_ms, batches = prepared
     incoming = Incoming(len(data), max_timestamp_ms, last_offset)
-    if roll_reason(log.segments.active, incoming, log.config, now_ms) is not None:
-        log.roll_at(max(first_offset, log.log_end_offset), now_ms)
-    active = log.segments.active
+    log.changing = APPENDING
     try:
-        active.append(data, extents)
-    except OSError as error:
-        _write_failed(log, error)
-    active.modified_ms = now_ms
-    log.log_end_offset = end_offset = last_offset + 1
-    if end_offset - log.recovery_point >= log.config.flush_messages:
-        log.sync_segments(end_offset)
-    if batches:
-        _note_producers(log, batches)
+        if roll_reason(log.segments.active, incoming, log.config, now_ms) is not None:
+            log.roll_at(max(first_offset, log.log_end_offset), now_ms)
+        active = log.segments.active
+        try:
+            active.append(data, extents)
+        except OSError as error:
+            _write_failed(log, error)
+        active.modified_ms = now_ms
+        log.log_end_offset = end_offset = last_offset + 1
+        if end_offset - log.recovery_point >= log.config.flush_messages:
+            log.sync_segments(end_offset)
+        if batches:
+            _note_producers(log, batches)
+    except EngineError:
+        log.changing = ""
+        raise
     # Last: until then readers of committed data do not see the batches.
     log.producer_state.end_offset = end_offset
+    log.changing = ""
     if log.waiters.waiting:
         log.waiters.wake()
     return _new_info(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from logstore.disk.files import read_small_file
 from logstore.disk.marks import mark
 from logstore.errors import CorruptIndex, CorruptSnapshot, Damage, DamageKind
 from logstore.format.crc import crc32c
-from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_snapshots import replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.segment.index_entries import IndexEntries
@@ -40,6 +39,9 @@ from logstore.segment.scan import Scanned, scan
 from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
+
+if TYPE_CHECKING:
+    from logstore.log.partition_log import PartitionLog
 
 Rebuilt: TypeAlias = list[Damage]
 _NOT_SEALED: Final = "it is not as it was sealed"

@@ -34,10 +34,11 @@ class _State(Enum):
 
 
 class _Waiter:
-    __slots__ = ("bell", "leads")
+    __slots__ = ("bell", "leads", "thread")
 
     def __init__(self) -> None:
         self.leads = False
+        self.thread = threading.get_ident()
         self.bell = threading.Lock()
         self.bell.acquire()
 
@@ -46,6 +47,8 @@ class GroupCommit:
     """Runs `sync` for groups of callers, never twice at a time.
 
     The leader raises the error of a failed `sync`; the others return and must check the result themselves.
+    An interrupt of the leader is such an error. If it comes just before or after the sync, the others wait
+    until that thread calls again.
     """
 
     def __init__(self, sync: Callable[[], None], *, patience_s: float = PATIENCE_S) -> None:
@@ -55,6 +58,10 @@ class GroupCommit:
         self._state = _State.IDLE
         self._waiting: list[_Waiter] = []
         self._excluding: list[_Waiter] = []
+        self._crew: list[_Waiter] = []
+        """Those whom the sync under way serves."""
+        self._leader = 0
+        """The thread that leads, or holds all off, while the state is TAKEN."""
         self._company = 1
         """The number of callers expected for the next sync."""
         self._wait_after = 0
@@ -64,12 +71,13 @@ class GroupCommit:
         """Return once a sync that started after this call has ended."""
         if not self._comes_to_lead():
             return  # somebody else's sync was ours too
-        with self._mutex:
-            crew, self._waiting = self._waiting, []
         try:
+            with self._mutex:
+                self._crew, self._waiting = self._waiting, []
             self._sync()
         finally:
             with self._mutex:
+                crew, self._crew = self._crew, []
                 self._expect(1 + len(crew) + len(self._waiting))
                 next_one = self._next()
             for each in crew:
@@ -81,10 +89,13 @@ class GroupCommit:
     def exclusive(self) -> Iterator[None]:
         """Block every sync inside the block; waiting callers are served afterwards."""
         with self._mutex:
+            self._take_back()
             me = None
             if self._state is _State.TAKEN:
                 me = _Waiter()
                 self._excluding.append(me)
+            else:
+                self._leader = threading.get_ident()
             self._state = _State.TAKEN
         if me is not None:
             self._sleep(me)
@@ -98,10 +109,12 @@ class GroupCommit:
     def _comes_to_lead(self) -> bool:
         """Wait for company, or for the sync under way; False once the sync of another was ours."""
         with self._mutex:
+            self._take_back()
             is_free = self._state is not _State.TAKEN
             if is_free and len(self._waiting) + 1 >= self._company:
                 if self._state is _State.GATHERING:
                     self._penalty = 0
+                self._leader = threading.get_ident()
                 self._state = _State.TAKEN
                 return True
             me = _Waiter()
@@ -122,10 +135,17 @@ class GroupCommit:
             if self._state is not _State.GATHERING or me not in self._waiting:
                 return False
             self._waiting.remove(me)
+            self._leader = threading.get_ident()
             self._state = _State.TAKEN
             self._penalty = min(2 * self._penalty + 1, MOST_SYNCS_AT_ONCE)
             self._wait_after = self._penalty
             return True
+
+    def _take_back(self) -> None:
+        """Give up a lead that this thread kept because Ctrl-C, or a signal's handler, ended its call."""
+        if self._state is _State.TAKEN and self._leader == threading.get_ident():
+            self._waiting[:0], self._crew = self._crew, []
+            self._state = _State.IDLE
 
     def _expect(self, company: int) -> None:
         if self._wait_after:
@@ -162,6 +182,7 @@ class GroupCommit:
             return None
         self._state = _State.TAKEN
         among[0].leads = True
+        self._leader = among[0].thread
         return among.pop(0)
 
 

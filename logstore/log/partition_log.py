@@ -50,6 +50,7 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import Damage, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
+from logstore.log.interrupts import APPENDING, changing, mend
 from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
 from logstore.log.new_log import finish, refuse_if_closed
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
@@ -137,6 +138,8 @@ class PartitionLog:
         """Whether this is a forked child's copy: it can be read, and only the parent may change the log."""
         self.is_writable = True
         """Whether nothing speaks against a change: see `check_writable`."""
+        self.changing = ""
+        """What the holder of the lock is in the middle of; for others the sign of an interrupt."""
         self.topic_id = read_partition_metadata(self.disk, directory)
         """The topic's id, 22 characters; None if it is not known yet."""
         self.sync_name: Callable[[], None] | None = None
@@ -319,8 +322,7 @@ class PartitionLog:
 
     def roll(self) -> None:
         """Start a new segment at the log end; an empty active segment stays."""
-        with self.lock:
-            self.check_writable()
+        with changing(self, APPENDING):
             if self.segments.active.size:
                 self.roll_at(self.log_end_offset, self.clock())
 
@@ -389,8 +391,10 @@ class PartitionLog:
     def sync_up_to(self, offset: int) -> None:
         """Return once everything below `offset` is durable. Concurrent callers share one fsync."""
         if self.recovery_point < offset or self.sync_name is not None:
-            self.check_writable()
-            self.group_commit.join()
+            # Again, if the leader of the sync was interrupted; a truncation may have lowered the end.
+            while min(offset, self.log_end_offset) > self.recovery_point or self.sync_name is not None:
+                self.check_writable()
+                self.group_commit.join()
             self.check_writable()
 
     def sync_segments(self, end_offset: int) -> None:
@@ -491,6 +495,8 @@ class PartitionLog:
                 return
             is_clean = False
             try:
+                if self.failure is None and self.changing:
+                    mend(self)
                 if self.failure is None:
                     if self.recovery_point < self.log_end_offset or self.sync_name is not None:
                         self.sync_segments(self.log_end_offset)

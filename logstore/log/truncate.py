@@ -17,6 +17,7 @@ from functools import partial
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, OutOfResources
 from logstore.log.derived import check_aborts, rebuild_producers
+from logstore.log.interrupts import changing
 from logstore.log.losses import Loss, Who
 from logstore.log.partition_log import PartitionLog
 from logstore.log.tails import Survey, Tail, survey
@@ -37,8 +38,7 @@ def truncate_to(log: PartitionLog, offset: int, *, why: str = "its owner cut it"
     """
     if offset < 0:
         raise ValueError(f"cannot truncate to offset {offset}")
-    with log.group_commit.exclusive(), log.lock:
-        log.check_writable()
+    with log.group_commit.exclusive(), changing(log, "a truncation"):
         log.stretch = None
         if offset >= log.log_end_offset:
             mark("truncation: at the end, epochs without a batch go")
@@ -93,8 +93,7 @@ def truncate_fully_and_start_at(
     """
     if offset < 0:
         raise ValueError(f"cannot start at offset {offset}")
-    with log.group_commit.exclusive(), log.lock:
-        log.check_writable()
+    with log.group_commit.exclusive(), changing(log, "a restart of the log"):
         _restart_at(log, offset, why)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from logstore.disk.marks import mark
 from logstore.errors import OffsetOutOfRange, PolicyViolation
+from logstore.log.interrupts import changing
 from logstore.log.losses import KEPT_MS
 from logstore.log.partition_log import PartitionLog
 from logstore.log.retention import Expired, believed_ms, expired
@@ -78,8 +79,7 @@ def delete_old_segments(log: PartitionLog, now_ms: int) -> tuple[Expired, ...]:
     with log.lock:
         if not _expired(log, trusted_ms):
             return ()
-    with log.group_commit.exclusive(), log.lock:
-        log.check_writable()
+    with log.group_commit.exclusive(), changing(log, "retention"):
         going = _expired(log, trusted_ms)
         if len(going) == len(log.segments):
             mark("retention: the active segment goes too")
@@ -189,8 +189,7 @@ def replace_segments(
 
     False, with nothing changed, unless the log `holds` all of `old`. Raises `LogDirOffline`.
     """
-    with log.group_commit.exclusive(), log.lock:
-        log.check_writable()
+    with log.group_commit.exclusive(), changing(log, "a replacement of segments"):
         if not holds(log, old, generation):
             return False
         successor = log.segments.higher(old[-1].base_offset)

@@ -1,0 +1,87 @@
+"""Changes of a log that an exception from outside may end: Ctrl-C, or what a signal's handler raises.
+
+Python raises such an exception between any two instructions of the main thread. A batch may be in the file
+then without being counted, or counted in one place and not in another: the next append would write a second
+batch at the same offset. So a change leaves a note in `log.changing` while it goes on. If the next change
+finds one, an append (with its roll) is undone as far as the log end had not moved, and any other change takes
+the log offline: recovery completes or undoes it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from logstore.disk.errors import EngineError
+from logstore.disk.files import remove_if_exists
+from logstore.disk.marks import mark
+from logstore.log.derived import rebuild_producers
+from logstore.log.loading import offset_in
+from logstore.segment.seal import SEAL_SUFFIX
+from logstore.segment.segment import SEGMENT_SUFFIXES
+from logstore.segment.segments import last_before
+
+if TYPE_CHECKING:
+    from logstore.log.partition_log import PartitionLog
+
+APPENDING: Final = "an append"
+
+
+def begin_change(log: PartitionLog) -> None:
+    """Check that the log may change, and undo what an interrupt left. The caller holds the lock.
+
+    Raises as `PartitionLog.check_writable`, and `LogDirOffline` if more than an append was interrupted.
+    """
+    log.check_writable()
+    if log.changing:
+        mend(log)
+
+
+@contextmanager
+def changing(log: PartitionLog, what: str) -> Iterator[None]:
+    """Hold the log's lock during a change, which an `EngineError` ends in order.
+
+    Raises as `begin_change`.
+    """
+    with log.lock:
+        begin_change(log)
+        log.changing = what
+        try:
+            yield
+        except EngineError:
+            log.changing = ""
+            raise
+        log.changing = ""
+
+
+def mend(log: PartitionLog) -> None:
+    """Undo what an interrupted append left, or take the log offline. The caller holds the lock.
+
+    Raises `LogDirOffline`.
+    """
+    if log.changing != APPENDING:
+        log.fail(InterruptedError(errno.EINTR, f"{log.changing} was interrupted"))
+    mark("interrupt: an append is undone")
+    log.or_offline(lambda: _undo_append(log))
+    log.changing = ""
+    log.waiters.wake()
+
+
+def _undo_append(log: PartitionLog) -> None:
+    active, end_offset = log.segments.active, log.log_end_offset
+    with active.lock:
+        # A roll may have sealed it, and begun to make its successor, which is empty.
+        remove_if_exists(log.disk, active.path(SEAL_SUFFIX))
+        active.seal = None
+        for entry in log.disk.scan(log.directory):
+            if entry.name.endswith(SEGMENT_SUFFIXES) and (offset_in(entry.name) or 0) > active.base_offset:
+                log.disk.remove(f"{log.directory}/{entry.name}")
+        log.disk.sync_dir(log.directory)
+        # An entry of the batch may lead past the end.
+        active.indexes.truncate_to(end_offset)
+        last = last_before(active, end_offset)
+        active.cut(0 if last is None else last.position + last.size, end_offset, log.clock())
+    log.stretch = None
+    rebuild_producers(log, end_offset)

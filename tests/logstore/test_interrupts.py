@@ -1,0 +1,224 @@
+"""Ctrl-C, or an exception of a signal's handler, at every moment of a change.
+
+Python raises such an exception when a function begins, or when a call of C code has returned. The profiler is
+called at these moments, and may raise, too.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import Log, LogConfig, LogDirOffline
+from logstore.disk.memory import MemoryDisk
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.truncate import truncate_fully_and_start_at
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+DIRECTORY = "/data/orders-0"
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, segment_index_bytes=240)
+COMPACTED = replace(CONFIG, cleanup_policy="compact,delete")
+_OURS = logstore.__file__.removesuffix("__init__.py")
+
+
+class Interrupt(BaseException):
+    """As `KeyboardInterrupt`, which would end the tests if it got out."""
+
+
+def interrupted(action: Callable[[], object], at: int) -> bool:
+    """Do `action`, with an interrupt at its moment number `at`; False if it has fewer."""
+    moments = 0
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal moments
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(_OURS):
+            moments += 1
+            if moments == at:
+                sys.setprofile(None)
+                raise Interrupt
+
+    sys.setprofile(profile)
+    try:
+        action()
+    except Interrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def opened(disk: MemoryDisk, config: LogConfig = CONFIG) -> Log:
+    return Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1_000)
+
+
+def filled(disk: MemoryDisk, config: LogConfig = CONFIG) -> tuple[Log, dict[int, bytes]]:
+    """A log of several segments, with producers, and what was acknowledged of it."""
+    log, known = opened(disk, config), {}
+    for number in range(12):
+        value = b"%d" % number
+        known[log.append(value, key=value).first_offset] = value
+    for sequence in range(3):
+        data = encode_batch(
+            [Record(0, 1_000, b"p", b"p%d" % sequence)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+        known[log.append_batches(data).first_offset] = b"p%d" % sequence
+    return log, known
+
+
+def plain(log: Log) -> None:
+    log.append(b"new")
+
+
+def keyed(log: Log) -> None:
+    log.append(b"new", key=b"k")
+
+
+def many(log: Log) -> None:
+    log.append([(b"%d" % number, b"new") for number in range(40)])
+
+
+def rolling(log: Log) -> None:
+    log.append(b"new" * 140, key=b"k")
+
+
+def durable(log: Log) -> None:
+    log.append(b"new", key=b"k", sync=True)
+
+
+def idempotent(log: Log) -> None:
+    log.append_batches(
+        encode_batch([Record(0, 1_000, b"k", b"new")], producer_id=7, producer_epoch=0, base_sequence=3)
+    )
+
+
+def flush(log: Log) -> None:
+    log.flush()
+
+
+def roll(log: Log) -> None:
+    log.partition.roll()
+
+
+APPENDS = [plain, keyed, many, rolling, durable, idempotent, flush, roll]
+
+
+@pytest.mark.parametrize("action", APPENDS)
+def test_an_append_is_there_or_not_and_the_log_goes_on(action: Callable[[Log], None]) -> None:
+    at = 0
+    while True:
+        at += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, known = filled(disk)
+        was_interrupted = interrupted(lambda: action(log), at)  # noqa: B023
+        for number in range(3):
+            value = b"after %d" % number
+            known[log.append(value, key=value, sync=number == 1).first_offset] = value
+        repeated = encode_batch(
+            [Record(0, 1_000, b"p", b"p2")], producer_id=7, producer_epoch=0, base_sequence=2
+        )
+        if action is not idempotent:
+            assert log.append_batches(repeated).is_duplicate
+        for _ in range(2):
+            found = {record.offset: record.value for record in log.read()}
+            assert found.keys() == set(range(log.log_end_offset)), f"moment {at}"
+            assert all(found[offset] == value for offset, value in known.items()), f"moment {at}"
+            assert all(log[offset].value == value for offset, value in found.items()), f"moment {at}"
+            log.close()
+            log = opened(disk)
+        log.close()
+        if not was_interrupted:
+            break
+    assert at > 3
+
+
+def truncation(log: Log) -> None:
+    log.truncate_to(9)
+
+
+def restart(log: Log) -> None:
+    truncate_fully_and_start_at(log.partition, 9)
+
+
+def compaction(log: Log) -> None:
+    log.partition.roll()
+    log.compact()
+
+
+def retention(log: Log) -> None:
+    log.delete_records(9)
+    log.maintain()
+
+
+@pytest.mark.parametrize("action", [truncation, restart, compaction, retention])
+def test_another_change_is_completed_or_takes_the_log_offline(action: Callable[[Log], None]) -> None:
+    """What was before it is there then, or what the change leaves: never a mixture that reads as sound."""
+    at = 0
+    while True:
+        at += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, known = filled(disk, COMPACTED)
+        was_interrupted = interrupted(lambda: action(log), at)  # noqa: B023
+        after: dict[int, bytes] = {}
+        try:
+            for number in range(3):
+                value = b"after %d" % number
+                after[log.append(value, key=value).first_offset] = value
+        except LogDirOffline as error:
+            assert "was interrupted" in str(error)  # noqa: PT017
+        log.close()
+        log = opened(disk, COMPACTED)
+        found = {record.offset: record.value for record in log.read()}
+        gone = [offset for offset in known if offset not in after and found.get(offset) != known[offset]]
+        match action.__name__:
+            case "truncation":
+                assert all(offset >= 9 for offset in gone), f"moment {at}"
+            case "retention":
+                assert all(offset < 9 for offset in gone), f"moment {at}"
+            case "compaction":
+                assert set(gone) <= {12, 13}, f"moment {at}"
+        assert all(found[offset] == value for offset, value in after.items()), f"moment {at}"
+        log.append(b"end", key=b"end")
+        log.close()
+        if not was_interrupted:
+            break
+    assert at > 20
+
+
+def test_threads_that_wait_for_the_sync_of_an_interrupted_one_are_served() -> None:
+    """What they appended is durable when they return, though the leader's sync did not take place."""
+    for at in range(1, 200):
+        disk = MemoryDisk(directories=["/data"])
+        log, _ = filled(disk)
+        log.flush()
+        first = log.append(b"mine")
+        ready, done = threading.Event(), threading.Event()
+
+        def other() -> None:
+            ready.set()  # noqa: B023
+            log.append(b"other", key=b"o", sync=True)  # noqa: B023
+            assert log.partition.recovery_point > first.first_offset + 1  # noqa: B023
+            done.set()  # noqa: B023
+
+        thread = threading.Thread(target=other)
+        was_interrupted = interrupted(log.flush, at)
+        thread.start()
+        ready.wait()
+        log.append(b"last", key=b"l", sync=True)
+        thread.join(30)
+        assert done.is_set(), f"moment {at}"
+        log.close()
+        if not was_interrupted:
+            return
+    raise AssertionError("a flush has more moments")
