@@ -33,8 +33,16 @@ def is_number(value: object) -> bool:
 
 
 def as_directory(path: Path) -> str:
-    """Return the path of a directory as text. Raises `TypeError` for what is no path."""
-    return os.fsdecode(path).rstrip("/") or "/"
+    """Return the path of a directory as text, from the root: the process may change its own directory later.
+
+    Raises `TypeError` for what is no path, and `ValueError` for an empty one.
+    """
+    text = os.fsdecode(path)
+    if not text:
+        raise ValueError("the path of the directory is empty; name one, such as data/orders-0")
+    if not os.path.isabs(text):
+        text = os.path.join(os.getcwd(), text)
+    return text.rstrip("/") or "/"
 
 
 def as_config(config: T | None, kind: type[T], advice: str = "") -> T:

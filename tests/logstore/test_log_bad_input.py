@@ -36,6 +36,8 @@ from logstore.format.compression import Codec, compress
 from logstore.format.record import Record
 from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import AppendInfo, Log
+from logstore.log.reader import LogReader
+from logstore.queue.queue import Queue
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.corpus.test_bad_batches import BAD, GOOD, kind_of
 from tests.logstore.forge import T0, forge, payload, values
@@ -266,6 +268,26 @@ class TestDirectories:
         with pytest.raises(LogDirOffline, match=r"cannot be opened as a log.*must be a directory"):
             Log.open(tmp_path / "orders-0")
         assert (tmp_path / "orders-0").read_bytes() == b"mine"
+
+    def test_an_empty_one(self) -> None:
+        for open_ in (Log.open, LogReader, Queue):
+            with pytest.raises(ValueError, match="the path of the directory is empty"):
+                open_("")
+
+    def test_a_relative_one_stays_where_it_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The process changes its directory: a roll made the next segment there."""
+        for name in ("first", "other"):
+            (tmp_path / name / "orders-0").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / "first")
+        with Log.open("orders-0", LogConfig(segment_bytes=200)) as log, Queue("jobs") as queue:
+            reader = LogReader("orders-0")
+            monkeypatch.chdir(tmp_path / "other")
+            for number in range(4):
+                log.append(b"%d" % number * 100, sync=True)
+            queue.put(b"x", topic="new")
+            assert len([*reader.records()]) == 4
+        assert not any((tmp_path / "other" / "orders-0").iterdir())
+        assert [*(tmp_path / "other").iterdir()] == [tmp_path / "other" / "orders-0"]
 
     def test_one_below_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "data").write_bytes(b"mine")
