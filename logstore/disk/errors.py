@@ -158,6 +158,13 @@ def is_shortage(error: OSError) -> bool:
     return error.errno in _SHORTAGES
 
 
+def unsynced(error: OSError, path: str) -> OSError:
+    """Return the error to raise for an fsync: `EIO` for a shortage, after which a caller would try again."""
+    if is_shortage(error):
+        return OSError(errno.EIO, f"not synced: {error.strerror}", path)
+    return error
+
+
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 

@@ -30,7 +30,7 @@ from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.descriptors import Spares
-from logstore.disk.errors import DirectoryLocked, is_shortage
+from logstore.disk.errors import DirectoryLocked, unsynced
 from logstore.disk.page_cache import is_cached
 
 if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
@@ -585,11 +585,7 @@ def _synced(sync: Callable[[int], None], descriptor: int, path: str) -> None:
     try:
         sync(descriptor)
     except OSError as error:
-        if is_shortage(error):
-            # Elsewhere such an error means that nothing was done, so that the call may be repeated. Of an
-            # fsync nobody knows.
-            raise OSError(errno.EIO, f"not synced: {error.strerror}", path) from error
-        raise
+        raise unsynced(error, path) from error.__cause__
 
 
 def wall_clock_ms() -> int:

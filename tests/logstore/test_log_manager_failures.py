@@ -218,6 +218,13 @@ class TestAFullDisk:
         assert log.partition.recovery_point == 0
         log.flush()
         assert log.partition.recovery_point == 2
+        append(log)
+        log.partition.segments.active.name_is_durable = False  # as after a roll: the directory is opened
+        disk.inject(Fault(operation="sync_dir", errno=errno.EMFILE))
+        with pytest.raises(OutOfResources, match="nothing was synced"):
+            log.flush()
+        log.flush()
+        assert log.partition.recovery_point == 3
 
     def test_a_start_without_descriptors_opens_nothing_and_says_so(self) -> None:
         memory = MemoryDisk()
