@@ -10,7 +10,7 @@ is never below one that a log has seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -189,6 +189,20 @@ def raise_numbers(image: Image, directories: Iterable[Directory]) -> None:
         if topic is not None and partition is not None and each.latest_epoch > partition.leader_epoch:
             raised = replace(partition, leader_epoch=each.latest_epoch)
             topic.partitions[each.topic_partition.partition] = raised
+
+
+def leave_out_lost(image: Image, directories: Iterable[Directory], brokers: Collection[int]) -> None:
+    """Take members out of the ISR whose directory is missing, if another member has one.
+
+    `brokers` are those whose log dirs are here. As the leader, such a member would have an empty log.
+    """
+    there = {(each.topic_partition, each.broker_id) for each in directories}
+    for name, topic in image.topics.items():
+        for number, partition in topic.partitions.items():
+            name_of = TopicPartition(name, number)
+            has_log = [each for each in partition.isr if each not in brokers or (name_of, each) in there]
+            if has_log and any((name_of, each) in there for each in has_log):
+                topic.partitions[number] = replace(partition, isr=tuple(has_log))
 
 
 def nodes_of(image: Image) -> dict[str, bytes]:

@@ -54,7 +54,13 @@ def adopt(
     Start a broker on each log dir afterwards. The leaders are elected from the ISR.
     """
     from logstore.disk.files import OsDisk
-    from logstore.replication.adoption import image_of_directories, image_of_records, nodes_of, raise_numbers
+    from logstore.replication.adoption import (
+        image_of_directories,
+        image_of_records,
+        leave_out_lost,
+        nodes_of,
+        raise_numbers,
+    )
 
     disk = OsDisk()
     paths = [str(path.absolute()) for path in directories]
@@ -79,6 +85,7 @@ def adopt(
         image = image_of_directories(str(cluster_id), found)
     raise_numbers(image, found)
     brokers = {owner.node_id for owner in owners.values()}
+    leave_out_lost(image, found, brokers)
     _compare(image, found, brokers)
     store = str(metadata.absolute()) if metadata is not None else f"{paths[0]}.metadata"
     if Path(store).exists():

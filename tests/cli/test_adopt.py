@@ -14,9 +14,17 @@ from logstore import Log, LogReader, Record, encode_batch
 from logstore.broker import Broker, BrokerConfig
 from logstore.checkpoint import MetaProperties, write_meta_properties
 from logstore.disk.files import OsDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
 from logstore.format.state_records import Decoded
-from logstore.replication.adoption import image_of_records
+from logstore.replication.adoption import (
+    AdoptedPartition,
+    AdoptedTopic,
+    Directory,
+    Image,
+    image_of_records,
+    leave_out_lost,
+)
 from tests.cli.conftest import Outcome
 from tests.cli.conftest import snapshot as content_of
 from tests.golden.kafka_directories import unpack
@@ -123,6 +131,18 @@ def test_a_transaction_that_nothing_will_end_is_noted(command: Command, tmp_path
     with Log.open(log_dir / "orders-0") as log:
         log.end_transaction(2, 0, commit=False)
     assert "has a transaction" not in command("adopt", log_dir, "--json").out
+
+
+def test_a_member_of_the_isr_without_its_directory_is_left_out() -> None:
+    """With an empty log it would be elected, and the others would truncate to it."""
+    image = Image("abc")
+    image.topics["t"] = AdoptedTopic("id", {n: AdoptedPartition((1, 2, 3), (1, 2, 3)) for n in range(3)})
+    found = [
+        Directory(1, TopicPartition("t", 0), "id", 0, 5),
+        Directory(2, TopicPartition("t", 1), "id", 0, 5),
+    ]
+    leave_out_lost(image, found, {1, 2})
+    assert [each.isr for each in image.topics["t"].partitions.values()] == [(1, 3), (2, 3), (1, 2, 3)]
 
 
 @pytest.mark.parametrize("stop", ["clean", "killed", "snapshot rotten", "log rotten"])
