@@ -77,6 +77,10 @@ class Spares:
         self._held: list[int] = []
         self._lock = threading.Lock()
 
+    def renew_lock(self) -> None:
+        """Make a lock that no thread holds, in a forked child."""
+        self._lock = threading.Lock()
+
     def run(self, action: Callable[[], T]) -> T:
         """Return `action()`; if it has no descriptor, give up spare ones for it. Raises what it raises."""
         if len(self._held) < 2 * self._pairs - 1:

@@ -459,6 +459,7 @@ def _after_fork_in_child() -> None:
     global _forks  # noqa: PLW0603 - a property of the process
     _forks += 1
     _OsLock.abandon_all()
+    _spares.renew_lock()
     _OsLock._guard.release()
 
 

@@ -105,7 +105,11 @@ class Lookup:
         self._log = log
         self._lock = Lock()
         """Held to change what is remembered; whoever reads it checks what is found."""
+        log.at_fork.append(self._renew_lock)
         self._forget(log.cuts)
+
+    def _renew_lock(self) -> None:
+        self._lock = Lock()
 
     def _forget(self, cuts: int) -> None:
         self._cuts = cuts

@@ -194,6 +194,8 @@ class PartitionLog:
         self.unflushed: tuple[int, int] | None = None
         """An offset that is not durable, and when `flush_by_age` first saw it."""
         self.stretch: Stretch | None = None
+        self.at_fork = [self.waiters.renew_lock]
+        """Called in a forked child, where the threads that may hold locks do not exist."""
         self.scratch = bytearray()
         self.producer_state.advance_high_watermark(self.high_watermark)
         _owned.add(self)
@@ -570,8 +572,10 @@ _owned: Final[weakref.WeakSet[PartitionLog]] = weakref.WeakSet()
 
 def _after_fork_in_child() -> None:
     for log in _owned:
-        # Another thread of the parent may have held the lock, and does not exist here.
+        # Other threads of the parent may have held the locks, and do not exist here.
         log.lock = threading.RLock()
+        for renew in (*log.at_fork, *(segment.renew_locks for segment in log.segments)):
+            renew()
         log.is_inherited, log.is_writable = True, False
 
 

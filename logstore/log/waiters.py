@@ -41,6 +41,10 @@ class Waiters:
         self.waiting: list[Waiter] = []
         """Read it without a lock, to ask whether anybody waits."""
 
+    def renew_lock(self) -> None:
+        """Make a lock that no thread holds, in a forked child."""
+        self._mutex = threading.Lock()
+
     def add(self, waiter: Waiter) -> Unwatch:
         """Wake `waiter` at the next change, and notify it of each truncation while it is referenced."""
         with self._mutex:

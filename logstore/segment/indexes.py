@@ -80,7 +80,7 @@ class IndexFile:
         self.path = path
         self.base_offset = base_offset
         self.capacity = max_bytes // self.dtype.itemsize
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._file: File | None = None
         self._written = 0
         self._tail: list[tuple[int, int]] = []
@@ -105,13 +105,13 @@ class IndexFile:
 
     def entries(self) -> list[tuple[int, int]]:
         """Return all entries as stored: offsets are relative."""
-        with self._lock:
+        with self.lock:
             first, second = self._columns
             return [*zip(first.tolist(), second.tolist(), strict=True), *self._tail]
 
     def entry(self, slot: int) -> tuple[int, int]:
         """Return entry number `slot` as stored. Raises `IndexError` beyond the last."""
-        with self._lock:
+        with self.lock:
             if not 0 <= slot < self.entry_count:
                 raise IndexError(f"{self.path} has {self.entry_count} entries, none numbered {slot}")
             return self._entry(slot)
@@ -125,7 +125,7 @@ class IndexFile:
     @property
     def written(self) -> tuple[int, int]:
         """The bytes of the entries in the file, and their CRC-32C as they were loaded or written."""
-        with self._lock:
+        with self.lock:
             return self._written * self.dtype.itemsize, self.crc
 
     def last_entry(self) -> tuple[int, int] | None:
@@ -134,7 +134,7 @@ class IndexFile:
 
     def _floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose first column is at or below `key`."""
-        with self._lock:
+        with self.lock:
             tail = self._tail
             if tail and key >= tail[0][0]:
                 # The second column is below 2**31, so this sorts after any real entry.
@@ -166,7 +166,7 @@ class IndexFile:
         except CorruptIndex:
             file.close()
             raise
-        with self._lock:
+        with self.lock:
             self._file, self._written = file, len(entries)
             self._tail.clear()
             self._map_written()
@@ -197,14 +197,14 @@ class IndexFile:
     def _extend(self, rows: Sequence[tuple[int, int]]) -> bool:
         """Add rows as stored; return whether `write_behind` has something to write."""
         assert self.entry_count + len(rows) <= self.capacity, f"{self.path}: appending to a full index"
-        with self._lock:
+        with self.lock:
             self._tail += rows
         return len(self._tail) >= WRITE_BEHIND_ENTRIES
 
     def write_behind(self) -> None:
         """Write the entries in memory to the file if they are many; on an error they stay in memory."""
         if len(self._tail) >= WRITE_BEHIND_ENTRIES:
-            with self._lock:
+            with self.lock:
                 self._write_tail()
 
     def replace(self, entries: Entries | Sequence[tuple[int, int]], *, durably: bool = False) -> None:
@@ -215,7 +215,7 @@ class IndexFile:
         """
         fresh = np.asarray(entries, self.dtype)
         data = fresh.tobytes()
-        with self._lock:
+        with self.lock:
             if durably:
                 self._close()
                 publish(self._disk, *posixpath.split(self.path), data)
@@ -232,12 +232,12 @@ class IndexFile:
 
     def flush(self) -> None:
         """Write all entries to the file, which then exists; not yet durable. Does nothing after `let_go`."""
-        with self._lock:
+        with self.lock:
             self._flush()
 
     def sync(self) -> None:
         """`flush`, and make the file's content survive power loss."""
-        with self._lock:
+        with self.lock:
             if file := self._flush():
                 file.sync()
 
@@ -251,7 +251,7 @@ class IndexFile:
     def truncate_to(self, offset: int) -> None:
         """Drop the entries whose offset is at or past `offset`."""
         relative, column = offset - self.base_offset, self.offset_column
-        with self._lock:
+        with self.lock:
             count = bisect_left(self._columns[column], relative)
             if count == self._written:
                 count += bisect_left(self._tail, relative, key=itemgetter(column))
@@ -303,7 +303,7 @@ class IndexFile:
 
     def trim(self) -> None:
         """Write all entries and cut a preallocated zero tail: the segment is no longer active."""
-        with self._lock:
+        with self.lock:
             file = self._open()
             self._write_tail()
             if file.size() != self._written * self.dtype.itemsize:
@@ -311,7 +311,7 @@ class IndexFile:
 
     def close(self) -> None:
         """Write all entries and close the file."""
-        with self._lock:
+        with self.lock:
             if self._tail:
                 self._write_tail()
             self._close()
@@ -322,7 +322,7 @@ class IndexFile:
         Another object may open the file again and cut it. This one's map must be dropped before
         that, and a late flush must not create the file anew.
         """
-        with self._lock:
+        with self.lock:
             self._is_let_go = True
             self._forget()
 
@@ -340,7 +340,7 @@ class IndexFile:
 
     def delete(self) -> None:
         """Close the file and unlink it, if it exists."""
-        with self._lock:
+        with self.lock:
             self._close()
         remove_if_exists(self._disk, self.path)
 
@@ -398,7 +398,7 @@ class OffsetIndex(IndexFile):
 
     def position_before(self, position: int) -> int:
         """Return the largest position of an entry at or below `position`; 0 if there is none."""
-        with self._lock:
+        with self.lock:
             tail = self._tail
             if tail and position >= tail[0][1]:
                 return tail[bisect_right(tail, position, key=itemgetter(1)) - 1][1]
@@ -475,7 +475,7 @@ class TimeIndex(IndexFile):
         if self.entry_count == self.capacity:
             # The segment was inactive once before (a crash took its successor), so the reserved slot is
             # used. A later entry stands for an earlier one: it takes its place.
-            with self._lock:
+            with self.lock:
                 self._truncate(self.entry_count - 1)
         self._extend([(timestamp_ms, relative)])
 

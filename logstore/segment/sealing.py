@@ -130,6 +130,10 @@ class Sealing:
         self._segment.seal = seal
         write_seal(self._segment.disk, self._segment.path(SEAL_SUFFIX), seal)
 
+    def renew_lock(self) -> None:
+        """Make a lock that no thread holds, in a forked child."""
+        self._lock = threading.Lock()
+
     def remove(self) -> None:
         """Remove the seal, durably: the segment is going to change."""
         segment = self._segment

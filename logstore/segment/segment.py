@@ -122,6 +122,12 @@ class Segment:
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"
 
+    def renew_locks(self) -> None:
+        """Make locks that no thread holds: in a forked child, those of the parent are gone."""
+        self.lock = threading.RLock()
+        self.indexes.renew_locks()
+        self.sealing.renew_lock()
+
     # --- files ------------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:

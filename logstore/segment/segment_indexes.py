@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -39,6 +40,11 @@ class SegmentIndexes:
             OffsetIndex(segment.disk, segment.path(OffsetIndex.suffix), segment.base_offset, limit),
             TimeIndex(segment.disk, segment.path(TimeIndex.suffix), segment.base_offset, limit),
         )
+
+    def renew_locks(self) -> None:
+        """Make locks that no thread holds, in a forked child."""
+        for index in self._open or ():
+            index.lock = threading.Lock()
 
     @property
     def are_open(self) -> bool:

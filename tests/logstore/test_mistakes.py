@@ -85,7 +85,7 @@ OPENING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: Log.open(None), TypeError, "expected str, bytes or os.PathLike"),
     (lambda w: Log.open(w.path / "file-0"), LogDirOffline, "must be a directory"),
     (lambda w: Log.open(w.path / "orders"), InvalidTopic, "such as orders-0"),
-    (lambda w: Log.open(""), InvalidTopic, "such as orders-0"),
+    (lambda w: Log.open(""), ValueError, "the path of the directory is empty"),
     (lambda w: Log.open(w.path / "orders-0"), DirectoryLocked, "close the other owner first"),
     (lambda w: Log.open(os.fsencode(w.path / "orders-0")), DirectoryLocked, "close the other owner first"),
     (lambda w: Log.open(w.path / "new-0", serializer="pickle"), InvalidConfig, "pass the module itself"),

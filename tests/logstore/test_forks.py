@@ -1,0 +1,53 @@
+"""A fork while threads of the parent hold locks: the child reads and closes its copy all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logstore import Log, LogConfig
+from logstore.disk import files
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+
+
+def test_a_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=2_000, index_interval_bytes=100)) as log:
+        for number in range(60):
+            log.append(b"%d" % number)
+        assert log[3].value == b"3"
+        partition, held, free = log.partition, threading.Event(), threading.Event()
+        locks: list[Any] = [partition.lock, partition.waiters._mutex, log._lookup._lock, files._spares._lock]
+        for segment in partition.segments:
+            locks += [segment.lock, segment.sealing._lock]
+            locks += [index.lock for index in (segment.indexes.offsets, segment.indexes.times)]
+
+        def hold() -> None:
+            with ExitStack() as stack:
+                for lock in locks:
+                    stack.enter_context(lock)
+                held.set()
+                free.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        try:
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                is_right = [record.value for record in log.read()] == [b"%d" % each for each in range(60)]
+                is_right &= log[7].value == b"7" and log.offset_for_timestamp(0) is not None
+                log.close()
+                os._exit(0 if is_right else 1)
+        finally:
+            free.set()
+            thread.join()
+        assert os.waitpid(child, 0)[1] == 0
+        assert log.append(b"60").first_offset == 60
