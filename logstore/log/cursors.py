@@ -87,20 +87,25 @@ class Cursor:
             wanted = _within(log, self.position if offset is None else as_offset(offset))
             _put(log, self.name, wanted)
         if sync:
-            log.cursor_commit.join()
+            _sync(log)
         return wanted
 
     def remove(self) -> None:
         """Forget the committed offset of this name, durably. Raises as `commit`."""
         with self._log.lock:
             _put(self._log, self.name, None)
-        self._log.cursor_commit.join()
+        _sync(self._log)
 
 
 def _within(log: PartitionLog, offset: int) -> int:
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
     return offset
+
+
+def _sync(log: PartitionLog) -> None:
+    while not log.cursor_commit.join():  # another thread led, and its sync failed or was interrupted
+        log.check_writable()
 
 
 def _put(log: PartitionLog, name: str, offset: int | None) -> None:

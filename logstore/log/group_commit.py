@@ -34,10 +34,10 @@ class _State(Enum):
 
 
 class _Waiter:
-    __slots__ = ("bell", "leads", "thread")
+    __slots__ = ("bell", "is_served", "leads", "thread")
 
     def __init__(self) -> None:
-        self.leads = False
+        self.leads = self.is_served = False
         self.thread = threading.get_ident()
         self.bell = threading.Lock()
         self.bell.acquire()
@@ -46,9 +46,8 @@ class _Waiter:
 class GroupCommit:
     """Runs `sync` for groups of callers, never twice at a time.
 
-    The leader raises the error of a failed `sync`; the others return and must check the result themselves.
-    An interrupt of the leader is such an error. If it comes just before or after the sync, the others wait
-    until that thread calls again.
+    The leader raises the error of a failed `sync`, or what interrupts it. If an interrupt comes just before
+    or after the sync, the others wait until that thread calls again.
     """
 
     def __init__(self, sync: Callable[[], None], *, patience_s: float = PATIENCE_S) -> None:
@@ -67,23 +66,28 @@ class GroupCommit:
         self._wait_after = 0
         self._penalty = 0
 
-    def join(self) -> None:
-        """Return once a sync that started after this call has ended."""
-        if not self._comes_to_lead():
-            return  # somebody else's sync was ours too
+    def join(self) -> bool:
+        """Return once a sync that began after this call has ended; False if another led it and failed."""
+        me = self._comes_to_lead()
+        if me is not None:
+            return me.is_served
+        is_done = False
         try:
             with self._mutex:
                 self._crew, self._waiting = self._waiting, []
             self._sync()
+            is_done = True
         finally:
             with self._mutex:
                 crew, self._crew = self._crew, []
                 self._expect(1 + len(crew) + len(self._waiting))
                 next_one = self._next()
             for each in crew:
+                each.is_served = is_done
                 each.bell.release()
             # Last: those who were served may be back in time for its sync.
             _wake(next_one)
+        return True
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -106,8 +110,8 @@ class GroupCommit:
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def _comes_to_lead(self) -> bool:
-        """Wait for company, or for the sync under way; False once the sync of another was ours."""
+    def _comes_to_lead(self) -> _Waiter | None:
+        """Wait for company, or for the sync under way; the waiter that we were if another's sync was ours."""
         with self._mutex:
             self._take_back()
             is_free = self._state is not _State.TAKEN
@@ -116,7 +120,7 @@ class GroupCommit:
                     self._penalty = 0
                 self._leader = threading.get_ident()
                 self._state = _State.TAKEN
-                return True
+                return None
             me = _Waiter()
             self._waiting.append(me)
             gathers = self._state is _State.IDLE
@@ -125,9 +129,9 @@ class GroupCommit:
             patience_s = self._patience_s * self._company
         if not (gathers and self._sleep(me, patience_s)):
             if gathers and self._gives_up(me):
-                return True
+                return None
             self._sleep(me)
-        return me.leads
+        return None if me.leads else me
 
     def _gives_up(self, me: _Waiter) -> bool:
         """Lead those who came; False if somebody else took the lead just now, or more has happened since."""

@@ -393,10 +393,9 @@ class PartitionLog:
     def sync_up_to(self, offset: int) -> None:
         """Return once everything below `offset` is durable. Concurrent callers share one fsync."""
         if self.recovery_point < offset or self.sync_name is not None:
-            # Again, if the leader of the sync was interrupted; a truncation may have lowered the end.
-            while min(offset, self.log_end_offset) > self.recovery_point or self.sync_name is not None:
+            self.check_writable()
+            while not self.group_commit.join():  # another thread led, and its sync failed or was interrupted
                 self.check_writable()
-                self.group_commit.join()
             self.check_writable()
 
     def sync_segments(self, end_offset: int) -> None:
