@@ -24,7 +24,7 @@ from typing import Protocol, Self
 from logstore.arguments import is_number
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
-from logstore.errors import LogTruncated
+from logstore.errors import LogTruncated, OffsetOutOfRange
 from logstore.format.batch import Batch
 from logstore.format.record import Record
 from logstore.log.waiters import Unwatch, Waiter
@@ -53,13 +53,15 @@ class Follower:
         log_start: Callable[[], int],
         offset: int,
         timeout: float | None,
+        *,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         """Follow from `offset` on; applications call `follow`.
 
         `batches` returns the batches from an offset to the end, and `log_start` the log start offset.
         `watch` wakes a waiter at the next change, tells it of cuts from then on, and raises an `EngineError`
-        if nothing can change any more; what it returns ends the wait. Raises `ValueError` for a negative
-        timeout.
+        if nothing can change any more; what it returns ends the wait. `settle` waits until a truncation that
+        has begun is told. Raises `ValueError` for a negative timeout.
         """
         if timeout is not None and not (is_number(timeout) and timeout >= 0):
             raise ValueError(f"timeout is {timeout!r} seconds; give None to wait for ever, or 0 or more")
@@ -67,7 +69,7 @@ class Follower:
         self.timeout = timeout
         self.bell: Bell = threading.Event()
         """What wakes it; exchange it before the first `look`."""
-        self._read, self._watch, self._log_start = batches, watch, log_start
+        self._read, self._watch, self._log_start, self._settle = batches, watch, log_start, settle
         self._batches: Iterator[Batch] = iter(())
         self._ahead: deque[Batch] = deque()
         self._records: Iterator[Record] = iter(())
@@ -190,7 +192,14 @@ class Follower:
         return self.is_stopped or self._cut_at < MAX_LONG
 
     def _next_batch(self, ahead_bytes: int) -> bool:
-        batch = next(self._batches, None)
+        try:
+            batch = next(self._batches, None)
+        except OffsetOutOfRange:
+            # A truncation lowers the end of the log first, and tells its followers at last.
+            self._settle()
+            if not self._is_disturbed():
+                raise
+            return False
         if batch is None:
             return False
         if ahead_bytes:

@@ -462,6 +462,7 @@ class Log(Reading):
             lambda: self.log_start_offset,
             self.log_start_offset if offset is None else as_offset(offset),
             timeout,
+            settle=partial(_settle, self.partition),
         )
 
     def cursor(self, name: str, *, isolation: Isolation = FetchIsolation.LOG_END) -> Cursor:
@@ -486,6 +487,11 @@ class Log(Reading):
 def _watch(log: PartitionLog, waiter: Waiter) -> Unwatch:
     log.check_writable()  # nothing would wake it
     return log.waiters.add(waiter)
+
+
+def _settle(log: PartitionLog) -> None:
+    with log.lock:
+        pass  # whoever truncates holds it
 
 
 def _synced(log: PartitionLog, result: AppendInfo) -> AppendInfo:

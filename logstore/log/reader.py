@@ -46,7 +46,7 @@ from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
 from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, OsDisk, read_small_file
 from logstore.disk.topic_partition import parse_directory_name, partitions_among
 from logstore.disk.watching import watcher
-from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
+from logstore.errors import DamagedLog, LogDirOffline, LogGone, LogTruncated, OffsetOutOfRange
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, NO_LEADER_EPOCH, Batch
 from logstore.format.record import Record
 from logstore.log.following import Follower, about
@@ -173,6 +173,8 @@ class LogReader:
         self._history: Sequence[EpochEntry] = ()
         """The log's epochs, if it is a copy: an owner may change log and epochs one after the other."""
         self._is_history_judged = False
+        self._ledger_end, self._cut_at = -1, MAX_LONG
+        """Up to where `records` has read the loss ledger (-1: it has not begun), and the lowest cut since."""
         if not self._list():
             self._refuse_log_dir()
         self._is_copy = not has_owner(self._disk, self.directory)
@@ -262,16 +264,33 @@ class LogReader:
     def records(self) -> Iterator[Record]:
         """Yield the records at or past `next_offset`, to the current end of the log, without control records.
 
-        Records of aborted transactions are included. Raises as `batches`, and `InvalidRecord` or
-        `UnsupportedCompression` for unreadable records.
+        `next_offset` follows each record. Records of aborted transactions are included. Raises as `batches`;
+        `LogTruncated`, at the beginning or the end, until `seek`, if records that were returned were cut;
+        and `InvalidRecord` or `UnsupportedCompression` for unreadable records.
         """
+        self._check_cuts()
         for batch in self.batches():
             if not batch.is_control:
                 first = self.next_offset
-                if batch.base_offset >= first:
-                    yield from batch.records()
-                else:
-                    yield from (record for record in batch.records() if record.offset >= first)
+                for record in batch.records():
+                    if record.offset >= first:
+                        self.next_offset = record.offset + 1
+                        yield record
+        # After the bytes: if they are newer than a cut, its entry is there.
+        self._check_cuts()
+
+    def _check_cuts(self) -> None:
+        """Raise `LogTruncated` if records below `next_offset` were cut since the first call."""
+        try:
+            cuts, end = cuts_since(self._disk, self.directory, max(self._ledger_end, 0))
+        except OSError as error:
+            raise self.unreadable(error) from error
+        if self._ledger_end >= 0:
+            self._cut_at = min([self._cut_at, *cuts])
+        self._ledger_end = end
+        if self._cut_at < self.next_offset:
+            raise LogTruncated(self.next_offset, self.log_start_offset, self._cut_at)
+        self._cut_at = MAX_LONG
 
     def follow(self, offset: int | None = None, timeout: float | None = None) -> Follower:
         """Yield the records from `offset` on (default: `next_offset`), and wait for more at the end.
@@ -289,6 +308,7 @@ class LogReader:
     def seek(self, offset: int) -> None:
         """Continue at `offset`; -1 is the log start."""
         self.next_offset = as_offset(offset)
+        self._cut_at = MAX_LONG
 
     # --- the directory ----------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from logstore import (
 )
 from logstore.format.batch import encode_batch
 from logstore.log.append import append_as_leader
-from logstore.testing.disks import FaultyDisk, MemoryDisk
+from logstore.testing.disks import FaultyDisk, MemoryDisk, Operation, RecordingDisk
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=60, segment_index_bytes=240, file_delete_delay_ms=0)
 DIRECTORY = "/data/orders-0"
@@ -263,6 +263,34 @@ def test_a_sleeping_follower_hears_of_a_cut_at_once(log: Log, threads: ThreadPoo
     log.truncate_to(2)
     with pytest.raises(LogTruncated):
         found.result()
+
+
+def test_a_follower_that_looks_during_a_cut_waits_until_it_is_told(threads: ThreadPoolExecutor) -> None:
+    """The end of the log is lower by then: that was an OffsetOutOfRange, which says to begin anew."""
+    looking = threading.Event()
+    found: list[Future[Record]] = []
+
+    def before(operation: Operation) -> None:
+        if operation.name == "truncate" and not found and follower is not None:
+            found.append(threads.submit(next, follower))
+            looking.wait()
+
+    follower: Follower | None = None
+    disk = RecordingDisk(MemoryDisk(directories=["/data"]), before=before)
+    with Log.open("/data/orders-0", disk=disk) as log:
+        filled(log)
+        follower = log.follow(timeout=0)
+        assert len(list(follower)) == 8
+        settle = follower._settle
+
+        def settled() -> None:
+            looking.set()
+            settle()
+
+        follower._settle = settled
+        log.truncate_to(5)
+        with pytest.raises(LogTruncated):
+            found[0].result()
 
 
 def test_records_that_were_only_read_ahead_are_replaced(log: Log) -> None:

@@ -11,7 +11,7 @@ from struct import pack
 import pytest
 
 import logstore.log.reader as reader_module
-from logstore import DamagedLog, Log, LogGone, LogReader, OffsetOutOfRange
+from logstore import DamagedLog, Log, LogGone, LogReader, LogTruncated, OffsetOutOfRange
 from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from logstore.disk.errors import EngineError
 from logstore.disk.files import DirectoryEntry, Disk
@@ -118,6 +118,48 @@ def test_a_batch_that_was_not_asked_past_comes_again() -> None:
     assert [next(batches).base_offset, next(batches).base_offset] == [0, 3]
     batches.close()  # type: ignore[attr-defined]
     assert [each.base_offset for each in reader.batches()] == [3, 5]
+
+
+def test_a_loop_that_is_left_goes_on_behind_its_last_record() -> None:
+    """Inside a batch, too: the next call returned its records again."""
+    disk = MemoryDisk(directories=["/data"])
+    with Log.open(DIRECTORY, disk=disk) as log:
+        log.append([b"0", b"1", b"2"])
+        log.append([b"3", b"4"])
+        reader = LogReader(DIRECTORY, disk=disk)
+        seen = []
+        for stop in (1, 3, 9):
+            for record in reader.records():
+                seen.append(record.value)
+                if record.offset == stop:
+                    break
+        assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_records_that_were_returned_and_cut_are_an_error_until_the_reader_is_moved() -> None:
+    disk = MemoryDisk(directories=["/data"])
+    with Log.open(DIRECTORY, disk=disk) as log:
+        for number in range(6):
+            log.append(b"%d" % number)
+        early, reader = LogReader(DIRECTORY, start_offset=2, disk=disk), LogReader(DIRECTORY, disk=disk)
+        assert next(early.records()).offset == 2
+        assert len([*reader.records()]) == 6
+        log.truncate_to(3)
+        log.append([b"new"] * 9)
+        with pytest.raises(LogTruncated):
+            next(reader.records())
+        with pytest.raises(LogTruncated) as caught:
+            next(reader.records())
+        reader.seek(caught.value.next_offset)
+        assert [record.value for record in reader.records()] == [b"new"] * 9
+        assert [record.offset for record in early.records()] == [*range(3, 12)], "it had read nothing of that"
+        records = reader.records()
+        log.append(b"12")
+        assert next(records).offset == 12
+        log.truncate_to(5)
+        log.append([b"newer"] * 20)
+        with pytest.raises(LogTruncated):
+            list(records)
 
 
 def test_out_of_range_on_both_sides() -> None:

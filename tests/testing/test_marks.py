@@ -24,6 +24,7 @@ NOT_REACHED = {
     "heal: an index of aborted transactions is built anew",
     "heal: another replica has the same batches, the epoch file is wrong",
     "heal: only derived files were damaged",
+    "interrupt: an append is undone",
     "log dir: a damaged log is taken away",
     "log moves: one cannot go on",
     "log moves: one is done",
