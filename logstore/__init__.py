@@ -25,6 +25,7 @@ from logstore.version import VERSION as __version__
 if TYPE_CHECKING:
     from logstore.async_log import AsyncLog
     from logstore.config import LogConfig
+    from logstore.disk.errors import CorruptCheckpoint, DirectoryLocked, EngineError
     from logstore.errors import (
         CorruptBatch,
         DamagedLog,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         LogTruncated,
         OffsetOutOfRange,
         OutOfOrderSequence,
+        OutOfResources,
         PolicyViolation,
         RecordBatchTooLarge,
         RecordTooLarge,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from logstore.log.serializers import Serializer
     from logstore.log.writer import Pending, Writer
     from logstore.queue.config import QueueConfig
+    from logstore.queue.errors import AlreadyFinished, LeaseEnded, NotAQueue, QueueClosed
     from logstore.queue.messages import Message
     from logstore.queue.queue import Queue
     from logstore.queue.tasks import AsyncQueue
@@ -66,15 +69,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbortedTransaction",
+    "AlreadyFinished",
     "AppendInfo",
     "AsyncLog",
     "AsyncQueue",
     "Batch",
     "Codec",
     "CorruptBatch",
+    "CorruptCheckpoint",
     "Cursor",
     "DamagedLog",
+    "DirectoryLocked",
     "DiskFull",
+    "EngineError",
     "FetchIsolation",
     "FetchedBytes",
     "Follower",
@@ -84,6 +91,7 @@ __all__ = [
     "InvalidRecord",
     "InvalidTimestamp",
     "InvalidTransactionState",
+    "LeaseEnded",
     "Log",
     "LogClosed",
     "LogConfig",
@@ -95,13 +103,16 @@ __all__ = [
     "LogTruncated",
     "Loss",
     "Message",
+    "NotAQueue",
     "OffsetOutOfRange",
     "OpenTransaction",
     "OutOfOrderSequence",
+    "OutOfResources",
     "Pending",
     "PolicyViolation",
     "ProducerStateConfig",
     "Queue",
+    "QueueClosed",
     "QueueConfig",
     "Record",
     "RecordBatchTooLarge",
@@ -122,6 +133,7 @@ __getattr__ = names_from(
         "format.batch": ("Batch", "encode_batch", "walk"),
         "format.compression": ("Codec",),
         "config": ("LogConfig",),
+        "disk.errors": ("CorruptCheckpoint", "DirectoryLocked", "EngineError"),
         "errors": (
             "CorruptBatch",
             "DamagedLog",
@@ -137,6 +149,7 @@ __getattr__ = names_from(
             "LogTruncated",
             "OffsetOutOfRange",
             "OutOfOrderSequence",
+            "OutOfResources",
             "PolicyViolation",
             "RecordBatchTooLarge",
             "RecordTooLarge",
@@ -153,6 +166,7 @@ __getattr__ = names_from(
         "log.serializers": ("Serializer",),
         "log.writer": ("Pending", "Writer"),
         "queue.config": ("QueueConfig",),
+        "queue.errors": ("AlreadyFinished", "LeaseEnded", "NotAQueue", "QueueClosed"),
         "queue.messages": ("Message",),
         "queue.queue": ("Queue",),
         "queue.tasks": ("AsyncQueue",),

@@ -100,6 +100,8 @@ PUBLIC = {
         set_aside_fate
     """,
     "logstore": """
+        AlreadyFinished CorruptCheckpoint DirectoryLocked EngineError LeaseEnded NotAQueue OutOfResources
+        QueueClosed
         AbortedTransaction AppendInfo AsyncLog AsyncQueue Batch Codec CorruptBatch Cursor DamagedLog DiskFull
         FetchIsolation FetchedBytes Follower Header InvalidConfig InvalidProducerEpoch InvalidRecord
         InvalidTimestamp InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone
