@@ -25,6 +25,8 @@ import stat
 import sys
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
@@ -277,11 +279,8 @@ else:
     _data_sync = getattr(os, "fdatasync", os.fsync)
 
 _spares = Spares()
-
 # Number of forks between the first process and this one; `OsFile` refuses writes after a fork.
 _forks = 0
-
-
 _BYTES = (bytes, bytearray)
 
 
@@ -373,8 +372,7 @@ class OsFile:
         )
 
     def __del__(self) -> None:
-        # Deleted segments are released, not closed: a reader in progress keeps the descriptor, so its number
-        # is not reused for another file meanwhile.
+        # Deleted segments are released, not closed: a reader in progress keeps the descriptor and its number.
         self.close()
 
 
@@ -390,11 +388,12 @@ class _OsLock:
     Otherwise a child that outlives its parent would keep the directory locked.
     """
 
-    _held: ClassVar[dict[tuple[int, int], _OsLock]] = {}
+    _held: ClassVar[weakref.WeakValueDictionary[tuple[int, int], _OsLock]] = weakref.WeakValueDictionary()
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, directory: str) -> None:
         self._descriptor = -1
+        self._directory = directory
         with self._guard:
             status = os.stat(directory)
             if not stat.S_ISDIR(status.st_mode):
@@ -414,10 +413,17 @@ class _OsLock:
                 del self._held[self._identity]
                 os.close(descriptor)
 
+    def __del__(self) -> None:
+        # Dropped without a close: as after the death of a process, the next owner recovers.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+            warnings.warn(f"unclosed owner of {self._directory}", ResourceWarning, stacklevel=2, source=self)
+
     @classmethod
     def abandon_all(cls) -> None:
         """Close the copies of the descriptors in a forked child; the parent keeps its locks."""
-        for lock in cls._held.values():
+        for lock in list(cls._held.values()):
             descriptor, lock._descriptor = lock._descriptor, -1
             os.close(descriptor)
         cls._held.clear()
