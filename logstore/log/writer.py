@@ -215,7 +215,7 @@ class Writer:
                 if number < self._most and batch.size < self._target_bytes:
                     batch.rows.append(row)
                     batch.size += size
-                    if not number:
+                    if not number or self._is_idle:  # an interrupt may have ended the call for the first
                         batch.due_s = time.monotonic() + self._linger_s
                         if self._is_idle:
                             self._is_idle = False

@@ -222,3 +222,20 @@ def test_threads_that_wait_for_the_sync_of_an_interrupted_one_are_served() -> No
         if not was_interrupted:
             return
     raise AssertionError("a flush has more moments")
+
+
+def test_a_writer_goes_on_after_an_interrupt() -> None:
+    """The first record of a batch was taken, and its thread was not woken: later ones waited for a flush."""
+    for at in range(1, 100):
+        disk = MemoryDisk(directories=["/data"])
+        log = opened(disk)
+        writer = log.writer(linger_ms=0)
+        while not writer._is_idle:
+            pass
+        was_interrupted = interrupted(lambda: writer.append(b"first", key=b"k"), at)  # noqa: B023
+        assert writer.append(b"second").written(30).first_offset in (0, 1), f"moment {at}"
+        writer.close()
+        log.close()
+        if not was_interrupted:
+            return
+    raise AssertionError("an append has more moments")
