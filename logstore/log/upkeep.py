@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from logstore.disk.marks import mark
-from logstore.errors import OffsetOutOfRange, PolicyViolation
+from logstore.errors import DiskFull, OffsetOutOfRange, PolicyViolation
 from logstore.log.interrupts import changing
 from logstore.log.losses import KEPT_MS
 from logstore.log.partition_log import PartitionLog
@@ -35,10 +35,26 @@ def advance_log_start_offset(log: PartitionLog, offset: int) -> bool:
             return False
         # Published before anything below it is forgotten: after a crash in between, records must not be
         # served whose epochs are gone. The recovery point stays: nothing was synced here.
-        log.publish_log_start(offset)
+        try:
+            log.publish_log_start(offset)
+        except DiskFull:
+            if not _free_snapshots(log, offset):
+                raise
+            log.publish_log_start(offset)
         log.replicated_offset = max(log.replicated_offset, offset)
         log.change_epochs(lambda epochs: epochs.truncate_from_start(offset))
         return True
+
+
+def _free_snapshots(log: PartitionLog, offset: int) -> bool:
+    """Remove the producer snapshots of segments below `offset`; whether there were any.
+
+    Retention frees a full disk, but has to write first where the log begins. Recovery does without them.
+    """
+    below = [each for each in log.snapshots.offsets if each < offset]
+    for each in below:
+        log.guarded(lambda each=each: log.snapshots.remove(each))  # type: ignore[misc]
+    return bool(below)
 
 
 def delete_records(log: PartitionLog, offset: int) -> int:

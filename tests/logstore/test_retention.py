@@ -494,6 +494,24 @@ class TestReaders:
 
 
 class TestFailures:
+    @pytest.mark.parametrize("way", ["maintain", "delete_records"])
+    def test_a_full_disk_is_freed_by_what_removes_records(self, way: str) -> None:
+        """It has to write where the log begins: producer snapshots of old segments make room for that."""
+        disk = MemoryDisk(directories=["/data"])
+        with filled(60, disk, retention_bytes=10 * BATCH, file_delete_delay_ms=0) as log:
+            disk.capacity = disk._used
+            with pytest.raises(DiskFull):
+                log.append(b"x" * BATCH)
+            if way == "delete_records":
+                log.delete_records(45)
+            log.maintain()
+            assert log.log_start_offset >= 45
+            log.append(b"x" * BATCH)
+            disk.capacity = None
+        with opened(disk) as log:
+            assert log.log_start_offset >= 45
+            assert log.last().value == b"x" * BATCH  # type: ignore[union-attr]
+
     def test_no_room_to_publish_the_start(self) -> None:
         """Nothing goes, nothing is lost, and the next time it does."""
         disk = FaultyDisk(MemoryDisk(directories=["/data"]))
