@@ -32,7 +32,9 @@ from logstore.disk.topic_partition import check_topic_name
 from logstore.errors import InvalidConfig
 from logstore.format.record import Record
 from logstore.log.partition_log import Clock
+from logstore.queue.arguments import as_bytes, as_milliseconds, as_pairs, as_topics
 from logstore.queue.config import QueueConfig
+from logstore.queue.directory import DEAD_LETTERS
 from logstore.queue.errors import LeaseEnded, QueueClosed
 from logstore.queue.lane import check_lease
 from logstore.queue.messages import (
@@ -44,18 +46,10 @@ from logstore.queue.messages import (
     not_before_ms,
     record_of,
 )
-from logstore.queue.queue import (
-    DEFAULT_TOPIC,
-    QueueStats,
-    as_bytes,
-    as_milliseconds,
-    as_pairs,
-    as_topics,
-)
+from logstore.queue.queue import DEFAULT_TOPIC, QueueStats
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
 
 _EVENTS: Final = ".__events"
-_DEAD: Final = "__dead-letters"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks."""
@@ -92,7 +86,7 @@ class SharedQueue:
         self._turn = 0
         self._is_closed = False
         self._owned: BlockingClient | None = None
-        self._dead = f"{name}.{_DEAD}"
+        self._dead = f"{name}.{DEAD_LETTERS}"
         _create(calls, self._dead)
 
     @classmethod

@@ -18,7 +18,6 @@ noticed by whoever asks for a message.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -29,31 +28,21 @@ from typing import Final, NamedTuple, Self
 
 from logstore.arguments import Path, as_config, as_directory
 from logstore.config import MAX_INT, LogConfig
-from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
-from logstore.disk.files import (
-    LOCK_FILE,
-    Disk,
-    OsDisk,
-    make_durable_dir,
-    publish,
-    read_small_file,
-    wall_clock_ms,
-)
-from logstore.disk.topic_partition import check_topic_name, parse_directory_name
-from logstore.errors import LogDirOffline, is_refusal, refusal
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.files import Disk, OsDisk, wall_clock_ms
+from logstore.disk.topic_partition import check_topic_name
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
+from logstore.queue.arguments import as_bytes, as_milliseconds, as_pairs, as_topics
 from logstore.queue.config import QueueConfig
-from logstore.queue.errors import NotAQueue, QueueClosed
+from logstore.queue.directory import DEAD_LETTERS, prepare
+from logstore.queue.errors import QueueClosed
 from logstore.queue.lane import Lane
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, dead_record
 from logstore.queue.state import LaneStats
 from logstore.queue.waiting import Waiter, Waiters
 
-QUEUE_FILE: Final = "queue.json"
-DEAD_LETTERS: Final = "__dead-letters"
 DEFAULT_TOPIC: Final = "default"
-_VERSION: Final = 1
 _FOREVER: Final = float("inf")
 
 
@@ -118,7 +107,7 @@ class Queue:
         self._turns: list[deque[Lane]] = []
         """The lanes by falling priority; equal ones take turns."""
         self._is_closed = False
-        topics = _prepare(self._disk, self._directory)
+        topics = prepare(self._disk, self._directory)
         self._dead = Log.open(
             f"{self._directory}/{DEAD_LETTERS}-0",
             # Also for messages that were put under a larger limit.
@@ -466,101 +455,3 @@ class Queue:
     def _check_open(self) -> None:
         if self._is_closed:
             raise QueueClosed(f"{self._directory} was closed; open it again")
-
-
-# --- the directory ------------------------------------------------------------------------------------
-
-
-def _prepare(disk: Disk, directory: str) -> list[str]:
-    """Create the directory and its `queue.json` if they are missing; returns the topics that are there."""
-    try:
-        names = _names(disk, directory)
-        check_queue(disk, directory, names)
-        # Names that are there already may not be durable: the process that made them may have been killed.
-        make_durable_dir(disk, directory)
-        if QUEUE_FILE in names:
-            disk.sync_dir(directory)
-        else:
-            publish(disk, directory, QUEUE_FILE, json.dumps({"version": _VERSION}).encode() + b"\n")
-        return topics_in(names)
-    except OSError as error:
-        if is_refusal(error):
-            raise refusal(error, directory, "the queue was not opened", "open it again") from error
-        raise LogDirOffline(
-            f"{directory} cannot be opened as a queue: {error}. "
-            "The path must be a directory that this process can write"
-        ) from error
-
-
-def check_queue(disk: Disk, directory: str, names: Collection[str]) -> None:
-    """Raise `NotAQueue` if a directory with these `names` holds something else than a queue."""
-    if QUEUE_FILE in names:
-        data = read_small_file(disk, f"{directory}/{QUEUE_FILE}") or b""
-        try:
-            version = json.loads(data)["version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptCheckpoint(
-                f'{directory}/{QUEUE_FILE} is damaged; it must be {{"version": {_VERSION}}}'
-            ) from error
-        if version != _VERSION:
-            raise NotAQueue(f"{directory} has version {version}; this program reads version {_VERSION}")
-    elif any(name.endswith(".log") for name in names):
-        raise NotAQueue(
-            f"{directory} is a log, not a queue; open it with Log.open, or choose another directory"
-        )
-    elif rest := sorted(name for name in names if not name.startswith(QUEUE_FILE)):
-        raise NotAQueue(f"{directory} is not a queue: it holds {rest[0]}; choose another directory")
-
-
-def _names(disk: Disk, directory: str) -> set[str]:
-    try:
-        return {entry.name for entry in disk.scan(directory)} - {LOCK_FILE}
-    except FileNotFoundError:
-        return set()
-    except NotADirectoryError as error:
-        raise NotAQueue(f"{directory} is a file; a queue is a directory") from error
-
-
-def topics_in(names: Collection[str]) -> list[str]:
-    """Return the topics whose logs are among these names of a queue's directory."""
-    found = []
-    for name in sorted(names):
-        if not name.startswith(("__", QUEUE_FILE)) and name.endswith("-0"):
-            found.append(parse_directory_name(name).topic)
-    return found
-
-
-# --- arguments ----------------------------------------------------------------------------------------
-
-
-def as_bytes(value: object, what: str) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    hint = "; encode text, as in 'text'.encode()" if isinstance(value, str) else ""
-    raise TypeError(f"{what} is bytes, not {type(value).__name__}{hint}")
-
-
-def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
-    """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
-    if isinstance(values, bytes | bytearray | memoryview | str):
-        raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
-    return [_as_pair(value) for value in values]
-
-
-def _as_pair(item: object) -> tuple[bytes | None, bytes]:
-    if type(item) is bytes:
-        return None, item
-    if isinstance(item, tuple) and len(item) == 2:
-        key, value = item
-        return None if key is None else as_bytes(key, "a key"), as_bytes(value, "a value")
-    return None, as_bytes(item, "a value")
-
-
-def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
-    if not isinstance(seconds, int | float) or not seconds * 1000 >= least or seconds == _FOREVER:
-        raise ValueError(f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g}")
-    return round(seconds * 1000)
-
-
-def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:
-    return (topics,) if isinstance(topics, str) else topics

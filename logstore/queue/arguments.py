@@ -1,0 +1,38 @@
+"""Checks of what callers pass to a queue: the error names the argument and its valid values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    hint = "; encode text, as in 'text'.encode()" if isinstance(value, str) else ""
+    raise TypeError(f"{what} is bytes, not {type(value).__name__}{hint}")
+
+
+def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
+    """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
+    return [_as_pair(value) for value in values]
+
+
+def _as_pair(item: object) -> tuple[bytes | None, bytes]:
+    if type(item) is bytes:
+        return None, item
+    if isinstance(item, tuple) and len(item) == 2:
+        key, value = item
+        return None if key is None else as_bytes(key, "a key"), as_bytes(value, "a value")
+    return None, as_bytes(item, "a value")
+
+
+def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
+    if not isinstance(seconds, int | float) or not seconds * 1000 >= least or seconds == float("inf"):
+        raise ValueError(f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g}")
+    return round(seconds * 1000)
+
+
+def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:
+    return (topics,) if isinstance(topics, str) else topics
