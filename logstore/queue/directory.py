@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Set
 from typing import Final
 
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import (
     LOCK_FILE,
+    TEMPORARY_SUFFIX,
     Disk,
     make_durable_dir,
     publish,
@@ -44,7 +45,7 @@ def prepare(disk: Disk, directory: str) -> list[str]:
         ) from error
 
 
-def check_queue(disk: Disk, directory: str, names: Collection[str]) -> None:
+def check_queue(disk: Disk, directory: str, names: Set[str]) -> None:
     """Raise `NotAQueue` if a directory with these `names` holds something else than a queue."""
     if QUEUE_FILE in names:
         data = read_small_file(disk, f"{directory}/{QUEUE_FILE}") or b""
@@ -60,7 +61,7 @@ def check_queue(disk: Disk, directory: str, names: Collection[str]) -> None:
         raise NotAQueue(
             f"{directory} is a log, not a queue; open it with Log.open, or choose another directory"
         )
-    elif rest := sorted(name for name in names if not name.startswith(QUEUE_FILE)):
+    elif rest := sorted(names - {QUEUE_FILE + TEMPORARY_SUFFIX}):
         raise NotAQueue(f"{directory} is not a queue: it holds {rest[0]}; choose another directory")
 
 
@@ -73,10 +74,10 @@ def _names(disk: Disk, directory: str) -> set[str]:
         raise NotAQueue(f"{directory} is a file; a queue is a directory") from error
 
 
-def topics_in(names: Collection[str]) -> list[str]:
+def topics_in(names: Set[str]) -> list[str]:
     """Return the topics whose logs are among these names of a queue's directory."""
     found = []
     for name in sorted(names):
-        if not name.startswith(("__", QUEUE_FILE)) and name.endswith("-0"):
+        if not name.startswith("__") and name.endswith("-0"):
             found.append(parse_directory_name(name).topic)
     return found
