@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.topic_partition import check_topic_name
+from logstore.queue.directory import LONGEST_TOPIC
+
+
+def check_topic(topic: object, most: int = LONGEST_TOPIC) -> None:
+    """Raise `TypeError` or `InvalidTopic` unless a queue can have this topic, of `most` characters."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+    check_topic_name(topic)
+    if topic.startswith("__"):
+        raise InvalidTopic(f"topic name {topic!r} is reserved: names with two underscores are the queue's")
+    if len(topic) > most:
+        raise InvalidTopic(
+            f"topic name {topic!r} has {len(topic)} characters; a topic of this queue has {most} at most"
+        )
+
 
 def as_bytes(value: object, what: str) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Set
 from typing import Final
 
@@ -21,7 +22,11 @@ from logstore.queue.errors import NotAQueue
 
 QUEUE_FILE: Final = "queue.json"
 DEAD_LETTERS: Final = "__dead-letters"
+LONGEST_TOPIC: Final = 240
+"""The log of a topic's events has a name with nine characters more, and 249 is the most for any log."""
 _VERSION: Final = 1
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(disk: Disk, directory: str) -> list[str]:
@@ -35,7 +40,7 @@ def prepare(disk: Disk, directory: str) -> list[str]:
             disk.sync_dir(directory)
         else:
             publish(disk, directory, QUEUE_FILE, json.dumps({"version": _VERSION}).encode() + b"\n")
-        return topics_in(names)
+        return topics_in(directory, names)
     except OSError as error:
         if is_refusal(error):
             raise refusal(error, directory, "the queue was not opened", "open it again") from error
@@ -74,10 +79,15 @@ def _names(disk: Disk, directory: str) -> set[str]:
         raise NotAQueue(f"{directory} is a file; a queue is a directory") from error
 
 
-def topics_in(names: Set[str]) -> list[str]:
-    """Return the topics whose logs are among these names of a queue's directory."""
+def topics_in(directory: str, names: Set[str]) -> list[str]:
+    """Return the topics whose logs are among these `names` in a queue's directory."""
     found = []
     for name in sorted(names):
         if not name.startswith("__") and name.endswith("-0"):
-            found.append(parse_directory_name(name).topic)
+            topic = parse_directory_name(name).topic
+            if len(topic) <= LONGEST_TOPIC:
+                found.append(topic)
+            else:
+                # Earlier versions made it before they refused the topic, so there is no message in it.
+                _log.warning("%s/%s is ignored: its name is too long for a topic; remove it", directory, name)
     return found

@@ -67,7 +67,7 @@ def _topics(disk: Disk, directory: str) -> list[str]:
     check_queue(disk, directory, names)
     if QUEUE_FILE not in names:
         raise NotAQueue(f"{directory} is not a queue: it holds no {QUEUE_FILE}")
-    return topics_in(names)
+    return topics_in(directory, names)
 
 
 def _state(disk: Disk, directory: str, topic: str) -> tuple[QueueState, int]:

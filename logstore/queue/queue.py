@@ -28,12 +28,10 @@ from typing import Final, NamedTuple, Self
 
 from logstore.arguments import Path, as_config, as_directory
 from logstore.config import MAX_INT, LogConfig
-from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
-from logstore.disk.topic_partition import check_topic_name
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
-from logstore.queue.arguments import as_bytes, as_milliseconds, as_pairs, as_topics
+from logstore.queue.arguments import as_bytes, as_milliseconds, as_pairs, as_topics, check_topic
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS, prepare
 from logstore.queue.errors import QueueClosed
@@ -226,17 +224,11 @@ class Queue:
         return offsets
 
     def _lane(self, topic: str) -> Lane:
-        lane = self._lanes.get(topic)
         if self._is_closed:
             raise QueueClosed(f"{self._directory} was closed; open it again")
+        lane = self._lanes.get(topic)
         if lane is None:
-            if not isinstance(topic, str):
-                raise TypeError(f"a topic is a str, not {type(topic).__name__}")
-            check_topic_name(topic)
-            if topic.startswith("__"):
-                raise InvalidTopic(
-                    f"topic name {topic!r} is reserved: names with two underscores are the queue's"
-                )
+            check_topic(topic)
             lane = self._open_lane(topic)
         return lane
 
