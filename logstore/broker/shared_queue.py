@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from logstore.arguments import as_config
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
@@ -32,7 +33,7 @@ from logstore.disk.topic_partition import check_topic_name
 from logstore.errors import InvalidConfig
 from logstore.format.record import Record
 from logstore.log.partition_log import Clock
-from logstore.queue.arguments import as_bytes, as_milliseconds, as_pairs, as_topics
+from logstore.queue.arguments import as_bytes, as_milliseconds, as_most, as_pairs, as_topics, check_topic
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS
 from logstore.queue.errors import LeaseEnded, QueueClosed
@@ -51,6 +52,7 @@ from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode
 
 _EVENTS: Final = ".__events"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+_LONGEST_NAME: Final = 249
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks."""
 
@@ -74,7 +76,7 @@ class SharedQueue:
         Topics are created by the first message. Raises `InvalidConfig` for `deduplication_window` and
         `durability="synced"`: set `durability.level=synced` on the broker.
         """
-        self.config = config or QueueConfig()
+        self.config = as_config(config, QueueConfig)
         if self.config.deduplication_window or self.config.durability != "written":
             raise InvalidConfig(
                 "a shared queue does not compare keys, and is as durable as its topics: leave out "
@@ -151,14 +153,22 @@ class SharedQueue:
         self._check_open()
         lane = self._lanes.get(topic)
         if lane is None:
+            check_topic(topic, most=_LONGEST_NAME - len(f"{self._name}.{_EVENTS}"))
             if "." in topic:
                 raise InvalidTopic(
                     f"topic name {topic!r}: topics of a shared queue have no '.' in their names"
                 )
-            check_topic_name(f"{self._name}.{topic}{_EVENTS}")
-            lane = self._lanes[topic] = _SharedLane(self._calls, f"{self._name}.{topic}", topic)
+            lane = _SharedLane(self._calls, f"{self._name}.{topic}", topic)
             lane.create()
+            self._lanes[topic] = lane
         return lane
+
+    def _existing(self, topic: str) -> _SharedLane | None:
+        """Return the lane of a topic that may be another process's; None if no process has made it."""
+        self._check_open()
+        if topic not in self._lanes:
+            self._learn()
+        return self._lanes.get(topic)
 
     # --- getting --------------------------------------------------------------------------------------
 
@@ -204,8 +214,7 @@ class SharedQueue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages; see `Queue.get_many`."""
-        if most < 1:
-            raise ValueError(f"most is {most}; it must be at least 1")
+        most = as_most(most, "most", least=1)
         found: list[Message] = []
         while len(found) < most:
             message = self.get(topics, timeout=0 if found else timeout, lease=lease)
@@ -216,14 +225,17 @@ class SharedQueue:
 
     def _ordered(self, wanted: Collection[str] | None) -> list[_SharedLane]:
         """Return the lanes to look at, by falling priority, after learning of new topics."""
+        self._learn()
+        lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
+        return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
+
+    def _learn(self) -> None:
         prefix = f"{self._name}."
         for name in self._calls.topics():
             topic = name.removeprefix(prefix).removesuffix(_EVENTS)
             is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
                 self._lanes[topic] = _SharedLane(self._calls, f"{prefix}{topic}", topic)
-        lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
-        return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
 
     def _take(self, lane: _SharedLane, lease_ms: int) -> Message | None:
         lane.catch_up()
@@ -260,10 +272,13 @@ class SharedQueue:
             self._refuse(lane, message)
 
     def _lane_of(self, message: Message) -> _SharedLane:
-        self._check_open()
         if type(message) is not Message:
             raise TypeError(f"{type(message).__name__} is not a message; pass what get() returned")
-        lane = self._lane(message.topic)
+        lane = self._existing(message.topic)
+        if lane is None:
+            raise ValueError(
+                f"the queue {self._name} has no topic {message.topic}: the message is another queue's"
+            )
         lane.catch_up()
         check_lease(lane.state, message, max(lane.end, lane.state.next_offset))
         return lane
@@ -285,8 +300,11 @@ class SharedQueue:
     # --- figures --------------------------------------------------------------------------------------
 
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
-        """Return the first unfinished messages of `topic`; leases none."""
-        lane = self._lane(topic)
+        """Return the first unfinished messages of `topic`; leases none. See `Queue.peek`."""
+        count = as_most(count, "count")
+        lane = self._existing(topic)
+        if lane is None:
+            return []
         lane.catch_up()
         state = lane.state
         offsets = [*state.unfinished, *range(state.next_offset, lane.log_end())][:count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from logstore.arguments import as_offset
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import check_topic_name
 from logstore.queue.directory import LONGEST_TOPIC
@@ -49,6 +50,14 @@ def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
     if not isinstance(seconds, int | float) or not seconds * 1000 >= least or seconds == float("inf"):
         raise ValueError(f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g}")
     return round(seconds * 1000)
+
+
+def as_most(number: object, what: str, least: int = 0) -> int:
+    """Return how many messages are wanted at most. Raises `TypeError`, and `ValueError` below `least`."""
+    most = as_offset(number, what)
+    if most < least:
+        raise ValueError(f"{what} is {most}; it must be at least {least}")
+    return most
 
 
 def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:

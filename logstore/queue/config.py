@@ -45,6 +45,8 @@ class QueueConfig:
         for name in ("max_deliveries", "max_message_bytes"):
             if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
                 raise InvalidConfig(f"{name} is {getattr(self, name)!r}; it must be an int, at least 1")
+        if not isinstance(self.priorities, Mapping):
+            raise InvalidConfig(f"priorities is {self.priorities!r}; it must map topics to ints")
         for topic, priority in self.priorities.items():
             if not isinstance(priority, int):
                 raise InvalidConfig(f"the priority of topic {topic!r} is {priority!r}; it must be an int")

@@ -31,7 +31,7 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
-from logstore.queue.arguments import as_bytes, as_milliseconds, as_pairs, as_topics, check_topic
+from logstore.queue.arguments import as_bytes, as_milliseconds, as_most, as_pairs, as_topics, check_topic
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS, prepare
 from logstore.queue.errors import QueueClosed
@@ -282,8 +282,7 @@ class Queue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
-        if most < 1:
-            raise ValueError(f"most is {most}; it must be at least 1")
+        most = as_most(most, "most", least=1)
         first = self.get(topics, timeout=timeout, lease=lease)
         if first is None:
             return []
@@ -335,7 +334,11 @@ class Queue:
             self._waiters.remove(waiter)
 
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
-        """Return the first unfinished messages of `topic`, whether leased, delayed or waiting; lease none."""
+        """Return the first unfinished messages of `topic`, whether leased, delayed or waiting; lease none.
+
+        There are none if there is no such topic. Raises `TypeError`, and `ValueError` for a count below 0.
+        """
+        count = as_most(count, "count")
         with self._lock:
             self._check_open()
             return self._lanes[topic].peek(count) if topic in self._lanes else []
