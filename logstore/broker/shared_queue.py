@@ -33,7 +33,15 @@ from logstore.disk.topic_partition import check_topic_name
 from logstore.errors import InvalidConfig
 from logstore.format.record import Record
 from logstore.log.partition_log import Clock
-from logstore.queue.arguments import as_bytes, as_milliseconds, as_most, as_pairs, as_topics, check_topic
+from logstore.queue.arguments import (
+    as_bytes,
+    as_milliseconds,
+    as_most,
+    as_pairs,
+    as_timeout,
+    as_topics,
+    check_topic,
+)
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS
 from logstore.queue.errors import LeaseEnded, QueueClosed
@@ -183,7 +191,7 @@ class SharedQueue:
         self._check_open()
         wanted = as_topics(topics)
         lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
-        deadline_ms = None if timeout is None else self._clock() + as_milliseconds(timeout, "timeout")
+        deadline_ms = self._clock() + as_timeout(timeout) * 1000
         while True:
             lanes = self._ordered(wanted)
             for lane in lanes:
@@ -191,7 +199,7 @@ class SharedQueue:
                 if message is not None:
                     return message
             now_ms = self._clock()
-            if deadline_ms is not None and now_ms >= deadline_ms:
+            if now_ms >= deadline_ms:
                 return None
             self._turn += 1
             ends = [lane.state.wake_ms() for lane in lanes]

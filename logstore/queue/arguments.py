@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from logstore.arguments import as_offset
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import check_topic_name
 from logstore.queue.directory import LONGEST_TOPIC
+
+LONGEST_S: Final = 1e15
+"""The longest lease or delay, 30 million years: its end still fits the 8 bytes that a time has on disk."""
 
 
 def check_topic(topic: object, most: int = LONGEST_TOPIC) -> None:
@@ -47,9 +52,22 @@ def _as_pair(item: object) -> tuple[bytes | None, bytes]:
 
 
 def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
-    if not isinstance(seconds, int | float) or not seconds * 1000 >= least or seconds == float("inf"):
-        raise ValueError(f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g}")
+    """Return a duration in ms. Raises `ValueError` below `least` ms and above `LONGEST_S`."""
+    if not (isinstance(seconds, int | float) and least / 1000 <= seconds <= LONGEST_S):
+        raise ValueError(
+            f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g} and at most "
+            f"{LONGEST_S:g}"
+        )
     return round(seconds * 1000)
+
+
+def as_timeout(seconds: object) -> float:
+    """Return the longest time to wait, in seconds; infinite for None and beyond `LONGEST_S`."""
+    if seconds is None:
+        return math.inf
+    if not (isinstance(seconds, int | float) and seconds >= 0):
+        raise ValueError(f"timeout is {seconds!r}; it is a number of seconds, at least 0, or None")
+    return seconds if seconds <= LONGEST_S else math.inf
 
 
 def as_most(number: object, what: str, least: int = 0) -> int:

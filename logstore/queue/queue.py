@@ -18,6 +18,7 @@ noticed by whoever asks for a message.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,7 +32,15 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
-from logstore.queue.arguments import as_bytes, as_milliseconds, as_most, as_pairs, as_topics, check_topic
+from logstore.queue.arguments import (
+    as_bytes,
+    as_milliseconds,
+    as_most,
+    as_pairs,
+    as_timeout,
+    as_topics,
+    check_topic,
+)
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS, prepare
 from logstore.queue.errors import QueueClosed
@@ -41,7 +50,6 @@ from logstore.queue.state import LaneStats
 from logstore.queue.waiting import Waiter, Waiters
 
 DEFAULT_TOPIC: Final = "default"
-_FOREVER: Final = float("inf")
 
 
 class QueueStats(NamedTuple):
@@ -67,7 +75,8 @@ class Wait:
     def look(self) -> tuple[Message | None, float | None]:
         """Lease a message, or return for how many seconds to wait for the ring.
 
-        None is for ever; with 0 and no message, the time is over. Raises `QueueClosed`.
+        None is for ever; with 0 and no message, the time is over. Look again even if nothing rang: no wait is
+        longer than the platform allows. Raises `QueueClosed`.
         """
         return self._queue._look(self._waiter, self._lease_ms, self._deadline_ms)
 
@@ -267,8 +276,8 @@ class Queue:
         lease: float | None,
     ) -> Wait:
         """Return a wait for a message, used by `get` and its asynchronous form. Raises as `get`."""
-        timeout_ms = _FOREVER if timeout is None else as_milliseconds(timeout, "timeout")
-        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), self._clock() + timeout_ms)
+        deadline_ms = self._clock() + as_timeout(timeout) * 1000
+        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), deadline_ms)
 
     def _lease(self, lease: float | None) -> int:
         return self._lease_ms if lease is None else as_milliseconds(lease, "lease", least=1)
@@ -327,7 +336,8 @@ class Queue:
             wakes = [lane.state.wake_ms() for lane in self._lanes.values() if waiter.wants(lane.topic)]
             until_ms = min([deadline_ms, *(each for each in wakes if each is not None)])
             self._waiters.add(waiter, until_ms)
-            return None, None if until_ms == _FOREVER else max((until_ms - now_ms) / 1000, 0.001)
+            wait_s = max((until_ms - now_ms) / 1000, 0.001)
+            return None, None if wait_s == math.inf else min(wait_s, threading.TIMEOUT_MAX)
 
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:
