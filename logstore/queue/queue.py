@@ -433,21 +433,26 @@ class Queue:
     def redrive(self) -> int:
         """Put every dead letter into its topic again, as a new message; returns how many.
 
-        A crash meanwhile may leave some of them in both places. Keys are not compared with others.
+        Raises as `put`: the letters before the refused one are redriven, it and those behind it stay. A crash
+        meanwhile may leave some of them in both places. Keys are not compared with others.
         """
         with self._lock:
             self._check_open()
-            end_offset = self._dead.log_end_offset
+            start_offset = end_offset = self._dead.log_start_offset
             count = 0
-            for message, _, _ in map(dead_letter_of, self._dead.read()):
-                lane = self._lane(message.topic)
-                lane.put_again(message, self._clock())
-                self._waiters.ring(message.topic, 1)
-                count += 1
-            for lane in self._lanes.values():
-                lane.messages.flush()
-            if count:
-                self._dead.delete_records(end_offset)
+            try:
+                for record in self._dead.read():
+                    message, _, _ = dead_letter_of(record)
+                    self._lane(message.topic).put_again(message, self._clock())
+                    end_offset = record.offset + 1
+                    self._waiters.ring(message.topic, 1)
+                    count += 1
+            finally:
+                # Also if one is refused: the next call would put those before it once more.
+                if end_offset > start_offset:
+                    for lane in self._lanes.values():
+                        lane.messages.flush()
+                    self._dead.delete_records(end_offset)
             return count
 
     def stats(self) -> QueueStats:
