@@ -57,6 +57,7 @@ from logstore.queue.messages import (
 )
 from logstore.queue.queue import DEFAULT_TOPIC, QueueStats
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
+from logstore.queue.waiting import Deadline
 
 _EVENTS: Final = ".__events"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
@@ -191,20 +192,20 @@ class SharedQueue:
         self._check_open()
         wanted = as_topics(topics)
         lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
-        deadline_ms = self._clock() + as_timeout(timeout) * 1000
+        deadline = Deadline(as_timeout(timeout))
         while True:
             lanes = self._ordered(wanted)
             for lane in lanes:
                 message = self._take(lane, lease_ms)
                 if message is not None:
                     return message
-            now_ms = self._clock()
-            if now_ms >= deadline_ms:
+            left_s = deadline.left_s()
+            if not left_s:
                 return None
             self._turn += 1
-            ends = [lane.state.wake_ms() for lane in lanes]
-            until_ms = [each for each in (deadline_ms, *ends) if each is not None]
-            wait_s = min([_LONGEST_WAIT_S, *((each - now_ms) / 1000 for each in until_ms)])
+            now_ms = self._clock()
+            wakes = [each for lane in lanes if (each := lane.state.wake_ms()) is not None]
+            wait_s = min([_LONGEST_WAIT_S, left_s, *((each - now_ms) / 1000 for each in wakes)])
             if lanes:
                 lanes[self._turn % len(lanes)].wait(max(wait_s, 0.001))
             else:  # no topic yet

@@ -47,7 +47,7 @@ from logstore.queue.errors import QueueClosed
 from logstore.queue.lane import Lane
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, dead_record
 from logstore.queue.state import LaneStats
-from logstore.queue.waiting import Waiter, Waiters
+from logstore.queue.waiting import Deadline, Waiter, Waiters
 
 DEFAULT_TOPIC: Final = "default"
 
@@ -62,9 +62,9 @@ class QueueStats(NamedTuple):
 class Wait:
     """One call that waits for a message; leave it as a context manager."""
 
-    def __init__(self, queue: Queue, waiter: Waiter, lease_ms: int, deadline_ms: float) -> None:
+    def __init__(self, queue: Queue, waiter: Waiter, lease_ms: int, deadline: Deadline) -> None:
         self._queue, self._waiter = queue, waiter
-        self._lease_ms, self._deadline_ms = lease_ms, deadline_ms
+        self._lease_ms, self._deadline = lease_ms, deadline
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class Wait:
         None is for ever; with 0 and no message, the time is over. Look again even if nothing rang: no wait is
         longer than the platform allows. Raises `QueueClosed`.
         """
-        return self._queue._look(self._waiter, self._lease_ms, self._deadline_ms)
+        return self._queue._look(self._waiter, self._lease_ms, self._deadline)
 
 
 class Queue:
@@ -276,8 +276,8 @@ class Queue:
         lease: float | None,
     ) -> Wait:
         """Return a wait for a message, used by `get` and its asynchronous form. Raises as `get`."""
-        deadline_ms = self._clock() + as_timeout(timeout) * 1000
-        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), deadline_ms)
+        deadline = Deadline(as_timeout(timeout))
+        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), deadline)
 
     def _lease(self, lease: float | None) -> int:
         return self._lease_ms if lease is None else as_milliseconds(lease, "lease", least=1)
@@ -324,17 +324,18 @@ class Queue:
                     return message
         return None
 
-    def _look(self, waiter: Waiter, lease_ms: int, deadline_ms: float) -> tuple[Message | None, float | None]:
+    def _look(self, waiter: Waiter, lease_ms: int, deadline: Deadline) -> tuple[Message | None, float | None]:
         with self._lock:
             message = self._take(waiter.topics, lease_ms)
             if message is not None:
                 waiter.was_rung = False
                 return message, 0
-            now_ms = self._clock()
-            if now_ms >= deadline_ms:
+            left_s = deadline.left_s()
+            if not left_s:
                 return None, 0
+            now_ms = self._clock()
             wakes = [lane.state.wake_ms() for lane in self._lanes.values() if waiter.wants(lane.topic)]
-            until_ms = min([deadline_ms, *(each for each in wakes if each is not None)])
+            until_ms = min([now_ms + left_s * 1000, *(each for each in wakes if each is not None)])
             self._waiters.add(waiter, until_ms)
             wait_s = max((until_ms - now_ms) / 1000, 0.001)
             return None, None if wait_s == math.inf else min(wait_s, threading.TIMEOUT_MAX)

@@ -14,6 +14,7 @@ from logstore.broker import BlockingClient, Broker, BrokerConfig, SharedQueue
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
+from tests.queue.parts import falling_clock
 
 LIMIT_S = 60
 
@@ -166,6 +167,14 @@ def test_a_random_life(clients: Clients, clock: Clock, seed: int) -> None:
     found = last.get_many(1000, timeout=0)
     assert sorted(m.value for m in found) == sorted(unfinished), f"seed {seed}"
     last.ack_many(found)
+
+
+def test_a_clock_that_goes_back_does_not_prolong_a_call(clients: Clients) -> None:
+    queue = clients.connect()
+    queue._clock = falling_clock()
+    assert queue.get(timeout=0.01) is None
+    queue.put(b"job", delay=1)
+    assert queue.get(timeout=0.01) is None
 
 
 CHILD = """

@@ -14,7 +14,7 @@ from logstore.errors import InvalidConfig
 from logstore.format.record import Header
 from logstore.queue import Message, Queue, QueueConfig, lane
 from logstore.testing.disks import MemoryDisk
-from tests.queue.parts import PATH, Hands
+from tests.queue.parts import PATH, Hands, falling_clock
 
 LIMIT_S = 30
 
@@ -46,6 +46,13 @@ def test_behind_the_longest_wait_it_waits_again(monkeypatch: pytest.MonkeyPatch)
     message = hands.queue.get()
     assert message is not None
     assert message.value == b"later"
+
+
+def test_a_clock_that_goes_back_does_not_prolong_a_call() -> None:
+    hands = Hands()
+    hands.queue._clock = falling_clock()
+    assert hands.queue.get(timeout=0.01) is None
+    assert hands.queue.get_many(3, timeout=0.01) == []
 
 
 @pytest.mark.parametrize("seconds", [1.001e15, 1e16, 1e300, 10**400, float("inf"), float("nan")])
