@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from logstore.arguments import as_config
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
@@ -32,7 +33,17 @@ from logstore.disk.topic_partition import check_topic_name
 from logstore.errors import InvalidConfig
 from logstore.format.record import Record
 from logstore.log.partition_log import Clock
+from logstore.queue.arguments import (
+    as_bytes,
+    as_milliseconds,
+    as_most,
+    as_pairs,
+    as_timeout,
+    as_topics,
+    check_topic,
+)
 from logstore.queue.config import QueueConfig
+from logstore.queue.directory import DEAD_LETTERS
 from logstore.queue.errors import LeaseEnded, QueueClosed
 from logstore.queue.lane import check_lease
 from logstore.queue.messages import (
@@ -44,19 +55,13 @@ from logstore.queue.messages import (
     not_before_ms,
     record_of,
 )
-from logstore.queue.queue import (
-    DEFAULT_TOPIC,
-    QueueStats,
-    as_bytes,
-    as_milliseconds,
-    as_pairs,
-    as_topics,
-)
+from logstore.queue.queue import DEFAULT_TOPIC, QueueStats
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
+from logstore.queue.waiting import Deadline
 
 _EVENTS: Final = ".__events"
-_DEAD: Final = "__dead-letters"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+_LONGEST_NAME: Final = 249
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks."""
 
@@ -80,7 +85,7 @@ class SharedQueue:
         Topics are created by the first message. Raises `InvalidConfig` for `deduplication_window` and
         `durability="synced"`: set `durability.level=synced` on the broker.
         """
-        self.config = config or QueueConfig()
+        self.config = as_config(config, QueueConfig)
         if self.config.deduplication_window or self.config.durability != "written":
             raise InvalidConfig(
                 "a shared queue does not compare keys, and is as durable as its topics: leave out "
@@ -92,7 +97,7 @@ class SharedQueue:
         self._turn = 0
         self._is_closed = False
         self._owned: BlockingClient | None = None
-        self._dead = f"{name}.{_DEAD}"
+        self._dead = f"{name}.{DEAD_LETTERS}"
         _create(calls, self._dead)
 
     @classmethod
@@ -157,14 +162,22 @@ class SharedQueue:
         self._check_open()
         lane = self._lanes.get(topic)
         if lane is None:
+            check_topic(topic, most=_LONGEST_NAME - len(f"{self._name}.{_EVENTS}"))
             if "." in topic:
                 raise InvalidTopic(
                     f"topic name {topic!r}: topics of a shared queue have no '.' in their names"
                 )
-            check_topic_name(f"{self._name}.{topic}{_EVENTS}")
-            lane = self._lanes[topic] = _SharedLane(self._calls, f"{self._name}.{topic}", topic)
+            lane = _SharedLane(self._calls, f"{self._name}.{topic}", topic)
             lane.create()
+            self._lanes[topic] = lane
         return lane
+
+    def _existing(self, topic: str) -> _SharedLane | None:
+        """Return the lane of a topic that may be another process's; None if no process has made it."""
+        self._check_open()
+        if topic not in self._lanes:
+            self._learn()
+        return self._lanes.get(topic)
 
     # --- getting --------------------------------------------------------------------------------------
 
@@ -179,20 +192,20 @@ class SharedQueue:
         self._check_open()
         wanted = as_topics(topics)
         lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
-        deadline_ms = None if timeout is None else self._clock() + as_milliseconds(timeout, "timeout")
+        deadline = Deadline(as_timeout(timeout))
         while True:
             lanes = self._ordered(wanted)
             for lane in lanes:
                 message = self._take(lane, lease_ms)
                 if message is not None:
                     return message
-            now_ms = self._clock()
-            if deadline_ms is not None and now_ms >= deadline_ms:
+            left_s = deadline.left_s()
+            if not left_s:
                 return None
             self._turn += 1
-            ends = [lane.state.wake_ms() for lane in lanes]
-            until_ms = [each for each in (deadline_ms, *ends) if each is not None]
-            wait_s = min([_LONGEST_WAIT_S, *((each - now_ms) / 1000 for each in until_ms)])
+            now_ms = self._clock()
+            wakes = [each for lane in lanes if (each := lane.state.wake_ms()) is not None]
+            wait_s = min([_LONGEST_WAIT_S, left_s, *((each - now_ms) / 1000 for each in wakes)])
             if lanes:
                 lanes[self._turn % len(lanes)].wait(max(wait_s, 0.001))
             else:  # no topic yet
@@ -210,8 +223,7 @@ class SharedQueue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages; see `Queue.get_many`."""
-        if most < 1:
-            raise ValueError(f"most is {most}; it must be at least 1")
+        most = as_most(most, "most", least=1)
         found: list[Message] = []
         while len(found) < most:
             message = self.get(topics, timeout=0 if found else timeout, lease=lease)
@@ -222,14 +234,17 @@ class SharedQueue:
 
     def _ordered(self, wanted: Collection[str] | None) -> list[_SharedLane]:
         """Return the lanes to look at, by falling priority, after learning of new topics."""
+        self._learn()
+        lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
+        return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
+
+    def _learn(self) -> None:
         prefix = f"{self._name}."
         for name in self._calls.topics():
             topic = name.removeprefix(prefix).removesuffix(_EVENTS)
             is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
                 self._lanes[topic] = _SharedLane(self._calls, f"{prefix}{topic}", topic)
-        lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
-        return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
 
     def _take(self, lane: _SharedLane, lease_ms: int) -> Message | None:
         lane.catch_up()
@@ -266,10 +281,13 @@ class SharedQueue:
             self._refuse(lane, message)
 
     def _lane_of(self, message: Message) -> _SharedLane:
-        self._check_open()
         if type(message) is not Message:
             raise TypeError(f"{type(message).__name__} is not a message; pass what get() returned")
-        lane = self._lane(message.topic)
+        lane = self._existing(message.topic)
+        if lane is None:
+            raise ValueError(
+                f"the queue {self._name} has no topic {message.topic}: the message is another queue's"
+            )
         lane.catch_up()
         check_lease(lane.state, message, max(lane.end, lane.state.next_offset))
         return lane
@@ -291,8 +309,11 @@ class SharedQueue:
     # --- figures --------------------------------------------------------------------------------------
 
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
-        """Return the first unfinished messages of `topic`; leases none."""
-        lane = self._lane(topic)
+        """Return the first unfinished messages of `topic`; leases none. See `Queue.peek`."""
+        count = as_most(count, "count")
+        lane = self._existing(topic)
+        if lane is None:
+            return []
         lane.catch_up()
         state = lane.state
         offsets = [*state.unfinished, *range(state.next_offset, lane.log_end())][:count]

@@ -75,7 +75,7 @@ class Pending:
         after `timeout` seconds; the record keeps waiting.
         """
         batch = self._batch
-        if not batch.done.wait(timeout):
+        if not batch.done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
             raise TimeoutError(
                 f"the record was not written within {timeout:g} s; it still waits for its batch"
             )

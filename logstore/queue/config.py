@@ -8,7 +8,9 @@ from types import MappingProxyType
 from typing import Final
 
 from logstore.arguments import is_number
+from logstore.config import MAX_INT
 from logstore.errors import InvalidConfig
+from logstore.queue.arguments import LONGEST_S
 
 DURABILITIES: Final = ("written", "synced")
 
@@ -36,15 +38,14 @@ class QueueConfig:
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
             raise InvalidConfig(f"durability is {self.durability!r}; it must be one of {DURABILITIES}")
-        if not (is_number(self.lease) and self.lease > 0):
-            raise InvalidConfig(f"lease is {self.lease!r} s; it must be a number above 0")
-        if not (is_number(self.deduplication_window) and self.deduplication_window >= 0):
-            raise InvalidConfig(
-                f"deduplication_window is {self.deduplication_window!r} s; it must be a number, at least 0"
-            )
+        for name, least in (("lease", 0.001), ("deduplication_window", 0)):
+            if not (is_number(value := getattr(self, name)) and least <= value <= LONGEST_S):
+                raise InvalidConfig(f"{name} is {value!r} s; it must be a number, {least} to {LONGEST_S:g}")
         for name in ("max_deliveries", "max_message_bytes"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise InvalidConfig(f"{name} is {getattr(self, name)!r}; it must be an int, at least 1")
+            if not (isinstance(value := getattr(self, name), int) and 1 <= value <= MAX_INT):
+                raise InvalidConfig(f"{name} is {value!r}; it must be an int, 1 to {MAX_INT}")
+        if not isinstance(self.priorities, Mapping):
+            raise InvalidConfig(f"priorities is {self.priorities!r}; it must map topics to ints")
         for topic, priority in self.priorities.items():
             if not isinstance(priority, int):
                 raise InvalidConfig(f"the priority of topic {topic!r} is {priority!r}; it must be an int")

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from typing import Final
 
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.disk.files import Disk
 from logstore.errors import LogDirOffline, bare, is_refusal, refusal
 from logstore.format.record import Record
@@ -66,31 +67,27 @@ class Lane:
         """Open the topic's logs and recover its state. Raises as `Log.open`, and `CorruptCheckpoint`."""
         self.topic = topic
         self._directory, self._config, self._disk, self._bury = directory, config, disk, bury
-        self.messages = Log.open(
-            f"{directory}/{topic}-0",
-            _log_config(_SEGMENT_BYTES, config.max_message_bytes),
-            disk=disk,
-            clock=clock,
-        )
-        try:
+        with ExitStack() as opened:  # and closed again, if a later step fails
+            self.messages = Log.open(
+                f"{directory}/{topic}-0",
+                _log_config(_SEGMENT_BYTES, config.max_message_bytes),
+                disk=disk,
+                clock=clock,
+            )
+            opened.callback(self.messages.partition.abandon)
             self.events = Log.open(
                 f"{directory}/{EVENTS_PREFIX}{topic}-0",
                 _log_config(_EVENTS_SEGMENT_BYTES, _EVENT_BYTES),
                 disk=disk,
                 clock=clock,
             )
-        except BaseException:
-            self.messages.partition.abandon()
-            raise
-        self._ahead: deque[Record] = deque()
-        """Records from the state's next offset on, without gaps."""
-        self._keys = RecentKeys(round(config.deduplication_window * 1000))
-        self._changes = self._keyed_bytes = 0
-        try:
+            opened.callback(self.events.partition.abandon)
+            self._ahead: deque[Record] = deque()
+            """Records from the state's next offset on, without gaps."""
+            self._keys = RecentKeys(round(config.deduplication_window * 1000))
+            self._changes = self._keyed_bytes = 0
             self._recover(clock())
-        except BaseException:
-            self.abandon()
-            raise
+            opened.pop_all()
 
     # --- recovery and checkpoints -------------------------------------------------------------------
 
@@ -362,7 +359,7 @@ def check_lease(state: QueueState, message: Message, end_offset: int) -> None:
 def _log_config(segment_bytes: int, max_message_bytes: int) -> LogConfig:
     """Return the settings of a topic's log: nothing goes by age or size, and what goes, goes at once."""
     return LogConfig(
-        segment_bytes=max(segment_bytes, 2 * max_message_bytes),
+        segment_bytes=max(segment_bytes, min(2 * max_message_bytes, MAX_INT)),
         max_message_bytes=max_message_bytes,
         retention_ms=-1,
         retention_bytes=-1,

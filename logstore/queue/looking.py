@@ -16,10 +16,11 @@ from logstore.errors import OffsetOutOfRange
 from logstore.log.loading import offset_in
 from logstore.log.reader import LogReader
 from logstore.queue.checkpoint import CHECKPOINT_SUFFIX, read_checkpoint
+from logstore.queue.directory import DEAD_LETTERS, QUEUE_FILE, check_queue, topics_in
 from logstore.queue.errors import NotAQueue
 from logstore.queue.lane import EVENTS_PREFIX
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, message_of
-from logstore.queue.queue import DEAD_LETTERS, QUEUE_FILE, QueueStats, check_queue, topics_in
+from logstore.queue.queue import QueueStats
 from logstore.queue.state import QueueState, decode_event
 
 _ATTEMPTS: Final = 100
@@ -66,7 +67,7 @@ def _topics(disk: Disk, directory: str) -> list[str]:
     check_queue(disk, directory, names)
     if QUEUE_FILE not in names:
         raise NotAQueue(f"{directory} is not a queue: it holds no {QUEUE_FILE}")
-    return topics_in(names)
+    return topics_in(directory, names)
 
 
 def _state(disk: Disk, directory: str, topic: str) -> tuple[QueueState, int]:

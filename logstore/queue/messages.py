@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from logstore.config import MAX_LONG
 from logstore.errors import InvalidRecord
 from logstore.format.record import Header, Record, headers_of
 
@@ -70,7 +71,8 @@ def record_of(
 
 def not_before_ms(headers: Sequence[Header]) -> int:
     """Return the time before which a record must not be delivered; 0 for none."""
-    return next((int(value or b"0") for name, value in headers if name == _NOT_BEFORE), 0)
+    due_ms = next((int(value or b"0") for name, value in headers if name == _NOT_BEFORE), 0)
+    return min(due_ms, MAX_LONG)  # earlier versions stored delays of any length
 
 
 def dead_record(message: Message, reason: str, now_ms: int) -> Record:

@@ -18,7 +18,7 @@ noticed by whoever asks for a message.
 
 from __future__ import annotations
 
-import json
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -29,32 +29,27 @@ from typing import Final, NamedTuple, Self
 
 from logstore.arguments import Path, as_config, as_directory
 from logstore.config import MAX_INT, LogConfig
-from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
-from logstore.disk.files import (
-    LOCK_FILE,
-    Disk,
-    OsDisk,
-    make_durable_dir,
-    publish,
-    read_small_file,
-    wall_clock_ms,
-)
-from logstore.disk.topic_partition import check_topic_name, parse_directory_name
-from logstore.errors import LogDirOffline, is_refusal, refusal
+from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
+from logstore.queue.arguments import (
+    as_bytes,
+    as_milliseconds,
+    as_most,
+    as_pairs,
+    as_timeout,
+    as_topics,
+    check_topic,
+)
 from logstore.queue.config import QueueConfig
-from logstore.queue.errors import NotAQueue, QueueClosed
+from logstore.queue.directory import DEAD_LETTERS, prepare
+from logstore.queue.errors import QueueClosed
 from logstore.queue.lane import Lane
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, dead_record
 from logstore.queue.state import LaneStats
-from logstore.queue.waiting import Waiter, Waiters
+from logstore.queue.waiting import Deadline, Waiter, Waiters
 
-QUEUE_FILE: Final = "queue.json"
-DEAD_LETTERS: Final = "__dead-letters"
 DEFAULT_TOPIC: Final = "default"
-_VERSION: Final = 1
-_FOREVER: Final = float("inf")
 
 
 class QueueStats(NamedTuple):
@@ -67,9 +62,9 @@ class QueueStats(NamedTuple):
 class Wait:
     """One call that waits for a message; leave it as a context manager."""
 
-    def __init__(self, queue: Queue, waiter: Waiter, lease_ms: int, deadline_ms: float) -> None:
+    def __init__(self, queue: Queue, waiter: Waiter, lease_ms: int, deadline: Deadline) -> None:
         self._queue, self._waiter = queue, waiter
-        self._lease_ms, self._deadline_ms = lease_ms, deadline_ms
+        self._lease_ms, self._deadline = lease_ms, deadline
 
     def __enter__(self) -> Self:
         return self
@@ -80,9 +75,10 @@ class Wait:
     def look(self) -> tuple[Message | None, float | None]:
         """Lease a message, or return for how many seconds to wait for the ring.
 
-        None is for ever; with 0 and no message, the time is over. Raises `QueueClosed`.
+        None is for ever; with 0 and no message, the time is over. Look again even if nothing rang: no wait is
+        longer than the platform allows. Raises `QueueClosed`.
         """
-        return self._queue._look(self._waiter, self._lease_ms, self._deadline_ms)
+        return self._queue._look(self._waiter, self._lease_ms, self._deadline)
 
 
 class Queue:
@@ -118,7 +114,7 @@ class Queue:
         self._turns: list[deque[Lane]] = []
         """The lanes by falling priority; equal ones take turns."""
         self._is_closed = False
-        topics = _prepare(self._disk, self._directory)
+        topics = prepare(self._disk, self._directory)
         self._dead = Log.open(
             f"{self._directory}/{DEAD_LETTERS}-0",
             # Also for messages that were put under a larger limit.
@@ -237,17 +233,11 @@ class Queue:
         return offsets
 
     def _lane(self, topic: str) -> Lane:
-        lane = self._lanes.get(topic)
         if self._is_closed:
             raise QueueClosed(f"{self._directory} was closed; open it again")
+        lane = self._lanes.get(topic)
         if lane is None:
-            if not isinstance(topic, str):
-                raise TypeError(f"a topic is a str, not {type(topic).__name__}")
-            check_topic_name(topic)
-            if topic.startswith("__"):
-                raise InvalidTopic(
-                    f"topic name {topic!r} is reserved: names with two underscores are the queue's"
-                )
+            check_topic(topic)
             lane = self._open_lane(topic)
         return lane
 
@@ -286,8 +276,8 @@ class Queue:
         lease: float | None,
     ) -> Wait:
         """Return a wait for a message, used by `get` and its asynchronous form. Raises as `get`."""
-        timeout_ms = _FOREVER if timeout is None else as_milliseconds(timeout, "timeout")
-        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), self._clock() + timeout_ms)
+        deadline = Deadline(as_timeout(timeout))
+        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), deadline)
 
     def _lease(self, lease: float | None) -> int:
         return self._lease_ms if lease is None else as_milliseconds(lease, "lease", least=1)
@@ -301,8 +291,7 @@ class Queue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
-        if most < 1:
-            raise ValueError(f"most is {most}; it must be at least 1")
+        most = as_most(most, "most", least=1)
         first = self.get(topics, timeout=timeout, lease=lease)
         if first is None:
             return []
@@ -335,26 +324,32 @@ class Queue:
                     return message
         return None
 
-    def _look(self, waiter: Waiter, lease_ms: int, deadline_ms: float) -> tuple[Message | None, float | None]:
+    def _look(self, waiter: Waiter, lease_ms: int, deadline: Deadline) -> tuple[Message | None, float | None]:
         with self._lock:
             message = self._take(waiter.topics, lease_ms)
             if message is not None:
                 waiter.was_rung = False
                 return message, 0
-            now_ms = self._clock()
-            if now_ms >= deadline_ms:
+            left_s = deadline.left_s()
+            if not left_s:
                 return None, 0
+            now_ms = self._clock()
             wakes = [lane.state.wake_ms() for lane in self._lanes.values() if waiter.wants(lane.topic)]
-            until_ms = min([deadline_ms, *(each for each in wakes if each is not None)])
+            until_ms = min([now_ms + left_s * 1000, *(each for each in wakes if each is not None)])
             self._waiters.add(waiter, until_ms)
-            return None, None if until_ms == _FOREVER else max((until_ms - now_ms) / 1000, 0.001)
+            wait_s = max((until_ms - now_ms) / 1000, 0.001)
+            return None, None if wait_s == math.inf else min(wait_s, threading.TIMEOUT_MAX)
 
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:
             self._waiters.remove(waiter)
 
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
-        """Return the first unfinished messages of `topic`, whether leased, delayed or waiting; lease none."""
+        """Return the first unfinished messages of `topic`, whether leased, delayed or waiting; lease none.
+
+        There are none if there is no such topic. Raises `TypeError`, and `ValueError` for a count below 0.
+        """
+        count = as_most(count, "count")
         with self._lock:
             self._check_open()
             return self._lanes[topic].peek(count) if topic in self._lanes else []
@@ -439,21 +434,26 @@ class Queue:
     def redrive(self) -> int:
         """Put every dead letter into its topic again, as a new message; returns how many.
 
-        A crash meanwhile may leave some of them in both places. Keys are not compared with others.
+        Raises as `put`: the letters before the refused one are redriven, it and those behind it stay. A crash
+        meanwhile may leave some of them in both places. Keys are not compared with others.
         """
         with self._lock:
             self._check_open()
-            end_offset = self._dead.log_end_offset
+            start_offset = end_offset = self._dead.log_start_offset
             count = 0
-            for message, _, _ in map(dead_letter_of, self._dead.read()):
-                lane = self._lane(message.topic)
-                lane.put_again(message, self._clock())
-                self._waiters.ring(message.topic, 1)
-                count += 1
-            for lane in self._lanes.values():
-                lane.messages.flush()
-            if count:
-                self._dead.delete_records(end_offset)
+            try:
+                for record in self._dead.read():
+                    message, _, _ = dead_letter_of(record)
+                    self._lane(message.topic).put_again(message, self._clock())
+                    end_offset = record.offset + 1
+                    self._waiters.ring(message.topic, 1)
+                    count += 1
+            finally:
+                # Also if one is refused: the next call would put those before it once more.
+                if end_offset > start_offset:
+                    for lane in self._lanes.values():
+                        lane.messages.flush()
+                    self._dead.delete_records(end_offset)
             return count
 
     def stats(self) -> QueueStats:
@@ -466,101 +466,3 @@ class Queue:
     def _check_open(self) -> None:
         if self._is_closed:
             raise QueueClosed(f"{self._directory} was closed; open it again")
-
-
-# --- the directory ------------------------------------------------------------------------------------
-
-
-def _prepare(disk: Disk, directory: str) -> list[str]:
-    """Create the directory and its `queue.json` if they are missing; returns the topics that are there."""
-    try:
-        names = _names(disk, directory)
-        check_queue(disk, directory, names)
-        # Names that are there already may not be durable: the process that made them may have been killed.
-        make_durable_dir(disk, directory)
-        if QUEUE_FILE in names:
-            disk.sync_dir(directory)
-        else:
-            publish(disk, directory, QUEUE_FILE, json.dumps({"version": _VERSION}).encode() + b"\n")
-        return topics_in(names)
-    except OSError as error:
-        if is_refusal(error):
-            raise refusal(error, directory, "the queue was not opened", "open it again") from error
-        raise LogDirOffline(
-            f"{directory} cannot be opened as a queue: {error}. "
-            "The path must be a directory that this process can write"
-        ) from error
-
-
-def check_queue(disk: Disk, directory: str, names: Collection[str]) -> None:
-    """Raise `NotAQueue` if a directory with these `names` holds something else than a queue."""
-    if QUEUE_FILE in names:
-        data = read_small_file(disk, f"{directory}/{QUEUE_FILE}") or b""
-        try:
-            version = json.loads(data)["version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptCheckpoint(
-                f'{directory}/{QUEUE_FILE} is damaged; it must be {{"version": {_VERSION}}}'
-            ) from error
-        if version != _VERSION:
-            raise NotAQueue(f"{directory} has version {version}; this program reads version {_VERSION}")
-    elif any(name.endswith(".log") for name in names):
-        raise NotAQueue(
-            f"{directory} is a log, not a queue; open it with Log.open, or choose another directory"
-        )
-    elif rest := sorted(name for name in names if not name.startswith(QUEUE_FILE)):
-        raise NotAQueue(f"{directory} is not a queue: it holds {rest[0]}; choose another directory")
-
-
-def _names(disk: Disk, directory: str) -> set[str]:
-    try:
-        return {entry.name for entry in disk.scan(directory)} - {LOCK_FILE}
-    except FileNotFoundError:
-        return set()
-    except NotADirectoryError as error:
-        raise NotAQueue(f"{directory} is a file; a queue is a directory") from error
-
-
-def topics_in(names: Collection[str]) -> list[str]:
-    """Return the topics whose logs are among these names of a queue's directory."""
-    found = []
-    for name in sorted(names):
-        if not name.startswith(("__", QUEUE_FILE)) and name.endswith("-0"):
-            found.append(parse_directory_name(name).topic)
-    return found
-
-
-# --- arguments ----------------------------------------------------------------------------------------
-
-
-def as_bytes(value: object, what: str) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    hint = "; encode text, as in 'text'.encode()" if isinstance(value, str) else ""
-    raise TypeError(f"{what} is bytes, not {type(value).__name__}{hint}")
-
-
-def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
-    """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
-    if isinstance(values, bytes | bytearray | memoryview | str):
-        raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
-    return [_as_pair(value) for value in values]
-
-
-def _as_pair(item: object) -> tuple[bytes | None, bytes]:
-    if type(item) is bytes:
-        return None, item
-    if isinstance(item, tuple) and len(item) == 2:
-        key, value = item
-        return None if key is None else as_bytes(key, "a key"), as_bytes(value, "a value")
-    return None, as_bytes(item, "a value")
-
-
-def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
-    if not isinstance(seconds, int | float) or not seconds * 1000 >= least or seconds == _FOREVER:
-        raise ValueError(f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g}")
-    return round(seconds * 1000)
-
-
-def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:
-    return (topics,) if isinstance(topics, str) else topics

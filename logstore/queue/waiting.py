@@ -6,7 +6,22 @@ ring on; otherwise a message could lie there while others wait.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
+
+
+class Deadline:
+    """The end of a call's time, by a clock that nobody sets: a wall clock that goes back would prolong it."""
+
+    __slots__ = ("_end_s",)
+
+    def __init__(self, seconds: float) -> None:
+        """Begin the time now."""
+        self._end_s = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Return how many seconds are left; 0 if none are."""
+        return max(self._end_s - time.monotonic(), 0.0)
 
 
 class Waiter:

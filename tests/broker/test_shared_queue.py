@@ -14,6 +14,7 @@ from logstore.broker import BlockingClient, Broker, BrokerConfig, SharedQueue
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
+from tests.queue.parts import falling_clock
 
 LIMIT_S = 60
 
@@ -168,6 +169,14 @@ def test_a_random_life(clients: Clients, clock: Clock, seed: int) -> None:
     last.ack_many(found)
 
 
+def test_a_clock_that_goes_back_does_not_prolong_a_call(clients: Clients) -> None:
+    queue = clients.connect()
+    queue._clock = falling_clock()
+    assert queue.get(timeout=0.01) is None
+    queue.put(b"job", delay=1)
+    assert queue.get(timeout=0.01) is None
+
+
 CHILD = """
 import os, signal, sys
 from logstore.broker import SharedQueue
@@ -229,3 +238,48 @@ def test_mistakes(broker: Broker) -> None:
             queue.ack(message._replace(offset=99))
     with pytest.raises(ValueError, match="host:port"):
         SharedQueue.connect("localhost", "mistakes")
+
+
+@pytest.mark.parametrize("topic", ["", "__events", "__dead-letters", "a/b", "a.b", "t" * 250])
+def test_a_topic_that_cannot_be(broker: Broker, topic: str) -> None:
+    """The names of the queue's own topics are refused: a job among the dead letters would hide them all."""
+    with SharedQueue(broker, "names") as queue:
+        before = broker.topics()
+        with pytest.raises(InvalidTopic, match="topic name"):
+            queue.put(b"job", topic=topic)
+        assert broker.topics() == before
+        assert list(queue.dead_letters()) == []
+
+
+def test_the_longest_topic(broker: Broker) -> None:
+    with SharedQueue(broker, "names") as queue:
+        with pytest.raises(InvalidTopic, match=f"'{'t' * 235}' has 235 characters.* 234 at most"):
+            queue.put(b"job", topic="t" * 235)
+        assert queue.put(b"job", topic="t" * 234) == 0
+
+
+def test_looking_for_a_topic_does_not_make_it(broker: Broker) -> None:
+    with SharedQueue(broker, "looking") as queue:
+        queue.put_many([b"0", b"1"])
+        message = queue.get(timeout=0)
+        assert message is not None
+        before = broker.topics()
+        assert queue.peek(5, "typo") == []
+        with pytest.raises(ValueError, match="has no topic typo"):
+            queue.ack(message._replace(topic="typo"))
+        assert broker.topics() == before
+        other = SharedQueue(broker, "looking")
+        other.put(b"2", topic="new")
+        assert [each.value for each in queue.peek(topic="new")] == [b"2"], "of another process"
+
+
+def test_wrong_arguments(broker: Broker) -> None:
+    with pytest.raises(TypeError, match="config is a QueueConfig, not dict"):
+        SharedQueue(broker, "mistakes", {"lease": 4})  # type: ignore[arg-type]
+    with SharedQueue(broker, "mistakes") as queue:
+        with pytest.raises(TypeError, match="a topic is a str, not NoneType"):
+            queue.put(b"job", topic=None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="count is -1"):
+            queue.peek(-1)
+        with pytest.raises(TypeError, match="most is an int"):
+            queue.get_many("3")  # type: ignore[arg-type]

@@ -82,6 +82,21 @@ def test_a_timeout_ends_it_when_nothing_comes(log: Log) -> None:
     assert values(log.follow(timeout=0.001)) == [b"0"]
 
 
+@pytest.mark.parametrize("longest_s", [threading.TIMEOUT_MAX, 0.001])
+@pytest.mark.parametrize("timeout", [1e10, float("inf")])
+def test_a_timeout_may_be_longer_than_a_wait_of_the_platform(
+    log: Log,
+    threads: ThreadPoolExecutor,
+    timeout: float,
+    longest_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "TIMEOUT_MAX", longest_s)
+    record = next_of(threads, log, log.follow(timeout=timeout))
+    log.append(b"0")
+    assert record.result().value == b"0"
+
+
 @pytest.mark.parametrize("timeout", [-1, -0.5, float("nan")])
 def test_a_timeout_is_not_negative(log: Log, timeout: float) -> None:
     with pytest.raises(ValueError, match="give None to wait for ever, or 0 or more"):

@@ -143,6 +143,10 @@ class TestBatches:
             assert writer.append(b"a").written(LIMIT_S).first_offset == 0
             assert writer.append(b"b").written(LIMIT_S).first_offset == 1
 
+    def test_a_time_out_may_be_longer_than_a_wait_of_the_platform(self, log: Log) -> None:
+        with log.writer(linger_ms=50) as writer:
+            assert writer.append(b"a").written(timeout=float("inf")).first_offset == 0
+
     def test_without_linger_each_record_is_written_as_soon_as_can_be(self, log: Log) -> None:
         with log.writer(linger_ms=0) as writer:
             for offset in range(100):

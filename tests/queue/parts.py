@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from logstore.disk.files import Disk
@@ -10,6 +11,12 @@ from logstore.testing.disks import MemoryDisk
 
 NOW_MS = 1_700_000_000_000
 PATH = "/data/jobs"
+
+
+def falling_clock() -> Callable[[], int]:
+    """Return a clock that goes back at each look, and fails the test if somebody looks for too long."""
+    times = iter(range(NOW_MS, NOW_MS - 100, -1))
+    return lambda: next(times)
 
 
 @dataclass

@@ -34,6 +34,10 @@ ON_A_QUEUE: list[tuple[str, Mistake, type[Exception], str]] = [
     ("no lease", lambda h, _: h.queue.get(lease=0, timeout=0), ValueError, "lease is 0"),
     ("a timeout in the past", lambda h, _: h.queue.get(timeout=-1), ValueError, "timeout is -1"),
     ("none at most", lambda h, _: h.queue.get_many(0), ValueError, "at least 1"),
+    ("a share", lambda h, _: h.queue.get_many(1.5), TypeError, "most is an int, not float"),
+    ("text for a count", lambda h, _: h.queue.get_many("3"), TypeError, "most is an int, not str"),
+    ("a peek backwards", lambda h, _: h.queue.peek(-1), ValueError, "count is -1; .* at least 0"),
+    ("a peek of text", lambda h, _: h.queue.peek("3"), TypeError, "count is an int, not str"),
     ("ack of a value", lambda h, m: h.queue.ack(m.value), TypeError, r"pass what get\(\) returned"),
     ("ack of nothing", lambda h, _: h.queue.ack(None), TypeError, "NoneType is not a message"),
     ("ack twice", lambda h, m: (h.queue.ack(m), h.queue.ack(m)), AlreadyFinished, "acknowledged before"),
@@ -72,6 +76,9 @@ def test_a_mistake_on_a_queue(mistake: Mistake, error: type[Exception], text: st
         ({"max_deliveries": 0}, "max_deliveries is 0"),
         ({"deduplication_window": -1}, "deduplication_window is -1"),
         ({"max_message_bytes": 0}, "max_message_bytes is 0"),
+        ({"priorities": [("a", 1)]}, "must map topics to ints"),
+        ({"priorities": None}, "must map topics to ints"),
+        ({"priorities": {"a": "b"}}, "'a' is 'b'"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], text: str) -> None:

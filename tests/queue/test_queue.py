@@ -9,6 +9,7 @@ import pytest
 
 from logstore import Log
 from logstore.disk.errors import CorruptCheckpoint
+from logstore.errors import RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Queue, QueueClosed, QueueConfig, lane
 from logstore.queue.checkpoint import read_checkpoint
 from logstore.testing.disks import MemoryDisk
@@ -118,6 +119,22 @@ def test_dead_letters_and_their_return() -> None:
     hands.reopen()
     again = hands.get()
     assert (again.value, again.key, again.deliveries) == (b"poison", b"k", 1)
+
+
+def test_a_letter_that_is_too_large_now_does_not_repeat_those_before_it() -> None:
+    hands = Hands(QueueConfig(max_deliveries=1))
+    hands.queue.put_many([b"0", b"1", b"x" * 10_000, b"3"])
+    for _ in range(4):
+        hands.queue.nack(hands.get())
+    hands.reopen(QueueConfig(max_message_bytes=1000))
+    for _ in range(3):
+        with pytest.raises(RecordTooLarge):
+            hands.queue.redrive()
+    assert [letter.message.value[:1] for letter in hands.queue.dead_letters()] == [b"x", b"3"]
+    assert hands.values() == [b"0", b"1"]
+    hands.reopen(QueueConfig(), killed=True)
+    assert hands.queue.redrive() == 2
+    assert [value[:1] for value in hands.values()] == [b"0", b"1", b"x", b"3"]
 
 
 @pytest.mark.parametrize("reason", ["its worker died", "its lease ended"])

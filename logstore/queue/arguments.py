@@ -1,0 +1,82 @@
+"""Checks of what callers pass to a queue: the error names the argument and its valid values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from logstore.arguments import as_offset
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.topic_partition import check_topic_name
+from logstore.queue.directory import LONGEST_TOPIC
+
+LONGEST_S: Final = 1e15
+"""The longest lease or delay, 30 million years: its end still fits the 8 bytes that a time has on disk."""
+
+
+def check_topic(topic: object, most: int = LONGEST_TOPIC) -> None:
+    """Raise `TypeError` or `InvalidTopic` unless a queue can have this topic, of `most` characters."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+    check_topic_name(topic)
+    if topic.startswith("__"):
+        raise InvalidTopic(f"topic name {topic!r} is reserved: names with two underscores are the queue's")
+    if len(topic) > most:
+        raise InvalidTopic(
+            f"topic name {topic!r} has {len(topic)} characters; a topic of this queue has {most} at most"
+        )
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    hint = "; encode text, as in 'text'.encode()" if isinstance(value, str) else ""
+    raise TypeError(f"{what} is bytes, not {type(value).__name__}{hint}")
+
+
+def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
+    """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
+    return [_as_pair(value) for value in values]
+
+
+def _as_pair(item: object) -> tuple[bytes | None, bytes]:
+    if type(item) is bytes:
+        return None, item
+    if isinstance(item, tuple) and len(item) == 2:
+        key, value = item
+        return None if key is None else as_bytes(key, "a key"), as_bytes(value, "a value")
+    return None, as_bytes(item, "a value")
+
+
+def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
+    """Return a duration in ms. Raises `ValueError` below `least` ms and above `LONGEST_S`."""
+    if not (isinstance(seconds, int | float) and least / 1000 <= seconds <= LONGEST_S):
+        raise ValueError(
+            f"{what} is {seconds!r}; it is a number of seconds, at least {least / 1000:g} and at most "
+            f"{LONGEST_S:g}"
+        )
+    return round(seconds * 1000)
+
+
+def as_timeout(seconds: object) -> float:
+    """Return the longest time to wait, in seconds; infinite for None and beyond `LONGEST_S`."""
+    if seconds is None:
+        return math.inf
+    if not (isinstance(seconds, int | float) and seconds >= 0):
+        raise ValueError(f"timeout is {seconds!r}; it is a number of seconds, at least 0, or None")
+    return seconds if seconds <= LONGEST_S else math.inf
+
+
+def as_most(number: object, what: str, least: int = 0) -> int:
+    """Return how many messages are wanted at most. Raises `TypeError`, and `ValueError` below `least`."""
+    most = as_offset(number, what)
+    if most < least:
+        raise ValueError(f"{what} is {most}; it must be at least {least}")
+    return most
+
+
+def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:
+    return (topics,) if isinstance(topics, str) else topics
