@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, overload
 from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
 from logstore.broker.cluster_view import ClusterView, address_of, is_led
 from logstore.broker.connections import Connections, Way
-from logstore.broker.errors import PASSING, AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits, addresses_of
 from logstore.broker.placement import partition_of_call, partition_of_key
 from logstore.broker.producing import Appendable, Appended, Appender, records_of, split
@@ -287,7 +287,7 @@ class Client:
             try:
                 answer = await self.of_controller(CreateTopicsRequest((new,)), timeout=_left(deadline))
             except RequestUnanswered as error:
-                is_final = isinstance(error, AuthenticationFailed) or self._connections.closed is not None
+                is_final = not error.retriable or self._connections.closed is not None
                 if is_final or not _left(deadline):
                     raise
                 was_lost = True
