@@ -98,7 +98,7 @@ class _Call(Call):
         self._refuse_with(RequestUnanswered(f"{self!r}: {reason}"))
 
     def fail(self, what: str) -> None:
-        """Tell the caller of a bug in the broker, as a failure that is not retried. Call it in an `except` block."""
+        """Tell the caller of a bug in the broker, who then does not retry. Call it in an `except` block."""
         _log.exception("%r: %s", self, what)
         self._refuse_with(RequestFailed(f"{self!r}: {what}: {sys.exception()!r}"))
 

@@ -31,6 +31,11 @@ def check_code(error_code: int, what: str) -> None:
         raise TryAgain(refusal) if refusal.is_passing else refusal
 
 
+def left_s(deadline: float) -> float:
+    """Return the seconds until a time of the running loop, 0.0 if it has passed."""
+    return max(deadline - asyncio.get_running_loop().time(), 0.0)
+
+
 async def retried(
     attempt: Callable[[], Coroutine[Any, Any, T]],
     unanswered: str,

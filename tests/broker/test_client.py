@@ -218,7 +218,6 @@ def test_what_cannot_be_encoded_is_not_tried_again(in_process: bool) -> None:
     async def test() -> None:
         async with Script() as script:
             calls: list[Callable[[], Awaitable[object]]] = [
-                lambda: script.client.committed(5, (TP,)),  # type: ignore[arg-type]
                 lambda: script.client.of_controller(CreateTopicsRequest((NewTopic(None),))),  # type: ignore[arg-type]
                 lambda: script.client.ask(script.addresses[1], MetadataRequest((5,))),  # type: ignore[arg-type]
             ]
