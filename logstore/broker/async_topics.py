@@ -9,12 +9,14 @@ from typing import Any, TypeVar, overload
 from logstore.arguments import as_count, as_offset
 from logstore.async_reading import AsyncReading
 from logstore.broker.blocking import BlockingCalls
+from logstore.broker.checked_calls import as_text
 from logstore.broker.client import Client
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.topics import Partition
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
+from logstore.log.following import check_timeout
 from logstore.log.read import FetchIsolation, Isolation
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -26,7 +28,7 @@ class AsyncTopic:
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
-        self.name = name
+        self.name = as_text(name, "the name of a topic")
 
     def __repr__(self) -> str:
         return f"AsyncTopic({self.name!r})"
@@ -50,7 +52,7 @@ class AsyncPartition(AsyncReading):
         return f"Async{self._partition!r}"
 
     @overload
-    async def append(self, records: bytes | None, **settings: Any) -> Appended: ...
+    async def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
 
     @overload
     async def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
@@ -79,6 +81,7 @@ class AsyncPartition(AsyncReading):
 
         A task that waits holds no thread.
         """
+        check_timeout(timeout)
         position = await self.log_start_offset() if offset is None else as_offset(offset)
         while True:
             async for record in self.read(position, isolation=isolation):
@@ -102,7 +105,7 @@ class AsyncPartitionCursor:
 
     def __init__(self, partition: AsyncPartition, name: str, isolation: FetchIsolation) -> None:
         """Programs await `AsyncPartition.cursor`."""
-        self.name = name
+        self.name = as_text(name, "the name of a cursor")
         self._partition, self._isolation = partition, isolation
         self.position = 0
         """The offset of the next record that `read` returns."""
@@ -140,17 +143,21 @@ class AsyncPartitionCursor:
 
     async def seek(self, offset: int) -> None:
         """Continue at `offset`; the committed offset stays. Raises `OffsetOutOfRange` outside of the log."""
+        self.position = await self._within(offset)
+
+    async def _within(self, offset: int) -> int:
         start, end = await self._partition.log_start_offset(), await self._partition.log_end_offset()
         if not start <= as_offset(offset) <= end:
             raise OffsetOutOfRange(offset, start, end)
-        self.position = offset
+        return offset
 
     async def commit(self, offset: int | None = None) -> int:
         """Keep `offset` (default: `position`) as the place where this name continues; returns it.
 
-        The commit is on every in-sync replica of the group's offsets. Raises as `Client.commit`.
+        The commit is on every in-sync replica of the group's offsets. Raises `OffsetOutOfRange` for an
+        `offset` outside of the log, and as `Client.commit`.
         """
-        wanted = self.position if offset is None else as_offset(offset)
+        wanted = self.position if offset is None else await self._within(offset)
         await self._partition._client.commit(self.name, {self._partition.topic_partition: wanted})
         return wanted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -13,6 +13,7 @@ from logstore.broker.limits import Address, Limits
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.topics import Topic
+from logstore.config import SettingValue
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
 from logstore.replication.durability import Durability
@@ -45,10 +46,10 @@ class BlockingCalls(ABC):
         return Topic(self, name)
 
     @overload
-    def append(
+    def append(  # type: ignore[overload-overlap]  # a pair is an iterable, too
         self,
         topic: str,
-        records: bytes | None,
+        records: Appendable | None,
         *,
         key: bytes | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
@@ -92,8 +93,9 @@ class BlockingCalls(ABC):
         self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
     ) -> Iterator[Record]:
         """Yield committed records: see `Client.scan`."""
-        pages = self._client.pages(topic, partition, offset, follow=follow)
+        return self._each(self._client.pages(topic, partition, offset, follow=follow))
 
+    def _each(self, pages: AsyncIterator[list[Record]]) -> Iterator[Record]:
         async def next_page() -> list[Record]:
             return await anext(pages, [])
 
@@ -106,7 +108,7 @@ class BlockingCalls(ABC):
         partitions: int = -1,
         *,
         replication_factor: int = -1,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
         timeout: float | None = None,
     ) -> None:
         """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""

@@ -20,26 +20,28 @@ batches unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, overload
 
+from logstore.broker.checked_calls import as_group_offset, as_seconds, as_text, checked
+from logstore.broker.client_messages import is_not_controller, records_in
 from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
 from logstore.broker.cluster_view import ClusterView, address_of, is_led
 from logstore.broker.connections import Connections, Way
-from logstore.broker.errors import PASSING, AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits, addresses_of
-from logstore.broker.placement import partition_of_call, partition_of_key
-from logstore.broker.producing import Appendable, Appended, Appender, records_of, split
+from logstore.broker.placement import placed
+from logstore.broker.producing import Appendable, Appended, Appender, is_one_record, records_of, split
 from logstore.broker.remote_receipts import ask_receipt
-from logstore.broker.retrying import NO_BROKER, TryAgain, check_code
+from logstore.broker.retrying import NO_BROKER, TryAgain, check_code, left_s
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.wire import types as t
+from logstore.config import MAX_INT, SettingValue, formatted
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
-from logstore.format.batch import walk
 from logstore.format.record import Record
 from logstore.replication.durability import Durability
 from logstore.replication.messages import (
@@ -93,7 +95,7 @@ class Client:
         security: ClientSecurity | None = None,
     ) -> None:
         """`bootstrap`: brokers to ask first (or `"host:port,…"`); `security`: see `client_security`."""
-        self._limits, self._timeout_s = limits or Limits(), timeout_s
+        self._limits, self._timeout_s = limits or Limits(), as_seconds(timeout_s, "timeout_s")
         self._connections = Connections(
             limits=self._limits, client_id=client_id, ways=ways or {}, check=self.check, security=security
         )
@@ -124,10 +126,10 @@ class Client:
     # --- records ----------------------------------------------------------------------------------
 
     @overload
-    async def append(
+    async def append(  # type: ignore[overload-overlap]  # a pair is an iterable, too
         self,
         topic: str,
-        records: bytes | None,
+        records: Appendable | None,
         *,
         key: bytes | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
@@ -147,18 +149,19 @@ class Client:
         timeout: float | None = None,
     ) -> list[Appended]: ...
 
-    async def append(
+    @checked
+    def append(
         self,
         topic: str,
-        records: bytes | Iterable[Appendable] | None,
+        records: Appendable | Iterable[Appendable] | None,
         *,
         key: bytes | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
         partition: int | None = None,
         acks: Acks = "all",
         timeout: float | None = None,
-    ) -> Appended | list[Appended]:
-        """Append a value with its `key` and `headers`, or many records: values, (key, value) or `Record`s.
+    ) -> Coroutine[Any, Any, Appended | list[Appended]]:
+        """Append a value with its `key` and `headers`, a (key, value) pair or a `Record`; or many of them.
 
         Records go to `partition`, or to the partition of their key; a call's records without a key stay
         together. The order of calls is kept within a partition. Retries never write twice, also across
@@ -167,43 +170,38 @@ class Client:
         Raises `RequestRefused` that is not `is_passing` if the record, or the call's records for that
         partition, are not in the log. After any other `EngineError` they may be.
         """
-        deadline = self._deadline(timeout)
         wanted = -1 if acks == "all" else acks
         if wanted not in (-1, 0, 1):
             raise ValueError(f'acks is {acks!r}; it takes "all", 1 or 0')
         rows = records_of(records, key, headers, wall_clock_ms())
-        chosen = await self._placed(topic, rows, partition, deadline)
+        return self._append(topic, rows, partition, wanted, timeout, is_one=is_one_record(records))
+
+    async def _append(
+        self,
+        topic: str,
+        rows: Sequence[Record],
+        partition: int | None,
+        acks: int,
+        timeout: float | None,
+        *,
+        is_one: bool,
+    ) -> Appended | list[Appended]:
+        deadline = self._deadline(timeout)
+        known = await self._cluster.topic(topic, deadline)
+        self._calls += 1
+        chosen = placed(topic, [row.key for row in rows], partition, known, self._calls)
         pieces = [(where, piece) for where, numbers in chosen.items() for piece in split(numbers, rows)]
         self._appenders |= {where: Appender(self, where) for where in chosen.keys() - self._appenders.keys()}
-        works = [self._appenders[where].append(piece, wanted, deadline) for where, piece in pieces]
+        works = [self._appenders[where].append(piece, acks, deadline) for where, piece in pieces]
         found: dict[int, Appended] = {}
         results = await asyncio.gather(*works, return_exceptions=True)
         for (_, piece), result in zip(pieces, results, strict=True):
             if isinstance(result, BaseException):
                 raise result
             found.update(zip(piece.numbers, result, strict=True))
-        if records is None or isinstance(records, bytes | bytearray | memoryview):
-            return found[0]
-        return [found[number] for number in range(len(rows))]
+        return found[0] if is_one else [found[number] for number in range(len(rows))]
 
-    async def _placed(
-        self, topic: str, rows: Sequence[Record], partition: int | None, deadline: float
-    ) -> dict[TopicPartition, Sequence[int]]:
-        """Return the numbers of the rows that go to each partition."""
-        known = await self._cluster.topic(topic, deadline)
-        self._calls += 1
-        if partition is not None:
-            if not 0 <= partition < known.partitions:
-                why = f"{topic} has no partition {partition}; it has {known.partitions}, from 0 on"
-                raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
-            return {TopicPartition(topic, partition): range(len(rows))}
-        keyless = partition_of_call(self._calls, known.with_leader, known.partitions)
-        chosen: dict[int, list[int]] = {}
-        for number, row in enumerate(rows):
-            place = keyless if row.key is None else partition_of_key(row.key, known.partitions)
-            chosen.setdefault(place, []).append(number)
-        return {TopicPartition(topic, place): numbers for place, numbers in chosen.items()}
-
+    @checked
     async def read(
         self,
         topic: str,
@@ -230,14 +228,15 @@ class Client:
                 topic_partition,
                 position,
                 max_bytes=max_bytes,
-                max_wait_ms=int(_left(until) * 1000),
+                max_wait_ms=int(left_s(until) * 1000),
                 timeout=timeout,
             )
-            found, after = _decoded(result, position)
+            found, after = records_in(result, position)
             if found or after == position:
                 return found
             position = after  # only control batches, or batches that compaction has emptied
 
+    @checked
     async def scan(
         self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
     ) -> AsyncGenerator[Record, None]:
@@ -249,6 +248,7 @@ class Client:
             for record in page:
                 yield record
 
+    @checked
     async def pages(
         self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
@@ -258,8 +258,10 @@ class Client:
         if position is None:
             position = await self.offset(topic_partition, EARLIEST_TIMESTAMP)
         end = await self.offset(topic_partition, LATEST_TIMESTAMP)
+        if position > end and not follow:  # refused, unless records up to there are only not committed yet
+            await self.fetch(topic_partition, position, max_wait_ms=0)
         while follow or position < end:
-            found, position = _decoded(await self.fetch(topic_partition, position), position)
+            found, position = records_in(await self.fetch(topic_partition, position), position)
             if not follow and position > end:
                 found = [record for record in found if record.offset < end]
             if found:
@@ -267,13 +269,14 @@ class Client:
 
     # --- topics -----------------------------------------------------------------------------------
 
+    @checked
     async def create_topic(
         self,
         topic: str,
         partitions: int = -1,
         *,
         replication_factor: int = -1,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, SettingValue] | None = None,
         timeout: float | None = None,
     ) -> None:
         """Create a topic and wait until every broker knows its leaders; -1 is the cluster's default.
@@ -281,14 +284,15 @@ class Client:
         Raises `RequestRefused`: TOPIC_ALREADY_EXISTS (36), INVALID_REPLICATION_FACTOR (38), ….
         """
         deadline = self._deadline(timeout)
-        new = NewTopic(topic, partitions, replication_factor, configs=dict(settings or {}))
+        configs = {name: formatted(value) for name, value in (settings or {}).items()}
+        new = NewTopic(topic, partitions, replication_factor, configs=configs)
         was_lost = False
         while True:
             try:
-                answer = await self.of_controller(CreateTopicsRequest((new,)), timeout=_left(deadline))
+                answer = await self.of_controller(CreateTopicsRequest((new,)), timeout=left_s(deadline))
             except RequestUnanswered as error:
-                is_final = isinstance(error, AuthenticationFailed) or self._connections.closed is not None
-                if is_final or not _left(deadline):
+                is_final = not error.retriable or self._connections.closed is not None
+                if is_final or not left_s(deadline):
                     raise
                 was_lost = True
                 continue
@@ -307,11 +311,13 @@ class Client:
 
         await self._cluster.retried(known, NO_BROKER, deadline, pause_s=_METADATA_SPREADS_S)
 
+    @checked
     async def topics(self, *, timeout: float | None = None) -> dict[str, int]:
         """Return the partition count of every topic, Kafka's internal topics included."""
         found = await self._cluster.topics(self._deadline(timeout))
         return {name: topic.partitions for name, topic in sorted(found.items())}
 
+    @checked
     async def topic_settings(self, topic: str, *, timeout: float | None = None) -> dict[str, str]:
         """Return a topic's effective settings by Kafka's names, without those that have no value.
 
@@ -333,6 +339,7 @@ class Client:
 
         return await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
 
+    @checked
     async def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
         """Return the id of a partition's leader; -1 without a leader or without such a partition."""
         deadline = self._deadline(timeout)
@@ -340,6 +347,7 @@ class Client:
         state = metadata.partitions.get(TopicPartition(topic, partition))
         return state.leader if state is not None else -1
 
+    @checked
     async def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
         """Return the metadata of the best informed broker. Raises `RequestUnanswered` if none answers."""
         return await self._cluster.metadata(topics)
@@ -353,6 +361,7 @@ class Client:
         """
         return await self._connections.ask(address, body)
 
+    @checked
     async def produce(
         self,
         topic_partition: TopicPartition,
@@ -364,12 +373,13 @@ class Client:
         """Append one batch. Raises `RequestRefused`, and `RequestUnanswered` if time runs out."""
         deadline = self._deadline(timeout)
         # The leader times out before the connection does: its error is more precise than a timeout here.
-        timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(_left(deadline) * 900), 1))
+        timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(left_s(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
         answer = await self._of_leader(topic_partition, lambda _: body, deadline, str(topic_partition))
         assert isinstance(answer, ProduceResult)
         return answer
 
+    @checked
     async def producer_id(self, *, timeout: float | None = None) -> int:
         """Return a new id for an idempotent producer. Raises as `produce`."""
         request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
@@ -382,13 +392,17 @@ class Client:
 
         return await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
 
+    @checked
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> None:
         """Commit the next offsets of a group without members, where Kafka's group tools show them.
 
-        Raises as `produce`; UNKNOWN_MEMBER_ID (25) if the group has members.
+        Raises `ValueError` for an offset out of range, and as `produce`; UNKNOWN_MEMBER_ID (25) if the group
+        has members.
         """
+        for where, offset in offsets.items():
+            as_group_offset(offset, f"the offset of {where}")
         once = partial(
             ask_coordinator, self._cluster, self._connections, group, commit_request(group, offsets)
         )
@@ -401,10 +415,11 @@ class Client:
 
         Raises as `produce`.
         """
-        request = committed_request(group, partitions)
+        request = committed_request(as_text(group, "group"), partitions)
         once = partial(ask_coordinator, self._cluster, self._connections, group, request)
         return offsets_in(await self._cluster.retried(once, NO_BROKER, self._deadline(timeout)))
 
+    @checked
     async def fetch(
         self,
         topic_partition: TopicPartition,
@@ -421,21 +436,26 @@ class Client:
         Raises as `produce`.
         """
 
+        most = min(max_bytes, MAX_INT)
+
         def body(epoch: int) -> FetchRequest:
-            wanted = {topic_partition: FetchPartition(offset, max_bytes, epoch)}
-            return FetchRequest(CONSUMER, max_wait_ms, 1, max_bytes, wanted, committed_only=committed_only)
+            wanted = {topic_partition: FetchPartition(offset, most, epoch)}
+            wait_ms = min(max_wait_ms, MAX_INT)
+            return FetchRequest(CONSUMER, wait_ms, 1, most, wanted, committed_only=committed_only)
 
         what = f"{topic_partition}, offset {offset}"
         answer = await self._of_leader(topic_partition, body, self._deadline(timeout), what)
         assert isinstance(answer, FetchResult)
         return answer
 
+    @checked
     async def offset(
         self, topic_partition: TopicPartition, timestamp: int, *, timeout: float | None = None
     ) -> int:
         """Return the offset by time; -1 is the high watermark, -2 the log start. Raises as `produce`."""
         return (await self.offsets({topic_partition: timestamp}, timeout=timeout))[topic_partition]
 
+    @checked
     async def offsets(
         self,
         times: Mapping[TopicPartition, int],
@@ -487,6 +507,7 @@ class Client:
 
     # --- receipts -----------------------------------------------------------------------------------
 
+    @checked
     async def durability(
         self, topic: str, partition: int, offset: int, *, timeout: float | None = None
     ) -> Receipt:
@@ -497,6 +518,7 @@ class Client:
         ask = ask_receipt(self._cluster, self._connections, TopicPartition(topic, partition), offset)
         return await self._cluster.retried(ask, _NO_LEADER, self._deadline(timeout))
 
+    @checked
     async def wait_for(
         self,
         topic: str,
@@ -515,16 +537,16 @@ class Client:
         ask = ask_receipt(self._cluster, self._connections, known, offset, level=level, copies=copies)
         deadline = self._deadline(timeout)
         while True:
-            look = partial(ask, max_wait_ms=int(_left(deadline) * 1000))
+            look = partial(ask, max_wait_ms=int(left_s(deadline) * 1000))
             try:
                 receipt = await self._cluster.retried(look, _NO_LEADER, deadline)
             except RequestUnanswered as error:
-                if _left(deadline):
+                if left_s(deadline):
                     raise
                 raise TimeoutError(f"{topic}-{partition}: not proven in time: {error}") from error
             if receipt.proves(level, copies):
                 return receipt
-            if not _left(deadline):
+            if not left_s(deadline):
                 raise TimeoutError(f"{topic}-{partition}: not proven in time, but {receipt}")
 
     async def _of_leader(
@@ -565,33 +587,12 @@ class Client:
                 raise TryAgain(error) from error
             address = address_of(metadata, metadata.controller_id)
             answer = await self.ask(address, body) if address is not None else None
-            if answer is None or _is_not_controller(answer):
+            if answer is None or is_not_controller(answer):
                 raise TryAgain
             return answer
 
         return await self._cluster.retried(once, "no controller was found", self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> float:
-        return asyncio.get_running_loop().time() + (self._timeout_s if timeout is None else timeout)
-
-
-def _left(deadline: float) -> float:
-    """Return the seconds until a time of the running loop, 0.0 if it has passed."""
-    return max(deadline - asyncio.get_running_loop().time(), 0.0)
-
-
-def _decoded(result: FetchResult, position: int) -> tuple[list[Record], int]:
-    """Return the records from `position` on, and the next offset to read."""
-    found: list[Record] = []
-    for batch in walk(result.records):
-        batch.check_crc()
-        if not batch.is_control:
-            found += [record for record in batch.records() if record.offset >= position]
-        position = max(position, batch.next_offset)
-    return found, position
-
-
-def _is_not_controller(answer: Any) -> bool:
-    topics = getattr(answer, "topics", {})
-    of_all = bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
-    return of_all or getattr(answer, "error", ErrorCode.NONE) is ErrorCode.NOT_CONTROLLER
+        seconds = self._timeout_s if timeout is None else as_seconds(timeout, "timeout")
+        return asyncio.get_running_loop().time() + seconds

@@ -16,6 +16,9 @@ from logstore.broker.translation import Translation, by_topic, distinct, id_from
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import ErrorCode
+from logstore.format.batch import walk
+from logstore.format.record import Record
 from logstore.replication import messages as m
 
 _UNKNOWN = -1
@@ -149,3 +152,24 @@ def response_of(wire: Struct) -> m.ResponseBody:
     """Return the response for the engine. Raises `MalformedMessage` for an invalid one."""
     body: m.ResponseBody = _READERS[type(wire)](wire)
     return body
+
+
+def records_in(result: m.FetchResult, position: int) -> tuple[list[Record], int]:
+    """Return the records of a fetch from `position` on, and the next offset to read.
+
+    Raises `CorruptBatch` for a batch whose checksum does not match.
+    """
+    found: list[Record] = []
+    for batch in walk(result.records):
+        batch.check_crc()
+        if not batch.is_control:
+            found += [record for record in batch.records() if record.offset >= position]
+        position = max(position, batch.next_offset)
+    return found, position
+
+
+def is_not_controller(answer: Any) -> bool:
+    """Return whether a broker refused a request because it is not the controller."""
+    topics = getattr(answer, "topics", {})
+    of_all = bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
+    return of_all or getattr(answer, "error", ErrorCode.NONE) is ErrorCode.NOT_CONTROLLER

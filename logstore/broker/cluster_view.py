@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from logstore.broker.connections import Connections
-from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.retrying import BACKOFF_S, NO_BROKER, TryAgain, retried
 from logstore.broker.wire.declarations import Struct
@@ -82,9 +82,11 @@ class ClusterView:
         try:
             async with asyncio.timeout(_METADATA_TIMEOUT_S):
                 answer = await self._connections.ask(address, MetadataRequest(topics))
-        except AuthenticationFailed:
-            raise
-        except (RequestUnanswered, TimeoutError):
+        except TimeoutError:
+            return None
+        except RequestUnanswered as error:
+            if not error.retriable:
+                raise
             return None
         assert isinstance(answer, MetadataResponse), "the link checks the type"
         # A broker that knows no brokers, not even itself, has just started and knows no topics either.

@@ -32,6 +32,7 @@ from types import TracebackType
 from logstore.arguments import as_config, as_offset
 from logstore.broker.async_topics import AsyncTopic
 from logstore.broker.broker import Assembly
+from logstore.broker.checked_calls import as_seconds, checked
 from logstore.broker.client import Client
 from logstore.broker.clock import SteadyClock
 from logstore.broker.errors import BrokerFailed, BrokerStopped
@@ -90,8 +91,12 @@ class BrokerConfig:
     """Names the boot of the machine that `disk` belongs to, for tests; power cuts change it."""
 
     def __post_init__(self) -> None:
-        """Raise `TypeError` for a node id that is no int, and for one log dir that is not in a tuple."""
+        """Raise `TypeError` for a node id that is no int, and for one log dir that is not in a tuple.
+
+        Raises `ValueError` for a timeout that is negative or not finite.
+        """
         as_offset(self.node_id, "node_id")
+        as_seconds(self.timeout_s, "timeout_s")
         if not isinstance(self.log_dirs, tuple | list):
             raise TypeError(f"log_dirs is a tuple of directories; write ({self.log_dirs!r},) for one")
 
@@ -175,6 +180,7 @@ class AsyncBroker(Client):
     async def _let_go(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
 
+    @checked
     async def wait_until_ready(self, timeout: float | None = None) -> None:
         """Wait until the broker is registered, the cluster has a controller, and all topics are known.
 
@@ -183,7 +189,7 @@ class AsyncBroker(Client):
         ready = asyncio.ensure_future(self._running.ready.wait())
         down = asyncio.ensure_future(self.down.wait())
         try:
-            seconds = self.config.timeout_s if timeout is None else timeout
+            seconds = as_seconds(self.config.timeout_s if timeout is None else timeout, "timeout")
             await asyncio.wait((ready, down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
@@ -283,6 +289,7 @@ class AsyncBroker(Client):
 
     # --- receipts -----------------------------------------------------------------------------------
 
+    @checked
     async def durability(
         self, topic: str, partition: int, offset: int, *, timeout: float | None = None
     ) -> Receipt:
@@ -294,6 +301,7 @@ class AsyncBroker(Client):
         self.check()
         return self._running.services.receipts.of(TopicPartition(topic, partition), offset)
 
+    @checked
     async def wait_for(
         self,
         topic: str,
@@ -310,7 +318,8 @@ class AsyncBroker(Client):
         the record may get there later; `BrokerStopped`.
         """
         self.check()
-        async with asyncio.timeout(self.config.timeout_s if timeout is None else timeout):
+        seconds = as_seconds(self.config.timeout_s if timeout is None else timeout, "timeout")
+        async with asyncio.timeout(seconds):
             topic_partition = TopicPartition(topic, partition)
             return await self._running.services.receipts.wait_for(topic_partition, offset, level, copies)
 
@@ -322,6 +331,7 @@ class AsyncBroker(Client):
 
     # --- snapshots ----------------------------------------------------------------------------------
 
+    @checked
     async def snapshot(self, path: str | os.PathLike[str]) -> LogDirSnapshot:
         """Put this broker's logs, each up to its high watermark, into the new log dir `path`.
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from logstore.broker.blocking import BlockingCalls
+from logstore.broker.checked_calls import as_seconds
 from logstore.broker.client import Client
 from logstore.broker.embedded import BrokerConfig
 from logstore.broker.errors import BrokerStopped
@@ -52,10 +53,10 @@ class BrokerCluster(BlockingCalls):
         directory: str | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        """Prepare the cluster; `settings` apply to all brokers, under Kafka's names."""
+        """Prepare the cluster; `settings` apply to all brokers, under Kafka's names. Raises `ValueError`."""
         factors = dict.fromkeys(_FACTORS, str(min(count, 3)))
         self._settings = {**factors, **_QUICK, **(settings or {})}
-        self._directory, self._timeout_s = directory, timeout_s
+        self._directory, self._timeout_s = directory, as_seconds(timeout_s, "timeout_s")
         self._disks: dict[int, Disk] = {_FIRST_ID + number: MemoryDisk() for number in range(count)}
         self._store = open_store(f"{directory}/metadata" if directory is not None else None)
         self._addresses: dict[int, str] = {}

@@ -3,7 +3,8 @@
 EngineError
 ├── MalformedMessage   INVALID_REQUEST (42)      bytes that are not a valid message: the connection is closed
 ├── RequestUnanswered  NETWORK_EXCEPTION (13)    the connection broke, or time ran out: the outcome is unknown
-│   └── AuthenticationFailed  SASL_AUTHENTICATION_FAILED (58)  the login was refused: nothing was sent
+│   ├── AuthenticationFailed  SASL_AUTHENTICATION_FAILED (58)  the login was refused: nothing was sent
+│   └── RequestFailed         UNKNOWN_SERVER_ERROR (-1)        a retry would fail in the same way
 ├── RequestRefused                               a broker's refusal, with its `error`
 ├── BrokerFailed       KAFKA_STORAGE_ERROR (56)  the broker in this process failed
 ├── BrokerStopped      NETWORK_EXCEPTION (13)    the broker in this process is stopped
@@ -38,6 +39,13 @@ class AuthenticationFailed(RequestUnanswered):
     """The broker refused the login, or its mechanism: the request was not sent."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
+    retriable = False
+
+
+class RequestFailed(RequestUnanswered):
+    """The request cannot be encoded, or a broker in this process failed to serve it. It is not retried."""
+
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable = False
 
 

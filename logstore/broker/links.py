@@ -15,7 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.broker.connection import Frames
-from logstore.broker.errors import AuthenticationFailed, MalformedMessage, NotConnected, RequestUnanswered
+from logstore.broker.errors import (
+    AuthenticationFailed,
+    MalformedMessage,
+    NotConnected,
+    RequestFailed,
+    RequestUnanswered,
+)
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.wire.apis import API_OF, Api
@@ -181,7 +187,7 @@ class Link:
         try:
             connection.ask(*waiting)
         except MalformedMessage as error:
-            self._lose([waiting.then], str(error))
+            self._lose([waiting.then], str(error), RequestFailed)
 
     @property
     def needs_login(self) -> bool:

@@ -12,6 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from logstore.broker.cluster_view import Topic
+from logstore.broker.errors import RequestRefused
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 _MASK: Final = 0xFFFFFFFF
@@ -40,3 +45,23 @@ def partition_of_key(key: bytes, count: int) -> int:
 def partition_of_call(call: int, with_leader: Sequence[int], count: int) -> int:
     """Return the partition for keyless records of the `call`th call; any partition if none has a leader."""
     return with_leader[call % len(with_leader)] if with_leader else call % count
+
+
+def placed(
+    topic: str, keys: Sequence[bytes | None], partition: int | None, known: Topic, call: int
+) -> dict[TopicPartition, Sequence[int]]:
+    """Return the numbers of the records, in their order, that go to each partition.
+
+    All go to `partition` if it is given. Raises `RequestRefused` if there is no such partition.
+    """
+    if partition is not None:
+        if not 0 <= partition < known.partitions:
+            why = f"{topic} has no partition {partition}; it has {known.partitions}, from 0 on"
+            raise RequestRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
+        return {TopicPartition(topic, partition): range(len(keys))}
+    keyless = partition_of_call(call, known.with_leader, known.partitions)
+    chosen: dict[int, list[int]] = {}
+    for number, key in enumerate(keys):
+        place = keyless if key is None else partition_of_key(key, known.partitions)
+        chosen.setdefault(place, []).append(number)
+    return {TopicPartition(topic, place): numbers for place, numbers in chosen.items()}

@@ -19,12 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from logstore.arguments import as_offset
 from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.format.record import Record, headers_of
+from logstore.format.record import NO_TIMESTAMP, Header, Record, headers_of
 from logstore.replication.durability import Durability
 from logstore.replication.messages import ProduceResult
 
@@ -40,6 +42,7 @@ _BATCH_BYTES: Final = 512 << 10
 _RECORD_BYTES: Final = 24
 """The most that a record takes beside key, value and headers."""
 _LAST_WORD_S: Final = 0.2
+_PLAIN: Final = frozenset({bytes, type(None)})
 _SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
@@ -227,18 +230,28 @@ def _fail(together: Iterable[_Waiting], error: EngineError) -> None:
 # --- records ----------------------------------------------------------------------------------
 
 
+def is_one_record(given: object) -> bool:
+    """Return whether the argument of `append` is one record; otherwise it is an iterable of them.
+
+    A tuple is one record, its key and its value, as for `Log.append`.
+    """
+    return given is None or isinstance(given, bytes | bytearray | memoryview | tuple)
+
+
 def records_of(
-    given: bytes | Iterable[Appendable] | None,
+    given: Appendable | Iterable[Appendable] | None,
     key: bytes | None,
     headers: Sequence[tuple[str, bytes | None]],
     now_ms: int,
 ) -> list[Record]:
-    """Return the arguments of `append` as records."""
+    """Return the arguments of `append` as records. Raises `TypeError`, and `ValueError` for a timestamp."""
     if given is None or isinstance(given, bytes | bytearray | memoryview):
         value = None if given is None else bytes(given)
-        return [Record(0, now_ms, _data(key), value, headers_of(headers))]
+        return [Record(0, now_ms, _data(key), value, _headers(headers))]
     if key is not None or headers:
         raise ValueError("key and headers are for a single value; give each of many records its own")
+    if isinstance(given, tuple):
+        return [_record_of(given, now_ms)]
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise _not_appendable(given)
     return [_record_of(each, now_ms) for each in given]
@@ -247,12 +260,40 @@ def records_of(
 def _record_of(given: object, now_ms: int) -> Record:
     match given:
         case Record():
-            return given if given.timestamp_ms >= 0 else given._replace(timestamp_ms=now_ms)
+            return _checked(given, now_ms)
         case (key, value) if isinstance(given, tuple):
             return Record(0, now_ms, _data(key), _data(value))
         case bytes() | bytearray() | memoryview():
             return Record(0, now_ms, None, bytes(given))
     raise _not_appendable(given)
+
+
+def _checked(record: Record, now_ms: int) -> Record:
+    """Return a record whose parts can be encoded, with its time."""
+    _, timestamp_ms, key, value, headers, _ = record
+    time_ms = as_offset(timestamp_ms, "a record's timestamp_ms")
+    if not NO_TIMESTAMP <= time_ms <= MAX_LONG:
+        raise ValueError(f"a record's timestamp_ms is {time_ms}; it is 0 to {MAX_LONG}, or -1 for now")
+    if time_ms == NO_TIMESTAMP:
+        record = record._replace(timestamp_ms=now_ms)
+    if headers or not (type(key) in _PLAIN and type(value) in _PLAIN):
+        record = record._replace(key=_data(key), value=_data(value), headers=_headers(headers))
+    return record
+
+
+def _headers(given: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
+    if isinstance(given, Mapping):
+        return headers_of(given)  # says what to pass instead
+    try:
+        pairs = [(name, value) for name, value in given]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"headers are (name, value) pairs, not {given!r:.100}: {error}") from None
+    for name, value in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is a str, not {type(name).__name__} ({name!r:.100})")
+        if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"header {name!r} is bytes or None, not {type(value).__name__}; encode it")
+    return headers_of(pairs)
 
 
 def _data(given: object) -> bytes | None:
@@ -266,7 +307,7 @@ def _data(given: object) -> bytes | None:
 def _not_appendable(given: object) -> TypeError:
     return TypeError(
         f"{type(given).__name__} is not a value (bytes), a (key, value) pair or a Record; encode it, as in "
-        "'text'.encode()"
+        "'text'.encode(), and give many records as a list"
     )
 
 

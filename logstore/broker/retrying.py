@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.translation import error_of
 from logstore.disk.errors import EngineError
 
@@ -31,6 +31,11 @@ def check_code(error_code: int, what: str) -> None:
         raise TryAgain(refusal) if refusal.is_passing else refusal
 
 
+def left_s(deadline: float) -> float:
+    """Return the seconds until a time of the running loop, 0.0 if it has passed."""
+    return max(deadline - asyncio.get_running_loop().time(), 0.0)
+
+
 async def retried(
     attempt: Callable[[], Coroutine[Any, Any, T]],
     unanswered: str,
@@ -43,8 +48,8 @@ async def retried(
     """Return the result of the first attempt that succeeds before `deadline`, in the loop's time.
 
     `check` runs before each attempt and `failed` after each that raised `TryAgain`. Raises the reason of the
-    last attempt that had one, else `RequestUnanswered` with the text `unanswered`. A refused login is not
-    repeated.
+    last attempt that had one, else `RequestUnanswered` with the text `unanswered`. A refused login and a
+    request that failed are not repeated.
     """
     last: EngineError = RequestUnanswered(unanswered)
     try:
@@ -54,7 +59,7 @@ async def retried(
                 try:
                     return await attempt()
                 except TryAgain as again:
-                    if isinstance(again.reason, AuthenticationFailed):
+                    if isinstance(again.reason, RequestUnanswered) and not again.reason.retriable:
                         raise again.reason from None
                     last = again.reason or last
                 failed()

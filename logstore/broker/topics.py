@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from logstore.arguments import as_offset
+from logstore.broker.checked_calls import as_text
 from logstore.broker.errors import RequestRefused
 from logstore.broker.producing import Appendable, Appended
 from logstore.config import MAX_LONG
@@ -24,6 +25,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
+from logstore.log.following import check_timeout
 from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, TimestampOffset
 from logstore.log.reading import Reading, first_of
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted
@@ -42,7 +44,7 @@ class Topic:
 
     def __init__(self, calls: BlockingCalls, name: str) -> None:
         self._calls = calls
-        self.name = name
+        self.name = as_text(name, "the name of a topic")
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"
@@ -62,7 +64,7 @@ class Topic:
         return [self.partition(number) for number in range(count)]
 
     @overload
-    def append(self, records: bytes | None, **settings: Any) -> Appended: ...
+    def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
 
     @overload
     def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
@@ -86,7 +88,7 @@ class Partition(Reading):
         return f"Partition({self.topic_partition})"
 
     @overload
-    def append(self, records: bytes | None, **settings: Any) -> Appended: ...
+    def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
 
     @overload
     def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
@@ -173,9 +175,13 @@ class Partition(Reading):
         """Yield the records from `offset` on (default: the log start), and wait for more at the end.
 
         Ends after `timeout` seconds without a record; None waits for ever. The broker answers as soon as
-        there is a record: nothing is polled. Raises as `read`.
+        there is a record: nothing is polled. Raises `ValueError` for a negative timeout, and as `read`.
         """
-        position = self.log_start_offset if offset is None else as_offset(offset)
+        check_timeout(timeout)
+        return self._follow(None if offset is None else as_offset(offset), timeout, isolation)
+
+    def _follow(self, offset: int | None, timeout: float | None, isolation: Isolation) -> Iterator[Record]:
+        position = self.log_start_offset if offset is None else offset
         while True:
             for record in self.read(position, isolation=isolation):
                 position = record.offset + 1
@@ -216,7 +222,7 @@ class PartitionCursor:
 
     def __init__(self, partition: Partition, name: str, isolation: FetchIsolation) -> None:
         """Programs call `Partition.cursor`."""
-        self.name = name
+        self.name = as_text(name, "the name of a cursor")
         self._partition, self._isolation = partition, isolation
         committed = self.committed
         self.position = partition.log_start_offset if committed is None else committed
@@ -249,17 +255,21 @@ class PartitionCursor:
 
     def seek(self, offset: int) -> None:
         """Continue at `offset`; the committed offset stays. Raises `OffsetOutOfRange` outside of the log."""
+        self.position = self._within(offset)
+
+    def _within(self, offset: int) -> int:
         start, end = self._partition.log_start_offset, self._partition.log_end_offset
         if not start <= as_offset(offset) <= end:
             raise OffsetOutOfRange(offset, start, end)
-        self.position = offset
+        return offset
 
     def commit(self, offset: int | None = None) -> int:
         """Keep `offset` (default: `position`) as the place where this name continues; returns it.
 
-        The commit is on every in-sync replica of the group's offsets. Raises as `Client.commit`.
+        The commit is on every in-sync replica of the group's offsets. Raises `OffsetOutOfRange` for an
+        `offset` outside of the log, and as `Client.commit`.
         """
-        wanted = self.position if offset is None else as_offset(offset)
+        wanted = self.position if offset is None else self._within(offset)
         calls, where = self._partition._calls, self._partition.topic_partition
         calls._wait(calls._client.commit(self.name, {where: wanted}))
         return wanted

@@ -39,6 +39,12 @@ class Bell(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Raise `ValueError` for a follower's timeout that is neither None nor a number from 0 on."""
+    if timeout is not None and not (is_number(timeout) and timeout >= 0):
+        raise ValueError(f"timeout is {timeout!r} seconds; give None to wait for ever, or 0 or more")
+
+
 class Follower:
     """Iterates over a log's records without end; for one thread, which any other may `stop`.
 
@@ -63,8 +69,7 @@ class Follower:
         if nothing can change any more; what it returns ends the wait. `settle` waits until a truncation that
         has begun is told. Raises `ValueError` for a negative timeout.
         """
-        if timeout is not None and not (is_number(timeout) and timeout >= 0):
-            raise ValueError(f"timeout is {timeout!r} seconds; give None to wait for ever, or 0 or more")
+        check_timeout(timeout)
         self.offset = offset
         self.timeout = timeout
         self.bell: Bell = threading.Event()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import cast
 
 import pytest
 
 from logstore.broker.client import Client
 from logstore.broker.connection import Connection
-from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.dispatch import Call, Dispatch
+from logstore.broker.errors import RequestFailed, RequestRefused, RequestUnanswered
+from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address
 from logstore.broker.producing import Producer
 from logstore.broker.server import Server
@@ -26,6 +29,7 @@ from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     CreateTopicsResult,
+    MetadataRequest,
     NewTopic,
 )
 
@@ -194,6 +198,36 @@ def test_the_controller_is_looked_for_and_asked_once() -> None:
             with pytest.raises(RequestUnanswered):
                 await script.client.of_controller(request)
             assert [node_id for node_id, _ in script.asked] == [1, 2, 1, 2]
+
+    run(test)
+
+
+class Answers:
+    """The way into node 1 of a script without a connection; it answers requests for metadata only."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def serve(self, call: Call, body: Struct) -> None:
+        assert isinstance(body, t.MetadataRequest)
+        call.answer(self.script.metadata())
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_what_cannot_be_encoded_is_not_tried_again(in_process: bool) -> None:
+    async def test() -> None:
+        async with Script() as script:
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: script.client.of_controller(CreateTopicsRequest((NewTopic(None),))),  # type: ignore[arg-type]
+                lambda: script.client.ask(script.addresses[1], MetadataRequest((5,))),  # type: ignore[arg-type]
+            ]
+            if in_process:
+                way = InProcess(cast(Dispatch, Answers(script)), script.addresses[1], client_id="me")
+                script.client._connections.reach(script.addresses[1], way)
+            for call in calls:
+                with pytest.raises(RequestFailed, match="cannot be encoded"):
+                    await call()
+            assert script.asked == []
 
     run(test)
 

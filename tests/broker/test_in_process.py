@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
-from logstore.broker.dispatch import Call, Dispatch
-from logstore.broker.errors import RequestUnanswered
+import pytest
+
+from logstore.broker.dispatch import Call, Dispatch, finish
+from logstore.broker.errors import RequestFailed, RequestUnanswered
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
@@ -75,3 +77,31 @@ def test_what_waits_when_it_is_closed_is_lost_and_what_comes_later() -> None:
     handlers.calls[0].answer(t.MetadataResponse())
     assert [type(each) for each in told] == [RequestUnanswered] * 2
     assert len(handlers.calls) == 1, "a closed way asks nothing"
+
+
+@pytest.mark.parametrize("name", [None, b"x", 5, ["a"], "\udc80"])
+@pytest.mark.parametrize("then", [None, list[object]().append])
+def test_what_cannot_be_encoded_is_not_served(name: Any, then: Any) -> None:
+    """Handlers and the engine rely on the types of the fields: a wrong one stopped the whole broker."""
+    handlers = Handlers()
+    new = t.CreateTopicsRequestCreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    with pytest.raises(RequestFailed, match="cannot be encoded"):
+        way(handlers).ask(t.CreateTopicsRequest(topics=[new]), API_OF[t.CreateTopicsRequest].latest, then)
+    assert handlers.calls == []
+
+
+def test_a_bug_of_a_handler_is_told_and_not_to_be_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    handlers = Handlers()
+    told: list[Any] = []
+    way(handlers).ask(REQUEST, VERSION, told.append)
+
+    def broken() -> Struct:
+        raise LookupError("as the test says")
+
+    finish(handlers.calls[0], broken)
+    finish(handlers.calls[0], t.MetadataResponse)
+    [failure] = told
+    assert type(failure) is RequestFailed
+    assert not failure.retriable
+    assert "LookupError('as the test says')" in str(failure)
+    assert "as the test says" in caplog.text, "with its traceback"

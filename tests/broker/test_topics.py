@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from logstore.broker.topics import Partition, PartitionCursor, _up_to_its_marker
 from logstore.disk.errors import ErrorCode
 from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
-from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
 from logstore.log.log import Log
 from logstore.log.read import FetchIsolation
 from logstore.replication.messages import Aborted
@@ -33,7 +35,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def orders(broker: Broker, request: pytest.FixtureRequest) -> Partition:
-    name = request.node.name
+    name = re.sub(r"\W", "-", request.node.name)
     broker.create_topic(name, 2)
     return broker.topic(name).partition(0)
 
@@ -75,6 +77,45 @@ def test_it_reads_as_a_log_does(orders: Partition) -> None:
         with pytest.raises(OffsetOutOfRange) as caught:
             next(orders.read(99))
         assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 20)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"v",
+        None,
+        bytearray(b"v"),
+        (b"k", b"v"),
+        (b"k", None),
+        (None, memoryview(b"v")),
+        Record(7, 5, b"k", b"v", (Header("h", None),)),
+        [(b"k", b"v"), Record(0, 5, None, None), b"w"],
+        [],
+        (),
+        (b"a", b"b", b"c"),
+        (b"k", "v"),
+        ((b"k", b"v"), (b"k", b"v")),
+        "text",
+        {"k": b"v"},
+    ],
+)
+def test_it_appends_what_a_log_appends(orders: Partition, given: Any) -> None:
+    """A pair was stored as two records without keys, and one `Record` was refused."""
+    with Log.open(DIRECTORY, disk=new_disk()) as log:
+        try:
+            log.append(given)
+        except TypeError:
+            with pytest.raises(TypeError):
+                orders.append(given)
+            with pytest.raises(TypeError):
+                orders.append([given])
+        else:
+            placed = orders.append(given)
+            assert isinstance(placed, list) == isinstance(given, list)
+        stored = list(log)
+    assert [each._replace(timestamp_ms=0, sequence=-1) for each in orders] == [
+        each._replace(timestamp_ms=0) for each in stored
+    ]
 
 
 def test_a_topic_and_its_partitions(broker: Broker, orders: Partition) -> None:

@@ -1,0 +1,133 @@
+"""Checks of the arguments of a client's calls, in the thread that makes the call.
+
+    @checked
+    async def read(self, topic: str, partition: int = 0, offset: int | None = None, *, wait: float = 0.5): ...
+
+A parameter is checked by its name: a name has one meaning in all calls. None is allowed where it is the
+default. The call itself runs on the event loop of the client, which may be the thread of a broker: an error
+there would be far from its cause.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from math import inf
+from typing import Final, ParamSpec, TypeAlias, TypeVar
+
+from logstore.arguments import as_count, as_offset
+from logstore.config import MAX_INT, MAX_LONG, SettingValue
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.durability import Durability
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Check: TypeAlias = Callable[[object, str], object]
+
+_LONGEST_S: Final = 1e9
+"""31 years: an event loop keeps its timers in milliseconds, and not for any number of them."""
+
+
+def as_text(value: object, what: str) -> str:
+    """Return a name. Raises `TypeError` for what is no text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a str, not {type(value).__name__} ({value!r:.100})")
+    return value
+
+
+def as_seconds(value: object, what: str) -> float:
+    """Return a time in seconds, at most `_LONGEST_S`. Raises `TypeError`, and `ValueError` out of range."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__} ({value!r:.100})")
+    if not 0 <= value < inf:
+        raise ValueError(f"{what} is {value!r} seconds; it is 0 or more, and finite")
+    return min(value, _LONGEST_S)
+
+
+def _number(value: object, what: str) -> None:
+    number = as_offset(value, what)
+    if not ~MAX_INT <= number <= MAX_INT:
+        raise ValueError(f"{what} is {number}; the largest one is {MAX_INT}")
+
+
+def _offset(value: object, what: str) -> None:
+    offset = as_offset(value, what)
+    if not ~MAX_LONG <= offset <= MAX_LONG:
+        raise ValueError(f"{what} is {offset}; the largest one is {MAX_LONG}")
+
+
+def as_group_offset(value: object, what: str) -> int:
+    """Return an offset that a group may commit. Raises `TypeError`, and `ValueError` out of range."""
+    offset = as_offset(value, what)
+    if not 0 <= offset <= MAX_LONG:
+        raise ValueError(f"{what} is {offset}; a committed offset is 0 to {MAX_LONG}")
+    return offset
+
+
+def _settings(value: object, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f'{what} are a mapping such as {{"retention.ms": "1"}}, not {type(value).__name__}')
+    for name, setting in value.items():
+        as_text(name, f"a name in {what}")
+        if not isinstance(setting, SettingValue):
+            raise TypeError(f"{what}: {name} is text or a number, not {type(setting).__name__}")
+
+
+def _topics(value: object, what: str) -> None:
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"{what} is a tuple of names, not {type(value).__name__} ({value!r:.100})")
+    for each in value:
+        as_text(each, f"a name in {what}")
+
+
+def _one_of(kind: type[object] | tuple[type[object], ...], said: str) -> _Check:
+    def check(value: object, what: str) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"{what} is {said}, not {type(value).__name__} ({value!r:.100})")
+
+    return check
+
+
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "topic": as_text,
+    "topics": _topics,
+    "group": as_text,
+    "topic_partition": _one_of(TopicPartition, "a TopicPartition"),
+    "partition": _number,
+    "partitions": _number,
+    "replication_factor": _number,
+    "copies": _number,
+    "offset": _offset,
+    "timestamp": _offset,
+    "max_bytes": as_count,
+    "max_wait_ms": as_count,
+    "wait": as_seconds,
+    "timeout": as_seconds,
+    "settings": _settings,
+    "level": _one_of(Durability, "a Durability"),
+    "batch": _one_of((bytes, bytearray, memoryview), "bytes"),
+    "path": _one_of((str, os.PathLike), "a path"),
+}
+
+
+def checked(call: Callable[P, T]) -> Callable[P, T]:
+    """Let a call check its arguments before it begins, with `TypeError` or `ValueError`."""
+    parameters = signature(call).parameters.values()
+    checks = {
+        each.name: (_CHECKS[each.name], each.default is None) for each in parameters if each.name in _CHECKS
+    }
+    names = [each.name for each in parameters]
+
+    @wraps(call)
+    def checking(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            if name in checks:
+                check, may_be_none = checks[name]
+                if value is not None or not may_be_none:
+                    check(value, name)
+        return call(*args, **kwargs)
+
+    return checking
