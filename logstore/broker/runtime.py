@@ -285,7 +285,8 @@ class Runtime:
             self.joined.set()
         if self.node.departure is not None and self.node.is_ready_to_stop:
             self._ready_to_stop.set()
-        changes = replicas.counters.role_changes + replicas.metadata.updates
+        counters = replicas.counters
+        changes = counters.role_changes + counters.storage_changes + replicas.metadata.updates
         if changes != self._changes:
             self._changes = changes
             self._do(self.after_change)
