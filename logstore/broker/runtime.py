@@ -87,8 +87,10 @@ class StoreClient(Protocol):
     """A client of the metadata store that does not block: the outcome of a call is an event.
 
     Events come in order, from any thread, through a function that was given to its constructor.
-    `close_session` and `close` may wait for the store.
+    `close_session` and `close` may wait for the store. `name` is the store's address, for messages.
     """
+
+    name: str
 
     def open_session(self, timeout_ms: int) -> None: ...
 
