@@ -66,6 +66,8 @@ class Counters:
     """Bytes of batches that followers here fetched from their leaders."""
     role_changes: int = 0
     """Roles taken, given up or lost."""
+    storage_changes: int = 0
+    """Log dirs that failed, filled up or have room again, and logs that went offline."""
 
 
 class Partition:

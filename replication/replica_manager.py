@@ -309,6 +309,7 @@ class ReplicaManager:
     def take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
         """Stop acknowledging and serving records of a replica whose log failed."""
         self.failures += topic_partition not in self.offline
+        self.counters.storage_changes += topic_partition not in self.offline
         self.offline[topic_partition] = str(error)
         self._newly_offline.append(topic_partition)
         self.retries.forget(topic_partition)
@@ -332,6 +333,7 @@ class ReplicaManager:
     def _resign_with_failed_dirs(self) -> None:
         """Take every replica in a failed log dir offline, not only the one whose log noticed."""
         self._failed_dirs = len(self.logs.failed_dirs)
+        self.counters.storage_changes += 1
         reasons = self.logs.offline_dirs
         reason = LogDirOffline("; ".join(f"{path}: {reason}" for path, reason in reasons.items()))
         for topic_partition, partition in list(self.partitions.items()):
@@ -535,6 +537,7 @@ def _ask_for_relief(manager: ReplicaManager, now_ms: int) -> None:
 
 
 def _note_full(manager: ReplicaManager, path: str, what: str, now_ms: int) -> None:
+    manager.counters.storage_changes += 1
     for topic_partition, partition in manager.partitions.items():
         if log_dir_of(partition) == path and partition.is_leader:
             manager.note(topic_partition, what, now_ms, reason=f"log dir {path}")

@@ -107,7 +107,8 @@ class Assembly:
         Named listeners of the settings take the place of `listen` and `advertised`, the address for others if
         it is not `listen`. `store_of` as for `Runtime`; `progress`
         is called from another thread while logs are opened; `boot_id` as for `LogManager`. Raises
-        `EngineError` and `OSError`; nothing is left open then.
+        `EngineError` and `OSError`; nothing is left open then. Cancelled, it ends once logs that are being
+        opened are open, and closes them in order.
         """
         _check_usable(log_dirs, disk)
         node_id = settings.node.node_id
@@ -128,7 +129,7 @@ class Assembly:
             ):
                 _log.error("log dir %s is offline: it cannot be read or written", failed)
             live = await _live_logs(settings.logs, store.ask, node_id)
-            logs = await asyncio.get_running_loop().run_in_executor(
+            loading = asyncio.get_running_loop().run_in_executor(
                 None,
                 partial(
                     LogManager,
@@ -142,6 +143,11 @@ class Assembly:
                     run_all=run_all,
                 ),
             )
+            try:
+                logs = await asyncio.shield(loading)
+            except asyncio.CancelledError:
+                logs = await loading  # a thread cannot be cancelled
+                raise
             if settings.security is None:
                 address = await server.listen(listen)
                 known = advertised or address
@@ -174,14 +180,16 @@ class Assembly:
                 pauses=Pauses(settings.broker.event_loop_pause_warn_ms / 1000),
                 security=speaking,
             )
-        except BaseException:
+        except BaseException as error:
             if authorizer is not None:
                 authorizer.close()
             if quotas is not None:
                 quotas.close()
             server.close()
             audit.close()
-            if logs is not None:
+            if logs is not None and isinstance(error, asyncio.CancelledError):
+                logs.close(mark_clean=logs.was_clean)  # as `Node.is_clean`: the controller knows nothing yet
+            elif logs is not None:
                 logs.abandon()
             await store.close()
             raise

@@ -21,6 +21,7 @@ from logstore.broker.errors import MalformedMessage
 from logstore.broker.groups.requests import GroupRequest, GroupResponse, JoinGroupRequest, JoinGroupResponse
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.groups.service import GroupService
+from logstore.broker.log_dir_reports import LogDirReports
 from logstore.broker.producer_ids import ProducerIds
 from logstore.broker.receipts import Receipts
 from logstore.broker.runtime import CLIENT, Asked, Runtime
@@ -233,6 +234,7 @@ class Services:
         """The delegation tokens; None without named listeners."""
         self.authorizer: Authorizer | None = None
         """Decides who may do what; None: everyone may do everything."""
+        self._log_dirs = LogDirReports(runtime.node)
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._deleted = runtime.node.replicas.metadata.deleted
@@ -250,10 +252,11 @@ class Services:
         return self.runtime.now_ms()
 
     def after_change(self) -> None:
-        """Follow the engine: changed roles, deleted topics."""
+        """Follow the engine: changed roles, deleted topics, log dirs that fail or are full."""
         self.shown.clear()
         self.since.look(self.metadata, self.now_ms())
         self.groups.after_change()
+        self._log_dirs.look()
         if self.metadata.deleted is not self._deleted:
             self._deleted = self.metadata.deleted
             self.traffic.forget({each.topic for each in self._deleted} - self.metadata.topic_ids.keys())

@@ -37,6 +37,17 @@ def survive_broken_pipes() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
+def heed_stop_signals(told: Callable[[signal.Signals], None]) -> None:
+    """Have the running loop call `told` on SIGTERM, SIGINT and SIGHUP: as in Kafka, all three stop in order.
+
+    A SIGHUP that is ignored stays so: `nohup` asks for that.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, told, number)
+
+
 def settle_heap() -> None:
     """Exclude the objects loaded so far from garbage collection, and collect less often.
 

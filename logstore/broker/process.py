@@ -1,9 +1,10 @@
 """Runs one broker in its own process, for `logstore serve`.
 
 One line of JSON on stdout reports that the broker is registered, and the addresses of its listeners. Later
-events are logged on stderr, a JSON object a line. SIGTERM and SIGINT stop the broker in order (exit code
-0); a second one ends the wait for a controller that is to move its leaderships. The exit code is 1 if it
-fails while running, 2 if it cannot start. After a crash, the logs recover at the next start.
+events are logged on stderr, a JSON object a line. SIGTERM, SIGINT and SIGHUP stop the broker in order (exit
+code 0), also during its start. A second SIGTERM or SIGINT ends the wait for a controller that is to move its
+leaderships. The exit code is 1 if it fails while running, 2 if it cannot start. After a crash, the logs
+recover at the next start.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from logstore.broker.limits import Address
 from logstore.broker.loop import (
     compile_checks,
     fastest_loop,
+    heed_stop_signals,
     keep_freed_memory,
     settle_heap,
     survive_broken_pipes,
@@ -235,14 +237,18 @@ async def serve(
     told_to_stop = asyncio.Event()
     served = _Served(Loading(partition_directories(disk, options.log_dirs)))
 
-    def told() -> None:
-        if served.is_stopping and served.broker is not None:
+    opening: asyncio.Task[Assembly] | None = None
+
+    def told(number: signal.Signals) -> None:
+        if opening is not None and not told_to_stop.is_set():
+            opening.cancel()  # once: it may wait for its logs
+        # A terminal that is closed sends two SIGHUPs.
+        if served.is_stopping and served.broker is not None and number is not signal.SIGHUP:
             _log.warning("second stop signal: leaderships are not transferred")
             served.broker.runtime.hurry()
         told_to_stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
+    heed_stop_signals(told)
 
     def heard(change: StateChange) -> None:
         served.elections(change)
@@ -256,8 +262,8 @@ async def serve(
             http = HttpServer(options.http, _routes(served), access=HttpAccess(config), site=site)
             stack.callback(http.close)
         telling = loop.create_task(_tell_of_loading(served.loading))
-        try:
-            served.broker = broker = await Assembly.open(
+        opening = loop.create_task(
+            Assembly.open(
                 settings,
                 options.listen,
                 options.log_dirs,
@@ -270,6 +276,14 @@ async def serve(
                 progress=served.loading,
                 boot_id=boot_id(),
             )
+        )
+        try:
+            served.broker = broker = await opening
+        except asyncio.CancelledError:
+            if not told_to_stop.is_set():
+                raise
+            _log.info("stopped during the start")
+            return 0
         finally:
             telling.cancel()
         served.loading.is_over = True

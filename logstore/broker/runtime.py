@@ -87,8 +87,10 @@ class StoreClient(Protocol):
     """A client of the metadata store that does not block: the outcome of a call is an event.
 
     Events come in order, from any thread, through a function that was given to its constructor.
-    `close_session` and `close` may wait for the store.
+    `close_session` and `close` may wait for the store. `name` is the store's address, for messages.
     """
+
+    name: str
 
     def open_session(self, timeout_ms: int) -> None: ...
 
@@ -285,7 +287,8 @@ class Runtime:
             self.joined.set()
         if self.node.departure is not None and self.node.is_ready_to_stop:
             self._ready_to_stop.set()
-        changes = replicas.counters.role_changes + replicas.metadata.updates
+        counters = replicas.counters
+        changes = counters.role_changes + counters.storage_changes + replicas.metadata.updates
         if changes != self._changes:
             self._changes = changes
             self._do(self.after_change)

@@ -55,7 +55,8 @@ class StoreSession:
                 session_id = await self._session()
         except TimeoutError:
             raise MetadataStoreFailed(
-                f"the metadata store did not answer for {self._patience_s:g} s"
+                f"the metadata store ({self._store.name}) did not answer for {self._patience_s:g} s; check "
+                "that it runs and that this is its address"
             ) from None
         call_id = next(self._calls)
         answer = self._answers[call_id] = self._loop.create_future()

@@ -111,7 +111,7 @@ def serve(
 ) -> int:
     """Run one broker with Kafka's protocol. It prints a line of JSON when it is ready.
 
-    SIGTERM shuts it down in order: its leaderships move to other brokers first.
+    SIGTERM, SIGINT and SIGHUP shut it down in order: its leaderships move to other brokers first.
     """
     from dataclasses import replace
 

@@ -346,8 +346,9 @@ def check_history(
 
     Base offset and leader epoch lie outside a batch's checksum. `history` (epochs and their start offsets;
     empty if unknown) was written before its batches, and tells of those below `history_end`. Where nothing
-    was removed between the batches (`is_dense`), one of them ends at the durable end: none leaps over it, or
-    holds it.
+    was removed between the batches (`is_dense`), none leaps over the durable end, and none past a gap holds
+    it. One that follows its predecessor may hold it: a truncation inside of a batch leaves such a checkpoint
+    (Kafka's `UnifiedLog.truncateTo`), and an operator may give such an offset.
     Damage below `log_start_offset` may have been left out; then the batch behind it begins there or below. Of
     a batch past a gap and one that does not follow it, the first is the wrong one.
     """
@@ -359,7 +360,7 @@ def check_history(
         ends_before = np.append(next_offset, found.last_offsets[:-1] + 1)
         leaps = (ends_before < durable_end) & (bases >= max(durable_end, log_start_offset + 1))
         if durable_end > log_start_offset:  # the log start may lie inside of a batch
-            leaps |= (bases < durable_end) & (found.last_offsets >= durable_end)
+            leaps |= (bases > ends_before) & (bases < durable_end) & (found.last_offsets >= durable_end)
         if found.fault is Fault.OFFSETS:
             leaps[-1] |= ends_before[-1] < min(durable_end, bases[-1])
         if leaps.any():

@@ -71,6 +71,7 @@ class ZooKeeperStore:
         pass the event on. Raises `InvalidConfig`. Nothing is connected until `open_session`.
         """
         self._access = access
+        self.name = url
         self._address = Address.parse(url)._replace(has_acls=self._access.has_acls)
         self._on_event = on_event
         self._lock = threading.Lock()

@@ -91,6 +91,8 @@ class SharedStore:
 class StoreEnd:
     """One node's client of the store."""
 
+    name = "of a test"
+
     def __init__(self, shared: SharedStore, on_event: Callable[[StoreEvent], None]) -> None:
         self._shared, self.on_event = shared, on_event
         self.lose_replies = 0

@@ -215,6 +215,8 @@ def test_a_conversation_is_had_in_a_session_of_its_own() -> None:
 
 def test_a_store_that_is_not_there_is_told_of_in_time() -> None:
     class Silent:
+        name = "zookeeper://nowhere:1"
+
         def open_session(self, timeout_ms: int) -> None: ...
         def submit(self, call: object) -> None: ...
         def close_session(self, session_id: int) -> None: ...
@@ -222,7 +224,7 @@ def test_a_store_that_is_not_there_is_told_of_in_time() -> None:
 
     async def run() -> None:
         async with StoreSession(lambda on_event: Silent(), patience_s=0.01) as session:
-            with pytest.raises(MetadataStoreFailed, match="did not answer"):
+            with pytest.raises(MetadataStoreFailed, match=r"\(zookeeper://nowhere:1\) did not answer"):
                 await session.ask(Get("/"))
 
     asyncio.run(run())

@@ -7,17 +7,24 @@ import json
 import os
 import signal
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from logstore.broker.broker import Assembly
 from logstore.broker.limits import Address
+from logstore.broker.loop import heed_stop_signals
 from logstore.broker.metadata.process import run as run_metadata_store
+from logstore.broker.metadata.process import serve as serve_metadata
 from logstore.broker.process import ServeOptions, allow_open_files, run, serve
 from logstore.broker.settings import read_settings
 from logstore.checkpoint.clean_shutdown import read_clean_shutdown
-from logstore.disk.memory import MemoryDisk
-from logstore.replication.effects import StoreCall
+from logstore.disk.memory import MemoryDisk, MemoryLock
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager import LogManager
+from logstore.replication.effects import StoreCall, StoreEvent
 from logstore.replication.metastore.operations import Create
 from tests.broker.nodes import SharedStore, StoreEnd
 
@@ -82,11 +89,19 @@ class _Broken(StoreEnd):
         super().submit(call)
 
 
-@pytest.mark.parametrize(("store", "code"), [(StoreEnd, 0), (_Broken, 1)])
+@pytest.mark.parametrize(
+    ("store", "code", "number"),
+    [
+        (StoreEnd, 0, signal.SIGTERM),
+        (StoreEnd, 0, signal.SIGINT),
+        (StoreEnd, 0, signal.SIGHUP),
+        (_Broken, 1, signal.SIGTERM),
+    ],
+)
 def test_the_code_tells_an_order_from_a_failure(
-    store: type[StoreEnd], code: int, capsys: pytest.CaptureFixture[str]
+    store: type[StoreEnd], code: int, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SIGTERM is an order; a node that cannot go on is none (F3), and leaves no mark of a clean stop."""
+    """A signal is an order; a node that cannot go on is none (F3), and leaves no mark of a clean stop."""
     disk = MemoryDisk()
     # Asked until it agrees: on a busy machine the order may come long before this node is the controller.
     patience = {"controlled.shutdown.retry.backoff.ms": "10", "controlled.shutdown.max.retries": "1000"}
@@ -100,11 +115,119 @@ def test_the_code_tells_an_order_from_a_failure(
             while not serving.done() and not capsys.readouterr().out:
                 await asyncio.sleep(0.002)
             if not serving.done():
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
             return await serving
 
     assert asyncio.run(run()) == code
     assert (read_clean_shutdown(disk, "data") is not None) == (code == 0)
+
+
+class _Silent(StoreEnd):
+    """Answers nothing, and sends the process a signal when it is asked."""
+
+    number = signal.SIGTERM
+
+    def open_session(self, timeout_ms: int) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_wait_for_a_store_that_does_not_answer(number: signal.Signals) -> None:
+    settings = read_settings({}, node_id=1, host="127.0.0.1", port=0)
+    options = ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("data",))
+
+    def store_of(tell: Callable[[StoreEvent], None]) -> StoreEnd:
+        store = _Silent(SharedStore(), tell)
+        store.number = number
+        return store
+
+    async def run() -> int:
+        async with asyncio.timeout(20):
+            return await serve(options, settings, store_of, disk=MemoryDisk())
+
+    assert asyncio.run(run()) == 0
+
+
+class _Slow(MemoryDisk):
+    """Calls `while_locking` in the thread that opens the logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.while_locking: Callable[[], object] = lambda: None
+
+    def lock(self, directory: str) -> MemoryLock:
+        found = super().lock(directory)
+        self.while_locking()
+        return found
+
+
+def test_logs_that_are_being_opened_are_closed_in_order_by_a_signal() -> None:
+    """No thread can be stopped. The next start reads nothing again."""
+    settings = read_settings({}, node_id=1, host="127.0.0.1", port=0)
+    disk = _Slow()
+    logs = LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
+    logs.get_or_create(TopicPartition("t", 0)).flush()
+    logs.close()
+
+    async def run() -> None:
+        shared, loop = SharedStore(), asyncio.get_running_loop()
+        opening = loop.create_task(
+            Assembly.open(
+                settings,
+                LOOPBACK,
+                ["data"],
+                lambda tell: StoreEnd(shared, tell),
+                disk=disk,
+                clock=lambda: 0,
+                random=Random(0),
+            )
+        )
+
+        async def cancel() -> None:
+            opening.cancel()
+
+        disk.while_locking = lambda: asyncio.run_coroutine_threadsafe(cancel(), loop).result(20)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert not shared.ends, "its session is closed"
+
+    asyncio.run(run())
+    assert read_clean_shutdown(disk, "data") is not None
+    disk.while_locking = lambda: None
+    disk.lock("data").release()
+
+
+def test_a_metadata_store_stops_in_order_by_any_of_the_signals(capsys: pytest.CaptureFixture[str]) -> None:
+    async def run(number: signal.Signals) -> int:
+        serving = asyncio.create_task(serve_metadata("meta", LOOPBACK, disk=MemoryDisk()))
+        async with asyncio.timeout(20):
+            while not capsys.readouterr().out:
+                await asyncio.sleep(0.002)
+            os.kill(os.getpid(), number)
+            return await serving
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        assert asyncio.run(run(number)) == 0
+
+
+def test_nohup_is_respected() -> None:
+    """It starts a program with SIGHUP ignored."""
+    heard: list[int] = []
+
+    async def run() -> None:
+        heed_stop_signals(heard.append)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(20):
+            while signal.SIGTERM not in heard:
+                await asyncio.sleep(0.002)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        asyncio.run(run())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert heard == [signal.SIGTERM]
 
 
 def test_it_tells_where_it_is_and_how_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

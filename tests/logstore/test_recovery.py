@@ -516,7 +516,7 @@ def test_row_208_a_swap_is_finished_wherever_it_stopped(clean: bool, old: str, i
 @pytest.mark.parametrize(
     "behind", [b"", batch(4, (1004,)), batch(3, (1003, 1004))], ids=["alone", "adjacent", "overlapping"]
 )
-def test_no_batch_holds_the_recovery_point(behind: bytes) -> None:
+def test_no_rotten_batch_holds_the_recovery_point(behind: bytes) -> None:
     """The last synced batch, of offsets 0 to 2, seems to be one of 1 to 3. A follower was cut inside of it,
     where its leader ended, and claimed to hold records that it had lost (seed 2068)."""
     rotten = bytearray(batch(0, (1000, 1001, 1002)))
@@ -526,6 +526,28 @@ def test_no_batch_holds_the_recovery_point(behind: bytes) -> None:
     with pytest.raises(DamagedLog, match="begins past offsets that were durable"):
         opened(disk, recovery_point=3)
     assert content_of(disk, log_file(0)) == before
+
+
+@pytest.mark.parametrize("recovery_point", range(10))
+@pytest.mark.parametrize("start", [0, 4])
+def test_a_recovery_point_inside_of_a_sound_batch_is_no_damage(recovery_point: int, start: int) -> None:
+    """Kafka leaves one after a truncation inside of a batch, and an operator may give one."""
+    content = b"".join(batch(base, (1000 + base,) * 3) for base in (0, 3, 6))
+    disk = disk_with({log_file(0): content})
+    loaded = opened(disk, recovery_point=recovery_point, start=start)
+    assert (loaded.log_start_offset, loaded.log_end_offset, loaded.report.cuts) == (start, 9, [])
+    assert content_of(disk, log_file(0)) == content
+
+
+@pytest.mark.parametrize("rise", [1, 2])
+@pytest.mark.parametrize("recovery_point", [4, 5, 6])
+def test_a_batch_past_a_gap_does_not_hold_the_recovery_point(rise: int, recovery_point: int) -> None:
+    """The gap tells that its base offset has rotted, wherever in it the recovery point lies."""
+    rotten = bytearray(batch(3, (1003, 1004, 1005)))
+    rotten[7] += rise
+    disk = disk_with({log_file(0): batch(0, (1000, 1001, 1002)) + bytes(rotten)})
+    with pytest.raises(DamagedLog, match="begins past offsets that were durable"):
+        opened(disk, recovery_point=recovery_point)
 
 
 def test_a_log_start_may_lie_inside_of_a_batch() -> None:

@@ -147,6 +147,8 @@ class SharedStore:
 class LocalStore:
     """One broker's client of a `SharedStore`; the store of a `Runtime`."""
 
+    name = "in this process"
+
     def __init__(self, shared: SharedStore, on_event: OnEvent) -> None:
         self._shared, self._on_event = shared, on_event
         self._sessions: list[int] = []

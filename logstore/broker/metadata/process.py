@@ -1,7 +1,7 @@
 """The embedded metadata store in its own process, for several brokers: `logstore metadata-store`.
 
-It prints its address as one line of JSON. SIGTERM and SIGINT stop it (exit code 0). The exit code is 1 if
-its disk fails and 2 if it cannot start. A crash loses nothing that was answered.
+It prints its address as one line of JSON. SIGTERM, SIGINT and SIGHUP stop it (exit code 0). The exit code is
+1 if its disk fails and 2 if it cannot start. A crash loses nothing that was answered.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import asyncio
 import json
 import logging
 import random
-import signal
 import sys
 from collections.abc import Mapping
 
 from logstore.broker.clock import SteadyClock
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
-from logstore.broker.loop import survive_broken_pipes
+from logstore.broker.loop import heed_stop_signals, survive_broken_pipes
 from logstore.broker.metadata.entrance import OPEN, Entrance, read_entrance
 from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.descriptors import descriptor_limit
@@ -40,8 +39,7 @@ async def serve(directory: str, listen: Address, *, disk: Disk, entrance: Entran
         server = MetadataServer(store, clock=clock, secret=secret, entrance=entrance)
         address = await server.listen(listen)
         told_to_stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
+        heed_stop_signals(lambda _: told_to_stop.set())
         print(json.dumps({"host": address.host, "port": address.port}), flush=True)
         waiting = asyncio.ensure_future(told_to_stop.wait())
         await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
