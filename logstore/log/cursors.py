@@ -18,6 +18,7 @@ from logstore.arguments import as_offset
 from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
+from logstore.log.following import check_timeout
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import FetchIsolation, end_offset_for
 from logstore.log.reading import first_of
@@ -67,6 +68,7 @@ class Cursor:
         the log, None never ends. Raises `OffsetOutOfRange` if retention or a truncation passed `position`:
         `seek` to one of its bounds. Raises otherwise as `Log.follow`.
         """
+        check_timeout(timeout)
         self.follower.timeout = timeout
         return first_of(self.follower, max_records)
 
@@ -83,6 +85,7 @@ class Cursor:
         """
         log = self._log
         with log.lock:
+            log.check_writable()
             self.follower.check()
             wanted = _within(log, self.position if offset is None else as_offset(offset))
             _put(log, self.name, wanted)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
-from logstore.arguments import is_number
+from logstore.arguments import as_offset, is_number
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.errors import LogTruncated, OffsetOutOfRange
@@ -165,7 +165,8 @@ class Follower:
         return unwatch if is_at_end else None
 
     def seek(self, offset: int) -> None:
-        """Continue at `offset`."""
+        """Continue at `offset`. Raises `TypeError` for what is no offset."""
+        offset = as_offset(offset)
         self._cut_at = MAX_LONG
         self._batches, self._records = iter(()), iter(())
         self._ahead.clear()

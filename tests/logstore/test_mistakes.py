@@ -167,6 +167,8 @@ READING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.log.cursor("billing").commit(w.log[0]), TypeError, "an offset is an int, not Record"),
     (lambda w: w.log.cursor("billing").seek("0"), TypeError, "an offset is an int"),
     (lambda w: w.log.cursor("billing").read(max_records="1"), TypeError, "max_records is an int"),
+    (lambda w: w.log.cursor("billing").read(timeout=-1), ValueError, "None to wait for ever"),
+    (lambda w: w.log.follow(0).seek(None), TypeError, "an offset is an int"),
     (lambda w: list(w.closed.read()), LogClosed, "was closed; open it again"),
     (lambda w: w.closed.get(0), LogClosed, "was closed; open it again"),
     (lambda w: w.closed.cursor("c"), LogClosed, "was closed; open it again"),
