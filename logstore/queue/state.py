@@ -120,8 +120,8 @@ class Deadlines:
 
     def set(self, offset: int, at_ms: int) -> None:
         """Set or move the time of `offset`."""
-        self._at[offset] = at_ms
         heappush(self._heap, (at_ms, offset))
+        self._at[offset] = at_ms
         if len(self._heap) > 2 * len(self._at) + 64:
             self._heap = [(at_ms, offset) for offset, at_ms in self._at.items()]
             heapify(self._heap)
@@ -140,17 +140,13 @@ class Deadlines:
             heappop(heap)
         return None
 
-    def pop_due(self, now_ms: int) -> list[int]:
-        """Remove and return the offsets whose time has come, earliest first."""
-        due: list[int] = []
-        while (first := self.first()) is not None and first[0] <= now_ms:
-            del self._at[first[1]]
-            due.append(first[1])
-        return due
-
 
 class QueueState:
-    """The state of one topic. Offsets are those of its message log; times are epoch milliseconds."""
+    """The state of one topic. Offsets are those of its message log; times are epoch milliseconds.
+
+    Ctrl-C, or an exception of a signal's handler, may end a change between any two of its steps. The order of
+    the steps is such that a message is then ready or leased, maybe both, and never neither.
+    """
 
     __slots__ = ("_ready", "delays", "leases", "next_offset", "unfinished")
 
@@ -210,50 +206,52 @@ class QueueState:
 
     def take(self, offset: int, deliveries: int, until_ms: int) -> None:
         """Lease the message until `until_ms`: its delivery number `deliveries` begins."""
-        if offset >= self.next_offset:
-            self._reach(offset)
+        self._reach(offset)
+        self.unfinished[offset] = deliveries
+        self.leases.set(offset, until_ms)
+        self.delays.discard(offset)
+        if offset == self.next_offset:
+            self.next_offset = offset + 1
         elif self._ready and self._ready[0] == offset:
             heappop(self._ready)
-        self.unfinished[offset] = deliveries
-        self.delays.discard(offset)
-        self.leases.set(offset, until_ms)
 
     def give_back(self, offset: int, deliveries: int, not_before_ms: int) -> None:
         """End its lease; the message is ready at `not_before_ms`."""
-        if offset >= self.next_offset:
-            self._reach(offset)
+        self._reach(offset)
         self.unfinished[offset] = deliveries
-        self.leases.discard(offset)
         if not_before_ms > 0:
             self.delays.set(offset, not_before_ms)
         else:
             heappush(self._ready, offset)
+        self.leases.discard(offset)
+        self.next_offset = max(self.next_offset, offset + 1)
 
     def finish(self, offset: int) -> None:
         """Forget the message."""
-        if offset >= self.next_offset:
-            self._reach(offset)
+        self._reach(offset)
+        if offset == self.next_offset:
+            self.next_offset = offset + 1
         else:
             self.leases.discard(offset)
             self.delays.discard(offset)
             self.unfinished.pop(offset, None)
 
     def _reach(self, offset: int) -> None:
-        """Move the next offset behind `offset`; messages in between were delivered and are ready again."""
+        """Move the next offset up to `offset`; messages in between were delivered and are ready again."""
         if offset > self.next_offset:
             between = range(self.next_offset, offset)
             self.unfinished.update(dict.fromkeys(between, 0))
             self._ready.extend(between)  # still a heap: they are above all others
-        self.next_offset = offset + 1
+            self.next_offset = offset
 
     # --- what is next -----------------------------------------------------------------------------
 
     def candidate(self, end_offset: int, now_ms: int) -> int | None:
         """Return the message to deliver next, of those below `end_offset`; None if there is none."""
-        if self.delays:
-            for offset in self.delays.pop_due(now_ms):
-                heappush(self._ready, offset)
-        ready = self._ready
+        ready, delays = self._ready, self.delays
+        while delays and (first := delays.first()) is not None and first[0] <= now_ms:
+            heappush(ready, first[1])
+            delays.discard(first[1])
         while ready:
             offset = ready[0]
             if offset in self.unfinished and offset not in self.leases and offset not in self.delays:

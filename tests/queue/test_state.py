@@ -115,8 +115,8 @@ def test_deadlines_keep_no_leftovers_for_ever() -> None:
     assert len(deadlines._heap) < 100
     deadlines.set(1, 5)
     deadlines.set(1, 9)
-    assert deadlines.pop_due(8) == []
-    assert deadlines.pop_due(9) == [1]
+    assert deadlines.first() == (9, 1)
+    deadlines.discard(1)
     assert deadlines.first() is None
 
 
