@@ -260,7 +260,7 @@ class Queue:
             with self._lock:
                 return self._take(wanted, lease_ms)
         bell = threading.Event()
-        with self.waiting(bell.set, topics, timeout, lease) as wait:
+        with self.waiting(bell.set, lambda: False, topics, timeout, lease) as wait:
             while True:
                 bell.clear()
                 message, wait_s = wait.look()
@@ -271,13 +271,14 @@ class Queue:
     def waiting(
         self,
         ring: Callable[[], None],
+        is_gone: Callable[[], bool],
         topics: str | Collection[str] | None,
         timeout: float | None,
         lease: float | None,
     ) -> Wait:
         """Return a wait for a message, used by `get` and its asynchronous form. Raises as `get`."""
         deadline = Deadline(as_timeout(timeout))
-        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), deadline)
+        return Wait(self, Waiter(ring, is_gone, as_topics(topics)), self._lease(lease), deadline)
 
     def _lease(self, lease: float | None) -> int:
         return self._lease_ms if lease is None else as_milliseconds(lease, "lease", least=1)
