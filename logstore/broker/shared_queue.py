@@ -40,6 +40,7 @@ from logstore.queue.arguments import (
     as_pairs,
     as_timeout,
     as_topics,
+    check_reason,
     check_topic,
 )
 from logstore.queue.config import QueueConfig
@@ -223,7 +224,7 @@ class SharedQueue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages; see `Queue.get_many`."""
-        most = as_most(most, "most", least=1)
+        most, topics = as_most(most, "most", least=1), as_topics(topics)
         found: list[Message] = []
         while len(found) < most:
             message = self.get(topics, timeout=0 if found else timeout, lease=lease)
@@ -268,6 +269,7 @@ class SharedQueue:
 
     def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
         """Return a leased message, or give it up; see `Queue.nack`."""
+        check_reason(reason)
         lane = self._lane_of(message)
         due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
         return self._return(lane, message.offset, message.deliveries, due_ms, reason)

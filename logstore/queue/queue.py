@@ -39,6 +39,7 @@ from logstore.queue.arguments import (
     as_pairs,
     as_timeout,
     as_topics,
+    check_reason,
     check_topic,
 )
 from logstore.queue.config import QueueConfig
@@ -293,11 +294,11 @@ class Queue:
     ) -> list[Message]:
         """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
         most = as_most(most, "most", least=1)
-        first = self.get(topics, timeout=timeout, lease=lease)
+        wanted, lease_ms = as_topics(topics), self._lease(lease)
+        first = self.get(wanted, timeout=timeout, lease=lease)
         if first is None:
             return []
         found = [first]
-        wanted, lease_ms = as_topics(topics), self._lease(lease)
         with self._lock:
             while len(found) < most and (message := self._take(wanted, lease_ms)) is not None:
                 found.append(message)
@@ -392,6 +393,7 @@ class Queue:
         After `max_deliveries` it becomes a dead letter with this `reason`, and the result is False. Raises
         as `ack`.
         """
+        check_reason(reason)
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
         with self._lock:
             lane = self._lane_of(message)

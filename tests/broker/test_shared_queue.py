@@ -276,10 +276,19 @@ def test_looking_for_a_topic_does_not_make_it(broker: Broker) -> None:
 def test_wrong_arguments(broker: Broker) -> None:
     with pytest.raises(TypeError, match="config is a QueueConfig, not dict"):
         SharedQueue(broker, "mistakes", {"lease": 4})  # type: ignore[arg-type]
-    with SharedQueue(broker, "mistakes") as queue:
+    with SharedQueue(broker, "wrong") as queue:
         with pytest.raises(TypeError, match="a topic is a str, not NoneType"):
             queue.put(b"job", topic=None)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="count is -1"):
             queue.peek(-1)
         with pytest.raises(TypeError, match="most is an int"):
             queue.get_many("3")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="one str or several"):
+            queue.get(5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not a mapping"):
+            queue.put_many({b"a": b"b"})
+        queue.put(b"job")
+        (message,) = queue.get_many(2, iter(["other", "default"]), timeout=0)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a reason is a str"):
+            queue.nack(message, reason=None)  # type: ignore[arg-type]
+        queue.ack(message)
