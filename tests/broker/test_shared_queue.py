@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from logstore.broker import BlockingClient, Broker, BrokerConfig, SharedQueue
+from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestUnanswered, SharedQueue
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
@@ -271,6 +271,14 @@ def test_looking_for_a_topic_does_not_make_it(broker: Broker) -> None:
         other = SharedQueue(broker, "looking")
         other.put(b"2", topic="new")
         assert [each.value for each in queue.peek(topic="new")] == [b"2"], "of another process"
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    with (
+        BlockingClient("127.0.0.1:1", timeout_s=0.2) as client,
+        pytest.raises(RequestUnanswered, match=r"no broker answers: failed to connect to 127\.0\.0\.1:1: "),
+    ):
+        SharedQueue(client, "nobody")
 
 
 def test_wrong_arguments(broker: Broker) -> None:
