@@ -135,6 +135,17 @@ def test_delays_dead_letters_and_priorities(clients: Clients, clock: Clock) -> N
     assert [m.value for m in two.peek()] == [b"later"]
 
 
+def test_the_largest_message_becomes_a_dead_letter(clients: Clients, clock: Clock) -> None:
+    """Its letter is larger than itself; where that was refused, each later get of any message failed."""
+    queue = clients.connect(QueueConfig(max_deliveries=1))
+    largest = b"x" * (1_048_588 - 80)
+    queue.put(largest)
+    got(queue)
+    clock.now_ms += 30_000
+    assert queue.get(timeout=0) is None
+    assert [letter.message.value == largest for letter in queue.dead_letters()] == [True]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_life(clients: Clients, clock: Clock, seed: int) -> None:
     rng = random.Random(seed)
