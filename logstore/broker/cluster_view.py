@@ -57,7 +57,9 @@ class ClusterView:
         """Return the metadata of the best informed broker. Raises `RequestUnanswered` if none answers."""
         newest = max(await self.ask_all(topics), key=_knowledge, default=None)
         if newest is None:
-            raise self._connections.closed or RequestUnanswered(NO_BROKER)
+            failures = self._connections.failures
+            reasons = [failures.get(each, f"{each} gave no metadata in time") for each in self._addresses]
+            raise self._connections.closed or RequestUnanswered(f"{NO_BROKER}: {'; '.join(reasons)}")
         live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
         self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
         self._metadata = newest

@@ -55,6 +55,8 @@ class Connections:
         self._links: dict[tuple[Address, type[Any]], Link] = {}
         self._served: dict[Address, Mapping[int, range]] = {}
         """The versions that a broker serves, by API key."""
+        self.failures: dict[Address, str] = {}
+        """Why the last request to a broker was not answered; those that answered it are left out."""
         self._scratch: memoryview | None = None
         self.closed: EngineError | None = None
         """The error of `close`."""
@@ -139,6 +141,9 @@ class Connections:
         def answered(answer: Struct | RequestUnanswered) -> None:
             if isinstance(answer, RequestUnanswered):
                 self._served.pop(address, None)  # it may come back as another version
+                self.failures[address] = str(answer)
+            else:
+                self.failures.pop(address, None)
             if waiting.done():
                 return
             if isinstance(answer, RequestUnanswered):

@@ -19,7 +19,7 @@ durability is the topics' (`acks=all`); the clocks of the processes must agree, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,6 +27,7 @@ from logstore.arguments import as_config
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
+from logstore.config import MAX_INT
 from logstore.disk.errors import ErrorCode, InvalidTopic
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import check_topic_name
@@ -40,6 +41,7 @@ from logstore.queue.arguments import (
     as_pairs,
     as_timeout,
     as_topics,
+    check_reason,
     check_topic,
 )
 from logstore.queue.config import QueueConfig
@@ -61,6 +63,8 @@ from logstore.queue.waiting import Deadline
 
 _EVENTS: Final = ".__events"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+_KEPT_IN_ANY_SIZE: Final = {**_KEPT, "max.message.bytes": str(MAX_INT)}
+"""Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
 _LONGEST_NAME: Final = 249
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks."""
@@ -98,7 +102,7 @@ class SharedQueue:
         self._is_closed = False
         self._owned: BlockingClient | None = None
         self._dead = f"{name}.{DEAD_LETTERS}"
-        _create(calls, self._dead)
+        _create(calls, self._dead, _KEPT_IN_ANY_SIZE)
 
     @classmethod
     def connect(cls, address: str, name: str, config: QueueConfig | None = None) -> Self:
@@ -223,7 +227,7 @@ class SharedQueue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages; see `Queue.get_many`."""
-        most = as_most(most, "most", least=1)
+        most, topics = as_most(most, "most", least=1), as_topics(topics)
         found: list[Message] = []
         while len(found) < most:
             message = self.get(topics, timeout=0 if found else timeout, lease=lease)
@@ -268,6 +272,7 @@ class SharedQueue:
 
     def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
         """Return a leased message, or give it up; see `Queue.nack`."""
+        check_reason(reason)
         lane = self._lane_of(message)
         due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
         return self._return(lane, message.offset, message.deliveries, due_ms, reason)
@@ -351,8 +356,8 @@ class _SharedLane:
 
     def create(self) -> None:
         """Create the two topics unless they are there; the one that others look for comes last."""
-        _create(self._calls, self._messages)
-        _create(self._calls, self._events)
+        _create(self._calls, self._messages, _KEPT)
+        _create(self._calls, self._events, _KEPT)
 
     def put(self, records: Sequence[Record]) -> list[int]:
         return [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
@@ -412,9 +417,9 @@ class _SharedLane:
         return self.state.stats(self.log_end(), 0)
 
 
-def _create(calls: BlockingCalls, topic: str) -> None:
+def _create(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
     try:
-        calls.create_topic(topic, 1, settings=_KEPT)
+        calls.create_topic(topic, 1, settings=settings)
     except RequestRefused as refusal:
         if refusal.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise

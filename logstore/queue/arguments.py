@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from logstore.arguments import as_offset
@@ -39,6 +39,8 @@ def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
     """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
     if isinstance(values, bytes | bytearray | memoryview | str):
         raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
+    if isinstance(values, Mapping):
+        raise TypeError("put_many wants (key, value) pairs, not a mapping; pass its items()")
     return [_as_pair(value) for value in values]
 
 
@@ -78,5 +80,24 @@ def as_most(number: object, what: str, least: int = 0) -> int:
     return most
 
 
-def as_topics(topics: str | Collection[str] | None) -> Collection[str] | None:
-    return (topics,) if isinstance(topics, str) else topics
+def as_topics(topics: object) -> Collection[str] | None:
+    """Return the topics that a call names; an iterator is read once. Raises `TypeError`."""
+    if topics is None:
+        return None
+    if isinstance(topics, str):
+        return (topics,)
+    found = tuple(topics) if isinstance(topics, Iterable) else (topics,)
+    for topic in found:
+        if not isinstance(topic, str):
+            raise TypeError(f"topics are one str or several, not {type(topics).__name__} ({topics!r:.100})")
+    return found
+
+
+def check_reason(reason: object) -> None:
+    """Raise `TypeError` or `ValueError` unless a dead letter can have this reason."""
+    if not isinstance(reason, str):
+        raise TypeError(f"a reason is a str, not {type(reason).__name__}")
+    try:
+        reason.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the reason {reason!r:.100} is not valid Unicode: {error.reason}") from error

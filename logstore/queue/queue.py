@@ -19,7 +19,9 @@ noticed by whoever asks for a message.
 from __future__ import annotations
 
 import math
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -30,6 +32,7 @@ from typing import Final, NamedTuple, Self
 from logstore.arguments import Path, as_config, as_directory
 from logstore.config import MAX_INT, LogConfig
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
+from logstore.errors import LogClosed
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
@@ -39,6 +42,7 @@ from logstore.queue.arguments import (
     as_pairs,
     as_timeout,
     as_topics,
+    check_reason,
     check_topic,
 )
 from logstore.queue.config import QueueConfig
@@ -84,8 +88,8 @@ class Wait:
 class Queue:
     """Messages that are delivered until they are acknowledged. Every method may be called from any thread.
 
-    Durations are seconds. Each method raises `QueueClosed` after `close`, and `DiskFull`, `OutOfResources` or
-    `LogDirOffline` as `Log.append` does; a refused call changes nothing.
+    Durations are seconds. Each method raises `QueueClosed` after `close`, `LogClosed` in a forked child, and
+    `DiskFull`, `OutOfResources` or `LogDirOffline` as `Log.append` does; a refused call changes nothing.
     """
 
     def __init__(
@@ -128,6 +132,7 @@ class Queue:
         except BaseException:
             self._abandon()
             raise
+        _opened.add(self)
 
     def _open_lane(self, topic: str) -> Lane:
         lane = Lane(self._directory, topic, self.config, self._bury, disk=self._disk, clock=self._clock)
@@ -234,7 +239,7 @@ class Queue:
 
     def _lane(self, topic: str) -> Lane:
         if self._is_closed:
-            raise QueueClosed(f"{self._directory} was closed; open it again")
+            raise self._refusal()
         lane = self._lanes.get(topic)
         if lane is None:
             check_topic(topic)
@@ -260,7 +265,7 @@ class Queue:
             with self._lock:
                 return self._take(wanted, lease_ms)
         bell = threading.Event()
-        with self.waiting(bell.set, topics, timeout, lease) as wait:
+        with self.waiting(bell.set, lambda: False, topics, timeout, lease) as wait:
             while True:
                 bell.clear()
                 message, wait_s = wait.look()
@@ -271,13 +276,14 @@ class Queue:
     def waiting(
         self,
         ring: Callable[[], None],
+        is_gone: Callable[[], bool],
         topics: str | Collection[str] | None,
         timeout: float | None,
         lease: float | None,
     ) -> Wait:
         """Return a wait for a message, used by `get` and its asynchronous form. Raises as `get`."""
         deadline = Deadline(as_timeout(timeout))
-        return Wait(self, Waiter(ring, as_topics(topics)), self._lease(lease), deadline)
+        return Wait(self, Waiter(ring, is_gone, as_topics(topics)), self._lease(lease), deadline)
 
     def _lease(self, lease: float | None) -> int:
         return self._lease_ms if lease is None else as_milliseconds(lease, "lease", least=1)
@@ -292,11 +298,11 @@ class Queue:
     ) -> list[Message]:
         """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
         most = as_most(most, "most", least=1)
-        first = self.get(topics, timeout=timeout, lease=lease)
+        wanted, lease_ms = as_topics(topics), self._lease(lease)
+        first = self.get(wanted, timeout=timeout, lease=lease)
         if first is None:
             return []
         found = [first]
-        wanted, lease_ms = as_topics(topics), self._lease(lease)
         with self._lock:
             while len(found) < most and (message := self._take(wanted, lease_ms)) is not None:
                 found.append(message)
@@ -305,8 +311,8 @@ class Queue:
     def _take(self, topics: Collection[str] | None, lease_ms: int) -> Message | None:
         """Lease the next message without waiting; the caller holds the lock."""
         if self._is_closed:
-            raise QueueClosed(f"{self._directory} was closed; open it again")
-        self._dead.partition.check_writable()  # a forked child's copy leases what its parent leases too
+            raise self._refusal()
+        self._dead.partition.check_writable()  # or a message that must be given up would have no place
         now_ms = self._clock()
         for lanes in self._turns:
             for _ in range(len(lanes)):
@@ -391,6 +397,7 @@ class Queue:
         After `max_deliveries` it becomes a dead letter with this `reason`, and the result is False. Raises
         as `ack`.
         """
+        check_reason(reason)
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
         with self._lock:
             lane = self._lane_of(message)
@@ -465,4 +472,29 @@ class Queue:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise QueueClosed(f"{self._directory} was closed; open it again")
+            raise self._refusal()
+
+    def _refusal(self) -> QueueClosed | LogClosed:
+        if self._dead.partition.is_inherited:
+            return LogClosed(
+                f"{self._directory} belongs to the parent process, and a forked child would lease the same "
+                "messages. Open the queue after the fork, or share one on a broker"
+            )
+        return QueueClosed(f"{self._directory} was closed; open it again")
+
+    def _forked(self) -> None:
+        """In a forked child: refuse every call, and do not wait for locks whose threads are the parent's."""
+        self._is_closed = True
+        self._lock = threading.Lock()
+
+
+_opened: Final[weakref.WeakSet[Queue]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for queue in _opened:
+        queue._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,8 +1,10 @@
 """The queue for asyncio: the same calls, which wait without blocking the event loop.
 
-    put, ack, nack      in this thread at durability `written`, where they cost a write into the page cache;
-                        in another one at `synced`, where tasks share the sync
-    get                 in this thread; waits with a future
+    put, ack, nack            in this thread at durability `written`, where they cost a write into the page
+                              cache; in another one at `synced`, where tasks share the sync
+    get, get_many, extend     in this thread; they wait with a future
+    peek, dead_letters,       in another thread: they read files, and `redrive` syncs them
+    redrive, stats
 
 A task that is cancelled while it waits for a message has leased none. One that is cancelled during a `put` or
 an `ack` at `synced` does not know whether it was done. Repeated, the `put` may store the message twice, and
@@ -13,23 +15,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from itertools import islice
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar
 
+from logstore.queue.arguments import as_most, as_topics
 from logstore.queue.config import QueueConfig
-from logstore.queue.messages import Message
-from logstore.queue.queue import DEFAULT_TOPIC, Queue
+from logstore.queue.messages import DeadLetter, Message
+from logstore.queue.queue import DEFAULT_TOPIC, Queue, QueueStats
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LETTERS_A_TURN: Final = 256
+"""Dead letters that are in memory at once."""
 
 
 class AsyncQueue:
     """A `Queue` for tasks. `queue` is the queue itself, which threads may use at the same time."""
 
     def __init__(self, path: str | os.PathLike[str] | Queue, config: QueueConfig | None = None) -> None:
-        """Open the queue in directory `path`, or use an open one. Raises as `Queue`."""
+        """Open the queue in directory `path`, or use an open one, which has its own settings.
+
+        Raises as `Queue`, and `TypeError` for settings of an open queue.
+        """
+        if isinstance(path, Queue) and config is not None:
+            raise TypeError("an open queue has its settings already; pass config to Queue(…)")
         self.queue = path if isinstance(path, Queue) else Queue(path, config)
         self._is_synced = self.queue.config.durability == "synced"
 
@@ -84,9 +96,13 @@ class AsyncQueue:
         rung = asyncio.Event()
 
         def ring() -> None:
-            loop.call_soon_threadsafe(rung.set)
+            try:
+                loop.call_soon_threadsafe(rung.set)
+            except RuntimeError:
+                if not loop.is_closed():  # its task will never run again, and others need not care
+                    raise
 
-        with self.queue.waiting(ring, topics, timeout, lease) as wait:
+        with self.queue.waiting(ring, loop.is_closed, topics, timeout, lease) as wait:
             while True:
                 rung.clear()
                 message, wait_s = wait.look()
@@ -97,6 +113,23 @@ class AsyncQueue:
                         await rung.wait()
                 except TimeoutError:
                     pass  # a lease or a delay has ended, or the time is over: `look` knows
+
+    async def get_many(
+        self,
+        most: int,
+        topics: str | Collection[str] | None = None,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+    ) -> list[Message]:
+        """Do as `Queue.get_many`, while other tasks run."""
+        most, topics = as_most(most, "most", least=1), as_topics(topics)
+        first = await self.get(topics, timeout=timeout, lease=lease)
+        if first is None:
+            return []
+        if most == 1:
+            return [first]
+        return [first, *self.queue.get_many(most - 1, topics, timeout=0, lease=lease)]
 
     async def ack(self, message: Message) -> None:
         """Do as `Queue.ack`."""
@@ -111,3 +144,26 @@ class AsyncQueue:
     ) -> bool:
         """Do as `Queue.nack`."""
         return await self._done(self.queue.nack, message, delay=delay, reason=reason)
+
+    async def extend(self, message: Message, lease: float | None = None) -> None:
+        """Do as `Queue.extend`."""
+        self.queue.extend(message, lease)
+
+    async def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
+        """Do as `Queue.peek`."""
+        return await asyncio.to_thread(self.queue.peek, count, topic)
+
+    async def dead_letters(self) -> AsyncIterator[DeadLetter]:
+        """Yield what `Queue.dead_letters` yields."""
+        letters = self.queue.dead_letters()
+        while some := await asyncio.to_thread(lambda: list(islice(letters, _LETTERS_A_TURN))):
+            for letter in some:
+                yield letter
+
+    async def redrive(self) -> int:
+        """Do as `Queue.redrive`."""
+        return await asyncio.to_thread(self.queue.redrive)
+
+    async def stats(self) -> QueueStats:
+        """Do as `Queue.stats`."""
+        return await asyncio.to_thread(self.queue.stats)

@@ -25,12 +25,17 @@ class Deadline:
 
 
 class Waiter:
-    """Waits for a message of one of `topics` (None: of any). `ring` may be called from any thread."""
+    """Waits for a message of one of `topics` (None: of any).
 
-    __slots__ = ("ring", "topics", "until_ms", "was_rung")
+    `ring` may be called from any thread. After `is_gone` nobody hears it: an event loop was closed.
+    """
 
-    def __init__(self, ring: Callable[[], None], topics: Collection[str] | None) -> None:
-        self.ring = ring
+    __slots__ = ("is_gone", "ring", "topics", "until_ms", "was_rung")
+
+    def __init__(
+        self, ring: Callable[[], None], is_gone: Callable[[], bool], topics: Collection[str] | None
+    ) -> None:
+        self.ring, self.is_gone = ring, is_gone
         self.topics = topics
         self.until_ms = 0.0
         """When it looks again by itself."""
@@ -67,12 +72,12 @@ class Waiters:
 
     def ring(self, topic: str, count: int) -> None:
         """Ring for `count` messages of `topic`."""
-        for waiter in [each for each in self._waiting if each.wants(topic)][:count]:
+        for waiter in self._wanting(topic)[:count]:
             self._ring(waiter)
 
     def wake_by(self, topic: str, at_ms: int | None) -> None:
         """Make sure that a waiter checks `topic` at `at_ms`, when one of its leases or delays ends."""
-        wanting = [each for each in self._waiting if each.wants(topic)]
+        wanting = self._wanting(topic)
         if at_ms is not None and wanting and all(each.until_ms > at_ms for each in wanting):
             self._ring(wanting[0])
 
@@ -80,6 +85,11 @@ class Waiters:
         """Wake all waiters: the queue closes, or the one that checked for others has left."""
         for waiter in list(self._waiting):
             self._ring(waiter)
+
+    def _wanting(self, topic: str) -> list[Waiter]:
+        for waiter in [each for each in self._waiting if each.is_gone()]:
+            del self._waiting[waiter]  # a ring would be lost
+        return [each for each in self._waiting if each.wants(topic)]
 
     def _ring(self, waiter: Waiter) -> None:
         del self._waiting[waiter]

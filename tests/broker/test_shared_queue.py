@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from logstore.broker import BlockingClient, Broker, BrokerConfig, SharedQueue
+from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestUnanswered, SharedQueue
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
@@ -133,6 +133,17 @@ def test_delays_dead_letters_and_priorities(clients: Clients, clock: Clock) -> N
     ]
     assert one.stats().dead_letters == 1
     assert [m.value for m in two.peek()] == [b"later"]
+
+
+def test_the_largest_message_becomes_a_dead_letter(clients: Clients, clock: Clock) -> None:
+    """Its letter is larger than itself; where that was refused, each later get of any message failed."""
+    queue = clients.connect(QueueConfig(max_deliveries=1))
+    largest = b"x" * (1_048_588 - 80)
+    queue.put(largest)
+    got(queue)
+    clock.now_ms += 30_000
+    assert queue.get(timeout=0) is None
+    assert [letter.message.value == largest for letter in queue.dead_letters()] == [True]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -273,13 +284,30 @@ def test_looking_for_a_topic_does_not_make_it(broker: Broker) -> None:
         assert [each.value for each in queue.peek(topic="new")] == [b"2"], "of another process"
 
 
+def test_a_broker_that_is_not_there_is_named() -> None:
+    with (
+        BlockingClient("127.0.0.1:1", timeout_s=0.2) as client,
+        pytest.raises(RequestUnanswered, match=r"no broker answers: failed to connect to 127\.0\.0\.1:1: "),
+    ):
+        SharedQueue(client, "nobody")
+
+
 def test_wrong_arguments(broker: Broker) -> None:
     with pytest.raises(TypeError, match="config is a QueueConfig, not dict"):
         SharedQueue(broker, "mistakes", {"lease": 4})  # type: ignore[arg-type]
-    with SharedQueue(broker, "mistakes") as queue:
+    with SharedQueue(broker, "wrong") as queue:
         with pytest.raises(TypeError, match="a topic is a str, not NoneType"):
             queue.put(b"job", topic=None)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="count is -1"):
             queue.peek(-1)
         with pytest.raises(TypeError, match="most is an int"):
             queue.get_many("3")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="one str or several"):
+            queue.get(5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not a mapping"):
+            queue.put_many({b"a": b"b"})
+        queue.put(b"job")
+        (message,) = queue.get_many(2, iter(["other", "default"]), timeout=0)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a reason is a str"):
+            queue.nack(message, reason=None)  # type: ignore[arg-type]
+        queue.ack(message)

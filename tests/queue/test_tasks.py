@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import threading
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,79 @@ def test_timeout_and_close(tmp_path: Path) -> None:
                 await waiting
 
     asyncio.run(main())
+
+
+def test_the_calls_are_those_of_the_queue() -> None:
+    """With the same arguments; `waiting` is what both forms of `get` are made of."""
+    calls = {name: call for name, call in vars(Queue).items() if callable(call) and not name.startswith("_")}
+    assert calls.pop("waiting")
+    for name, call in calls.items():
+        ours = inspect.signature(getattr(AsyncQueue, name))
+        assert ours.parameters == inspect.signature(call).parameters, name
+
+
+def test_every_call(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = QueueConfig(max_deliveries=1, lease=60)
+        async with asyncio.timeout(LIMIT_S), AsyncQueue(tmp_path / "jobs", config) as queue:
+            await queue.put_many([b"0", b"1", b"2"])
+            assert [each.value for each in await queue.peek()] == [b"0", b"1", b"2"]
+            messages = await queue.get_many(2)
+            assert [each.value for each in messages] == [b"0", b"1"]
+            assert [each.value for each in await queue.get_many(1)] == [b"2"]
+            assert await queue.get_many(3, timeout=0) == []
+            await queue.extend(messages[0], lease=90)
+            assert (await queue.stats()).topics["default"].leased == 3
+            for message in messages:
+                assert not await queue.nack(message, reason="bad")
+            found = [(letter.message.value, letter.reason) async for letter in queue.dead_letters()]
+            assert found == [(b"0", "bad"), (b"1", "bad")]
+            assert await queue.redrive() == 2
+            assert [letter async for letter in queue.dead_letters()] == []
+            with pytest.raises(ValueError, match="most is 0"):
+                await queue.get_many(0)
+
+    asyncio.run(main())
+
+
+def test_settings_for_an_open_queue_are_refused(tmp_path: Path) -> None:
+    with Queue(tmp_path / "jobs") as queue, pytest.raises(TypeError, match="has its settings"):
+        AsyncQueue(queue, QueueConfig(lease=1))
+
+
+def a_waiter_of_a_closed_loop(queue: Queue) -> object:
+    """Return a task that waits for a message, and will never run again."""
+    loop, tasks = asyncio.new_event_loop(), []
+
+    async def begin() -> None:
+        tasks.append(asyncio.create_task(AsyncQueue(queue).get()))
+        while not len(queue._waiters):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    return tasks
+
+
+def test_a_closed_loop_takes_no_message(tmp_path: Path) -> None:
+    """It goes to a thread that waits behind the loop's task."""
+    queue = Queue(tmp_path / "jobs")
+    kept = a_waiter_of_a_closed_loop(queue)
+    found: list[Message | None] = []
+    worker = threading.Thread(target=lambda: found.append(queue.get(timeout=LIMIT_S)))
+    worker.start()
+    while len(queue._waiters) < 2:
+        assert worker.is_alive()
+    assert queue.put(b"job") == 0
+    worker.join(LIMIT_S)
+    assert [message.value for message in found if message] == [b"job"]
+    assert queue.put(b"job") == 1
+    queue.close()
+    del kept
+
+
+def test_closing_with_a_task_of_a_closed_loop(tmp_path: Path) -> None:
+    queue = Queue(tmp_path / "jobs")
+    kept = a_waiter_of_a_closed_loop(queue)
+    queue.close()
+    del kept

@@ -66,3 +66,14 @@ def no_string_for_many(queue: Queue) -> object:
 def test_a_topic_that_is_no_text(mistake: Callable[[Queue], object]) -> None:
     with pytest.raises(TypeError, match="a topic is a str, not"):
         mistake(Hands().queue)
+
+
+def test_an_iterator_of_topics_is_read_once() -> None:
+    hands = Hands()
+    for topic in ("a", "b", "c"):
+        hands.queue.put_many([b"0", b"1"], topic=topic)
+    found = hands.queue.get_many(10, iter(["a", "b"]))  # type: ignore[arg-type]
+    assert sorted(each.topic for each in found) == ["a", "a", "b", "b"]
+    message = hands.queue.get(iter(["x", "c"]), timeout=0)  # type: ignore[arg-type]
+    assert message is not None
+    assert message.topic == "c"
