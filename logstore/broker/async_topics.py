@@ -16,6 +16,7 @@ from logstore.broker.topics import Partition
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
+from logstore.log.cursor_file import check_cursor_name
 from logstore.log.following import check_timeout
 from logstore.log.read import FetchIsolation, Isolation
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -105,7 +106,7 @@ class AsyncPartitionCursor:
 
     def __init__(self, partition: AsyncPartition, name: str, isolation: FetchIsolation) -> None:
         """Programs await `AsyncPartition.cursor`."""
-        self.name = as_text(name, "the name of a cursor")
+        self.name = check_cursor_name(name)
         self._partition, self._isolation = partition, isolation
         self.position = 0
         """The offset of the next record that `read` returns."""

@@ -109,7 +109,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "settings": _settings,
     "level": _one_of(Durability, "a Durability"),
     "batch": _one_of((bytes, bytearray, memoryview), "bytes"),
-    "path": _one_of((str, os.PathLike), "a path"),
+    "path": _one_of((str, os.PathLike), "a str or os.PathLike"),
 }
 
 

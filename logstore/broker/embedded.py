@@ -39,7 +39,7 @@ from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address, parse_address
 from logstore.broker.metadata.local import SharedStore
-from logstore.broker.metadata.opening import EMBEDDED, OpenStore, store_named, with_defaults
+from logstore.broker.metadata.opening import EMBEDDED, OpenStore, absolute, store_named, with_defaults
 from logstore.broker.security.config import refuse_open
 from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
@@ -93,12 +93,14 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         """Raise `TypeError` for a node id that is no int, and for one log dir that is not in a tuple.
 
-        Raises `ValueError` for a timeout that is negative or not finite.
+        Raises `ValueError` for a log dir without a name, and for a timeout that is negative or not finite.
         """
         as_offset(self.node_id, "node_id")
         as_seconds(self.timeout_s, "timeout_s")
         if not isinstance(self.log_dirs, tuple | list):
             raise TypeError(f"log_dirs is a tuple of directories; write ({self.log_dirs!r},) for one")
+        if not all(self.log_dirs):
+            raise ValueError(f"log_dirs is {self.log_dirs!r}; a directory has a name")
 
 
 class AsyncBroker(Client):
@@ -123,6 +125,11 @@ class AsyncBroker(Client):
         )
         if not self.config.insecure:
             refuse_open(self._settings.security, self._listen)
+        self._log_dirs, self._metadata = self.config.log_dirs, metadata
+        if isinstance(self.config.disk or OsDisk(), OsDisk):
+            # The working directory may change while the broker runs.
+            self._log_dirs = tuple(map(os.path.abspath, self._log_dirs))
+            self._metadata = metadata if isinstance(metadata, SharedStore) else absolute(metadata)
         self._broker: Assembly | None = None
         self._resources = ExitStack()
         self._store: OpenStore | None = None
@@ -136,12 +143,14 @@ class AsyncBroker(Client):
     async def start(self) -> None:
         """Open the logs, listen, and begin to join the cluster; see `wait_until_ready`.
 
-        Raises `EngineError` and `OSError` if that fails; everything is closed again then.
+        Raises `EngineError` and `OSError` if that fails; everything is closed again then. `RuntimeError` for
+        a broker that was started before.
         """
-        assert self._broker is None, "a broker is started once"
+        if self._broker is not None:
+            raise started_already(self.node_id)
         config = self.config
         disk = config.disk or (OsDisk() if config.log_dirs else MemoryDisk())
-        log_dirs = config.log_dirs or (_IN_MEMORY,)
+        log_dirs = self._log_dirs or (_IN_MEMORY,)
         loop = asyncio.get_running_loop()
         try:
             self._store = await loop.run_in_executor(None, self._open_store, disk)
@@ -170,10 +179,10 @@ class AsyncBroker(Client):
         self._broker.start()
 
     def _open_store(self, disk: Disk) -> OpenStore:
-        named, log_dirs = self.config.metadata, self.config.log_dirs
+        named = self._metadata
         if isinstance(named, SharedStore):
             return named
-        first = log_dirs[0] if log_dirs else None
+        first = self._log_dirs[0] if self._log_dirs else None
         opened = store_named(named, first_log_dir=first, disk=disk, security=self._settings.store)
         return self._resources.enter_context(opened)
 
@@ -341,7 +350,7 @@ class AsyncBroker(Client):
         """
         if not self.config.log_dirs:
             raise ValueError("this broker keeps its logs in memory: there is nothing to link")
-        running, (kind, _, directory) = self._running, str(self.config.metadata).partition(":")
+        running, (kind, _, directory) = self._running, str(self._metadata).partition(":")
         return await asyncio.get_running_loop().run_in_executor(
             None,
             partial(
@@ -403,6 +412,10 @@ class AsyncBroker(Client):
         if self._broker is None:
             raise not_started(self.node_id)
         return self._broker
+
+
+def started_already(node_id: int) -> RuntimeError:
+    return RuntimeError(f"broker {node_id} was started before; make another one with its config")
 
 
 def not_started(node_id: int) -> BrokerStopped:

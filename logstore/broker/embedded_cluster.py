@@ -12,10 +12,12 @@ their replicas protect against nothing outside it.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
+from logstore.arguments import as_offset
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.checked_calls import as_seconds
 from logstore.broker.client import Client
@@ -53,7 +55,14 @@ class BrokerCluster(BlockingCalls):
         directory: str | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        """Prepare the cluster; `settings` apply to all brokers, under Kafka's names. Raises `ValueError`."""
+        """Prepare the cluster; `settings` apply to all brokers, under Kafka's names.
+
+        Raises `ValueError` for a `count` below 1 and for a bad timeout.
+        """
+        if as_offset(count, "count") < 1:
+            raise ValueError(f"count is {count}; a cluster has at least one broker")
+        # A broker that starts again finds its files, whatever the working directory is by then.
+        directory = None if directory is None else os.path.abspath(directory)
         factors = dict.fromkeys(_FACTORS, str(min(count, 3)))
         self._settings = {**factors, **_QUICK, **(settings or {})}
         self._directory, self._timeout_s = directory, as_seconds(timeout_s, "timeout_s")
@@ -109,11 +118,14 @@ class BrokerCluster(BlockingCalls):
     def start(self, node_id: int) -> Broker:
         """Start a stopped or killed broker, and wait until it is ready.
 
-        It listens on its former port, unless another program has taken that port meanwhile.
+        It listens on its former port, unless another program has taken that port meanwhile. Raises
+        `RuntimeError` if it is running, `ValueError` for no broker of this cluster.
         """
-        assert node_id not in self.brokers, f"broker {node_id} is running"
+        self._check(node_id)
+        if node_id in self.brokers:
+            raise RuntimeError(f"broker {node_id} is running")
         try:
-            broker = self._launch(node_id, self._addresses[node_id])
+            broker = self._launch(node_id, self._addresses.get(node_id, _ANY_PORT))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -122,12 +134,25 @@ class BrokerCluster(BlockingCalls):
         return broker
 
     def stop(self, node_id: int) -> None:
-        """Shut a broker down."""
-        self.brokers.pop(node_id).stop()
+        """Shut a broker down. Raises `BrokerStopped` if it is not running, `ValueError` if there is none."""
+        self._take(node_id).stop()
 
     def kill(self, node_id: int) -> None:
-        """Stop a broker as if its process had been killed; others take over its partitions."""
-        self.brokers.pop(node_id).kill()
+        """Stop a broker as if its process had been killed; others take over its partitions.
+
+        Raises as `stop`.
+        """
+        self._take(node_id).kill()
+
+    def _take(self, node_id: int) -> Broker:
+        self._check(node_id)
+        if node_id not in self.brokers:
+            raise BrokerStopped(f"broker {node_id} of this cluster is not running")
+        return self.brokers.pop(node_id)
+
+    def _check(self, node_id: int) -> None:
+        if node_id not in self._disks:
+            raise ValueError(f"no broker {node_id!r}: this cluster has {', '.join(map(str, self._disks))}")
 
     @property
     def bootstrap(self) -> str:

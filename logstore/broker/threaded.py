@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from logstore.arguments import as_config
 from logstore.broker.blocking import BlockingCalls
-from logstore.broker.embedded import AsyncBroker, BrokerConfig, not_started
+from logstore.broker.embedded import AsyncBroker, BrokerConfig, not_started, started_already
 from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.limits import Address
 from logstore.broker.loop import fastest_loop
@@ -47,9 +47,11 @@ class Broker(BlockingCalls):
     def start(self) -> None:
         """Open the logs, listen, and begin to join the cluster; see `wait_until_ready`.
 
-        Raises `InvalidConfig`, `ValueError` for a bad `listen`, `EngineError` and `OSError`.
+        Raises `InvalidConfig`, `ValueError` for a bad `listen`, `EngineError` and `OSError`; `RuntimeError`
+        for a broker that was started before.
         """
-        assert self._inner is None, "a broker is started once"
+        if self._inner is not None:
+            raise started_already(self.node_id)
         self._process_id = os.getpid()
         started: Future[AsyncBroker] = Future()
         self._thread = threading.Thread(
@@ -130,7 +132,8 @@ class Broker(BlockingCalls):
             self._inner.tell_at_exit(error)
 
     async def __aenter__(self) -> AsyncBroker:
-        assert self._inner is None, "a broker is started once"
+        if self._inner is not None:
+            raise started_already(self.node_id)
         self._inner = AsyncBroker(self.config)
         return await self._inner.__aenter__()
 

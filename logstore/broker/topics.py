@@ -25,6 +25,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
+from logstore.log.cursor_file import check_cursor_name
 from logstore.log.following import check_timeout
 from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, TimestampOffset
 from logstore.log.reading import Reading, first_of
@@ -154,9 +155,8 @@ class Partition(Reading):
         self, timestamp_ms: int, *, isolation: Isolation = FetchIsolation.LOG_END
     ) -> TimestampOffset | None:
         """Return the first record whose time is at or past `timestamp_ms`; None if there is none."""
-        if timestamp_ms < 0:
-            timestamp_ms = 0  # negative times have other meanings in the protocol
-        offset = self._offset(timestamp_ms)
+        # Negative times have other meanings in the protocol.
+        offset = self._offset(max(as_offset(timestamp_ms, "timestamp_ms"), 0))
         record = self.get(offset, isolation=isolation) if offset >= 0 else None
         return TimestampOffset(record.timestamp_ms, offset, _NO_EPOCH) if record is not None else None
 
@@ -222,7 +222,7 @@ class PartitionCursor:
 
     def __init__(self, partition: Partition, name: str, isolation: FetchIsolation) -> None:
         """Programs call `Partition.cursor`."""
-        self.name = as_text(name, "the name of a cursor")
+        self.name = check_cursor_name(name)
         self._partition, self._isolation = partition, isolation
         committed = self.committed
         self.position = partition.log_start_offset if committed is None else committed

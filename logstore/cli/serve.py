@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -195,6 +196,7 @@ def _options(
 ) -> ServeOptions:
     """Options override the properties file; `--set` overrides both."""
     from logstore.broker.http_access import split_http
+    from logstore.broker.metadata.opening import absolute
     from logstore.broker.process import ServeOptions
     from logstore.broker.properties import split_properties
 
@@ -217,8 +219,10 @@ def _options(
     return ServeOptions(
         node_id=int(number),
         listen=_address(given["listen"], "--listen"),
-        log_dirs=tuple(each.strip() for each in given["log.dirs"].split(",") if each.strip()),
-        metadata=given.get("metadata", "embedded"),
+        log_dirs=tuple(
+            os.path.abspath(each.strip()) for each in given["log.dirs"].split(",") if each.strip()
+        ),
+        metadata=absolute(given.get("metadata", "embedded")),
         advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
         http=http,
         https=is_https,

@@ -95,9 +95,15 @@ class CrashedCopy:
         return self.log_end_offset < self._checkpointed
 
     def cut(self, at: int) -> None:
-        """Cut the last segment's `.log` to its first `at` bytes; from the end if `at` is negative."""
+        """Cut the last segment's `.log` to its first `at` bytes; from the end if `at` is negative.
+
+        Raises `ValueError` if it has fewer bytes.
+        """
         with closing(self._disk.open(self.file, write=True)) as file:
-            file.truncate(at if at >= 0 else file.size() + at)
+            size = file.size()
+            if not -size <= at <= size:
+                raise ValueError(f"no cut at {at}: {self.file} has {size} bytes")
+            file.truncate(at if at >= 0 else size + at)
         self.batches = tuple(self._batches())
 
 

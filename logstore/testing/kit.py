@@ -81,8 +81,6 @@ class SimulatedCluster:
     `at` there.
     """
 
-    # More methods than a class should have: each is one call of the tables in docs/testing-kit.md.
-
     def __init__(
         self,
         nodes: int = 3,
@@ -173,7 +171,7 @@ class SimulatedCluster:
 
         An exception from it comes out of the call that lets time pass.
         """
-        self._world.time.at(delay_ms, callback)
+        self._world.time.at(engine.as_ms(delay_ms, "delay_ms"), callback)
 
     def trace_hash(self) -> str:
         """Return a digest of all events, and of every byte on the disks and in the store."""
@@ -203,6 +201,7 @@ class SimulatedCluster:
             raise ValueError(f"topic {topic!r} exists already")
         observation = self._world.observation
         factor = replication_factor or self.replication_factor
+        engine.check_topic(topic, partitions, factor)
         assignment = in_turn(partitions, factor, len(self._world.hosts))
         made = observation.expect_topic(topic, assignment, settings)
         request = CreateTopicsRequest((NewTopic(topic, assignment=assignment, configs=settings),))
@@ -488,6 +487,7 @@ class SimulatedCluster:
 
         With `reorder`, messages of one connection overtake each other.
         """
+        engine.check_loss(delay_ms, drop=drop, duplicate=duplicate)
         with self._calls.entered(
             f"lossy_network(drop={drop}, duplicate={duplicate}, delay_ms={delay_ms}, reorder={reorder})"
         ):
@@ -497,6 +497,7 @@ class SimulatedCluster:
 
     def slow_disk(self, node: int, extra_ms: int) -> None:
         """Make every sync of this node take `extra_ms` longer; 0 ends it."""
+        extra_ms = engine.as_ms(extra_ms, "extra_ms")
         with self._calls.entered(f"slow_disk({node}, {extra_ms})"):
             disk_faults.slow_disk(self._world.time, host_of(self._world, node), extra_ms)
 

@@ -73,6 +73,30 @@ def is_passing(error: ErrorCode) -> bool:
     return error in _PASSING
 
 
+def _pairs_of(records: object) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the key and the value of each record to send.
+
+    Raises `TypeError` for what is no record, `ValueError` if there is none.
+    """
+    values = [records] if isinstance(records, bytes | tuple) else records
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise _no_record(records)
+    if not values:
+        raise ValueError("a batch needs at least one record")
+    return [_pair_of(each) for each in values]
+
+
+def _pair_of(value: object) -> tuple[bytes | None, bytes | None]:
+    match (None, value) if isinstance(value, bytes) else value:
+        case (bytes() | None as key, bytes() | None as data):
+            return key, data
+    raise _no_record(value)
+
+
+def _no_record(value: object) -> TypeError:
+    return TypeError(f"{value!r:.100} is not a value (bytes) or a (key, value) pair of bytes or None")
+
+
 class RequestFailed(Exception):
     """A client's request failed; `error` is Kafka's error code.
 
@@ -202,14 +226,9 @@ class SimulatedProducer(_Client):
 
         Returns at once: the batch is sent as virtual time passes.
         """
-        values: Sequence[Value] = [records] if isinstance(records, bytes | tuple) else records
-        if not values:
-            raise ValueError("a batch needs at least one record")
+        pairs = _pairs_of(records)
         stamp_ms = self._ledger.stamp_ms(self._world.now_ms)
-        rows = [
-            Record(slot, stamp_ms, *(value if isinstance(value, tuple) else (None, value)))
-            for slot, value in enumerate(values)
-        ]
+        rows = [Record(slot, stamp_ms, key, value) for slot, (key, value) in enumerate(pairs)]
         delivery = Delivery(self.topic_partition, tuple(rows), self.acks, self._checker)
         self._ledger.deliveries.append(delivery)
         self._queue.append((delivery, on_end))

@@ -88,7 +88,7 @@ def test_a_wrong_argument_is_named_by_every_face(
     assert broker.read("t", wait=0) == []
 
 
-@pytest.mark.parametrize("name", [None, b"t", 5])
+@pytest.mark.parametrize("name", [None, b"t", 5.0])
 def test_names_of_topics_and_cursors_are_text(broker: Broker, name: Any) -> None:
     async def test() -> None:
         client = Client(broker.bootstrap)
@@ -103,8 +103,12 @@ def test_names_of_topics_and_cursors_are_text(broker: Broker, name: Any) -> None
     asyncio.run(test())
     with pytest.raises(TypeError, match="name of a topic"):
         broker.topic(name)
-    with pytest.raises(TypeError, match="name of a cursor"):
+    with pytest.raises(TypeError, match="cursor's name"):
         broker.topic("t").partition(0).cursor(name)
+    with pytest.raises(ValueError, match="cursor's name"):
+        broker.topic("t").partition(0).cursor("")
+    with pytest.raises(TypeError, match="timestamp_ms"):
+        broker.topic("t").partition(0).offset_for_timestamp(name)
 
 
 def test_a_cursor_commits_no_offset_outside_of_its_partition(broker: Broker) -> None:

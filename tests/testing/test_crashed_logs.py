@@ -106,3 +106,17 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path) -> None:
         crashed_copy(tmp_path / "orders-0", tmp_path / "taken-0")
     with pytest.raises(ValueError, match="holds no log"):
         crashed_copy(tmp_path / "taken-0", tmp_path / "empty-0")
+
+
+def test_a_cut_is_within_the_file(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "orders-0") as log:
+        empty = crashed_copy(log, tmp_path / "empty-0")
+        log.append(b"0")
+        copy = crashed_copy(log, tmp_path / "copy-0")
+    for each, size in ((empty, 0), (copy, copy.batches[0].end)):
+        for at in (-size - 1, size + 1):
+            with pytest.raises(ValueError, match=f"no cut at {at}: .* has {size} bytes"):
+                each.cut(at)
+        each.cut(size)
+        each.cut(-size)
+        assert each.log_end_offset == 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 
 from logstore.disk.errors import ErrorCode
+from logstore.format.record import Record
 from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     AlterConfigsRequest,
@@ -422,6 +424,20 @@ def test_any_order_of_faults_is_survived_by_what_was_synced(seed: int) -> None:
         (lambda cluster: cluster.produce("t", b"", acks=2), "acks=2"),
         (lambda cluster: cluster.create_topic("t"), "exists already"),
         (lambda cluster: cluster.create_topic("u", configs={"cleanup.policy": "compact"}), "compact"),
+        (lambda cluster: cluster.create_topic(None), "name is a str, not NoneType"),
+        (lambda cluster: cluster.create_topic("u", partitions="3"), "partitions is an int"),
+        (lambda cluster: cluster.create_topic("u", partitions=0), "partitions is 0"),
+        (lambda cluster: cluster.lossy_network(drop=2), "drop is 2"),
+        (lambda cluster: cluster.lossy_network(drop=-1), "drop is -1"),
+        (lambda cluster: cluster.lossy_network(drop="x"), "drop is a probability, not str"),
+        (lambda cluster: cluster.lossy_network(duplicate=1.1), "duplicate is 1.1"),
+        (lambda cluster: cluster.lossy_network(delay_ms=0), "delay_ms is 0"),
+        (lambda cluster: cluster.slow_disk(0, -5), "extra_ms is -5"),
+        (lambda cluster: cluster.run_for(-5), "is -5"),
+        (lambda cluster: cluster.run_for("x"), "is an int, not str"),
+        (lambda cluster: cluster.run_until(lambda: True, -1), "is -1"),
+        (lambda cluster: cluster.at(-5, print), "delay_ms is -5"),
+        (lambda cluster: cluster.at(None, print), "delay_ms is an int"),
         (lambda cluster: SimulatedCluster(0), "nodes must be 1 or more"),
         (lambda cluster: SimulatedCluster(2, replication_factor=3), "3 replicas on 2 nodes"),
         (lambda cluster: SimulatedCluster(durability="hoped"), "hoped"),
@@ -429,8 +445,24 @@ def test_any_order_of_faults_is_survived_by_what_was_synced(seed: int) -> None:
 )
 def test_misuse_is_refused_at_once(misuse: Callable[[SimulatedCluster], object], text: str) -> None:
     """A test that asks for the impossible is told so where it asks."""
-    with with_topic() as cluster, pytest.raises(ValueError, match=text):
-        misuse(cluster)
+    with with_topic() as cluster:
+        with pytest.raises((TypeError, ValueError), match=text):
+            misuse(cluster)
+        assert cluster.produce("t", b"x").is_acknowledged, "the misuse left nothing behind"
+
+
+@pytest.mark.parametrize(
+    "records",
+    ["text", None, 5, ["text"], [None], (b"k", "v"), (b"k",), [(b"k", b"v", b"w")], Record(0, 1, None, b"v")],
+)
+def test_what_is_no_record_is_refused_before_it_is_queued(records: Any) -> None:
+    """It stayed in the producer's queue, so that the next send failed."""
+    with with_topic() as cluster:
+        with pytest.raises(TypeError, match="is not a value"):
+            cluster.produce("t", records)
+        cluster.produce("t", [b"v", (b"k", None)])
+        assert [record.key for record in cluster.consume("t", at_least=2)] == [None, b"k"]
+        assert len(cluster.deliveries) == 1
 
 
 # --- judging ------------------------------------------------------------------------------------

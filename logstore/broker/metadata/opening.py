@@ -7,6 +7,7 @@ zookeeper://…        servers that speak ZooKeeper's protocol
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
@@ -52,8 +53,16 @@ def open_store(directory: str | None = None, *, disk: Disk | None = None) -> Sha
     """
     if disk is None:
         disk = OsDisk() if directory is not None else MemoryDisk()
+    if directory is not None and isinstance(disk, OsDisk):
+        directory = os.path.abspath(directory)  # the working directory may change
     store = EmbeddedStore(directory if directory is not None else _IN_MEMORY, disk=disk)
     return SharedStore(store, clock=SteadyClock())
+
+
+def absolute(name: str) -> str:
+    """Return the name of a store with an absolute directory, if it has one."""
+    kind, _, directory = name.partition(":")
+    return f"{kind}:{os.path.abspath(directory)}" if kind == EMBEDDED and directory else name
 
 
 def with_defaults(settings: Mapping[str, SettingValue], name: str) -> Mapping[str, SettingValue]:
@@ -81,7 +90,14 @@ def store_named(
         )
     if kind == EMBEDDED:
         beside = f"{first_log_dir.rstrip('/')}.metadata" if first_log_dir is not None else None
-        with open_store(rest or beside, disk=disk) as shared:
+        try:
+            opened = open_store(rest or beside, disk=disk)
+        except OSError as error:
+            where = "" if rest else ", beside the first log dir"
+            raise MetadataStoreFailed(
+                f"the metadata store cannot be opened in {rest or beside}{where}: {error}"
+            ) from error
+        with opened as shared:
             yield shared
     elif kind == "zookeeper":
         yield _Servers(name, access_of(security))

@@ -1,0 +1,81 @@
+"""Starts and stops that are refused, and files that stay where they were when the broker started."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, BrokerStopped
+from logstore.cli.serve import _options
+
+CONFIG = BrokerConfig(timeout_s=30)
+
+
+def test_a_broker_is_started_once() -> None:
+    broker = Broker(CONFIG)
+    with broker, pytest.raises(RuntimeError, match="broker 1 was started before"):
+        broker.start()
+    with pytest.raises(RuntimeError, match="broker 1 was started before"):
+        broker.start()
+
+    async def test() -> None:
+        with pytest.raises(RuntimeError, match="broker 1 was started before"):
+            await broker.__aenter__()
+        async with AsyncBroker(CONFIG) as inner:
+            with pytest.raises(RuntimeError, match="broker 1 was started before"):
+                await inner.start()
+
+    asyncio.run(test())
+
+
+def test_files_stay_where_they_are_if_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics were made in the new directory, and the metadata store failed."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    for number, metadata in enumerate(("embedded", "embedded:store")):
+        monkeypatch.chdir(tmp_path / "a")
+        with Broker(BrokerConfig(log_dirs=("data",), metadata=metadata, boot_id="x")) as broker:
+            monkeypatch.chdir(tmp_path / "b")
+            broker.create_topic("t")
+            broker.append("t", b"x")
+            broker.snapshot(tmp_path / f"snapshot-{number}")
+        shutil.rmtree(tmp_path / "a" / "data")
+    monkeypatch.chdir(tmp_path / "a")
+    with BrokerCluster(1, directory="cluster") as cluster:
+        monkeypatch.chdir(tmp_path / "b")
+        cluster.create_topic("t")
+        cluster.stop(1)
+        cluster.start(1)
+        cluster.append("t", b"x")
+    assert list((tmp_path / "b").iterdir()) == []
+    assert {each.name for each in (tmp_path / "a").iterdir()} == {"data.metadata", "store", "cluster"}
+
+
+def test_a_broker_of_a_cluster_is_named_if_it_cannot_be_stopped_or_started() -> None:
+    for count, error in ((0, ValueError), (-1, ValueError), ("3", TypeError), (1.5, TypeError)):
+        with pytest.raises(error, match="count"):
+            BrokerCluster(count)  # type: ignore[arg-type]
+    with BrokerCluster(2) as cluster:
+        for call in (cluster.kill, cluster.stop, cluster.start):
+            with pytest.raises(ValueError, match="no broker 99: this cluster has 1, 2"):
+                call(99)
+        with pytest.raises(RuntimeError, match="broker 1 is running"):
+            cluster.start(1)
+        cluster.kill(1)
+        for stop in (cluster.kill, cluster.stop):
+            with pytest.raises(BrokerStopped, match="broker 1 of this cluster is not running"):
+                stop(1)
+
+
+def test_a_served_broker_has_absolute_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = {"node.id": "1", "listen": "127.0.0.1:0", "log.dirs": f"a, {tmp_path}/b/", "advertise": None}
+    for metadata, found in (("embedded:m", f"embedded:{tmp_path}/m"), ("embedded", "embedded")):
+        options = _options({**named, "metadata": metadata}, {}, {})
+        assert options.log_dirs == (f"{tmp_path}/a", f"{tmp_path}/b")
+        assert options.metadata == found
