@@ -10,7 +10,7 @@ more lines than records come out; a note on stderr counts them.
 The directory is read without a lock and without its owner: records may not be synced or replicated yet.
 Transaction markers are left out. Records of aborted transactions are printed, unless `--isolation
 read_committed` is given; then the output ends before the first undecided transaction. Exit code 1 if the log
-is damaged, 2 if the directory holds no log.
+is damaged or, by the seals of the others, lacks a segment; 2 if the directory holds no log.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def cat(
     import sys
     import time
 
+    from logstore.cli.whole_trees import judge_list
     from logstore.disk.files import OsDisk
     from logstore.log.committed_reader import CommittedReader
     from logstore.log.reader import LogReader
@@ -106,12 +107,16 @@ def cat(
     if start is not None and start > reader.log_end_offset >= 0:
         print_error(f"offset {start} is past the end of the log, {reader.log_end_offset}")
         return 1
+    is_damaged = False
+    for found in judge_list(OsDisk(), str(directory), start or 0):
+        print_error(f"{found.path} at byte {found.position}: {found.text}")
+        is_damaged = True
     tail = reader.tail
     if tail is None:
-        return 0
+        return int(is_damaged)
     if tail.fault in (Fault.TORN, Fault.SIZE):
         print_error("the log ends in the middle of a batch: being written, or torn by a crash")
-        return 0
+        return int(is_damaged)
     print_error(f"{tail.file} at byte {tail.position}: {tail.fault.value}; the log ends before it")
     return 1
 
