@@ -514,6 +514,7 @@ class Client:
         known = TopicPartition(topic, partition)
         ask = ask_receipt(self._cluster, self._connections, known, offset, level=level, copies=copies)
         deadline = self._deadline(timeout)
+        receipt: Receipt | None = None
         while True:
             look = partial(ask, max_wait_ms=int(_left(deadline) * 1000))
             try:
@@ -521,7 +522,9 @@ class Client:
             except RequestUnanswered as error:
                 if _left(deadline):
                     raise
-                raise TimeoutError(f"{topic}-{partition}: not proven in time: {error}") from error
+                # The time ended during a look; what the last one found says more.
+                why = f": {error}" if receipt is None else f", but {receipt}"
+                raise TimeoutError(f"{topic}-{partition}: not proven in time{why}") from error
             if receipt.proves(level, copies):
                 return receipt
             if not _left(deadline):
