@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from logstore.cli.operating import Json, PartitionDir, require_log
-from logstore.cli.terminal import Encoding, print_error
+from logstore.cli.terminal import Encoding, open_stream, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,6 @@ def cat(
     ] = Encoding.UTF8,
 ) -> int:
     """Print the values of a log, one per line; a null value is an empty line."""
-    import sys
     import time
 
     from logstore.cli.whole_trees import judge_list
@@ -92,7 +91,7 @@ def cat(
         encoded = _with_lengths
     kind = CommittedReader if isolation is Isolation.READ_COMMITTED else LogReader
     reader = kind(directory, start_offset=start)
-    out = sys.stdout.buffer
+    out = open_stream("stdout")
     try:
         while _print_new(reader, out, encoded, follow=follow) and follow:
             time.sleep(_POLL_SECONDS)
