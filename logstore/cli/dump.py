@@ -84,11 +84,18 @@ def dump(
         raise typer.BadParameter(f"--decode-as: {decode_as!r} is not one of raw, {', '.join(STATE_TOPICS)}")
     if key is not None and not records:
         raise typer.BadParameter("--key selects records: add --records")
+    times = [
+        None if text is None else time_ms(option, text)
+        for option, text in (("--from-time", from_time), ("--to-time", to_time))
+    ]
+    for what, first, last in (("offset", from_offset, to_offset), ("time", *times)):
+        if first is not None and last is not None and first > last:
+            raise typer.BadParameter(f"--from-{what} is past --to-{what}: that selects nothing")
     selection = Selection(
         from_offset or 0,
         MAX_LONG if to_offset is None else to_offset,
-        -1 if from_time is None else time_ms("--from-time", from_time),
-        MAX_LONG if to_time is None else time_ms("--to-time", to_time),
+        -1 if times[0] is None else times[0],
+        MAX_LONG if times[1] is None else times[1],
         key,
         MAX_LONG if max_bytes is None else max_bytes,
     )
