@@ -37,6 +37,7 @@ def append(
     as_json: Json = False,
 ) -> int:
     """Append the lines of stdin to a log, without their line ends."""
+    from logstore.disk.errors import InvalidTopic
     from logstore.log.log import Log
 
     separator = key_separator.encode() if key_separator is not None else None
@@ -45,7 +46,11 @@ def append(
     count, first_offset, last_offset, line_number = 0, None, None, 0
     refused = ""
     lines_in = open_stream("stdin")
-    with Log.open(directory) as log:
+    try:
+        opened = Log.open(directory)
+    except InvalidTopic as error:
+        raise typer.BadParameter(str(error)) from error
+    with opened as log:
         for lines in batches_of_lines(lines_in):
             pairs: list[Pair] = []
             for line in lines:

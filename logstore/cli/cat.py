@@ -72,6 +72,7 @@ def cat(
     """Print the values of a log, one per line; a null value is an empty line."""
     import time
 
+    from logstore.cli.verification import MAY_BE_TORN
     from logstore.cli.whole_trees import judge_list
     from logstore.disk.files import OsDisk
     from logstore.log.committed_reader import CommittedReader
@@ -115,6 +116,9 @@ def cat(
         return int(is_damaged)
     if tail.fault in (Fault.TORN, Fault.SIZE):
         print_error("the log ends in the middle of a batch: being written, or torn by a crash")
+        return int(is_damaged)
+    if tail.fault is Fault.ZEROS:
+        print_error(f"{tail.file} at byte {tail.position}: {tail.size} {Fault.ZEROS.value}: {MAY_BE_TORN}")
         return int(is_damaged)
     print_error(f"{tail.file} at byte {tail.position}: {tail.fault.value}; the log ends before it")
     return 1
