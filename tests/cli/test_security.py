@@ -91,6 +91,8 @@ def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
             shown = command("topics", *verb, *to)
             assert (shown.code, shown.out) == (0, ""), "alice may see no topic, and is told what is left out"
             assert "not shown: CLUSTER_AUTHORIZATION_FAILED: the reassignments: the user lacks" in shown.err
+        one = command("topics", "describe", "orders", *to)
+        assert (one.code, one.err.count("deletions are not shown")) == (1, 1), one
         assert command("reassign", "list", *to).code == 1
         wrong = command("users", "set", "ann", *to, "--password-file", password, "--mechanism", "PLAIN")
         assert wrong.code in (1, 2)
