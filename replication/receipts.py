@@ -37,6 +37,14 @@ class Receipt(NamedTuple):
         return self.is_committed and held_on >= copies
 
 
+class NotWrittenYet(OffsetOutOfRange):
+    """A question about a record past the end of the log."""
+
+    def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(offset, log_start_offset, log_end_offset)
+        self.args = (f"offset {offset} is not written yet: the log ends at {log_end_offset}",)
+
+
 def receipt_of(partition: Partition, offset: int) -> Receipt:
     """Return the durability that this leader can prove for the record at `offset`.
 
@@ -44,7 +52,9 @@ def receipt_of(partition: Partition, offset: int) -> Receipt:
     """
     partition.check_leader()
     log = partition.log
-    if not log.log_start_offset <= offset < log.log_end_offset:
+    if offset >= log.log_end_offset:
+        raise NotWrittenYet(offset, log.log_start_offset, log.log_end_offset)
+    if offset < log.log_start_offset:
         raise OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
     is_committed = offset < log.high_watermark
     followers = followers_with(partition, offset) if is_committed else 0

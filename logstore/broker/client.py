@@ -536,6 +536,7 @@ class Client:
         known = TopicPartition(topic, partition)
         ask = ask_receipt(self._cluster, self._connections, known, offset, level=level, copies=copies)
         deadline = self._deadline(timeout)
+        receipt: Receipt | None = None
         while True:
             look = partial(ask, max_wait_ms=int(left_s(deadline) * 1000))
             try:
@@ -543,7 +544,9 @@ class Client:
             except RequestUnanswered as error:
                 if left_s(deadline):
                     raise
-                raise TimeoutError(f"{topic}-{partition}: not proven in time: {error}") from error
+                # The time ended during a look; what the last one found says more.
+                why = f": {error}" if receipt is None else f", but {receipt}"
+                raise TimeoutError(f"{topic}-{partition}: not proven in time{why}") from error
             if receipt.proves(level, copies):
                 return receipt
             if not left_s(deadline):

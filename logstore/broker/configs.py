@@ -16,11 +16,11 @@ from dataclasses import Field, dataclass, fields
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
-from logstore.broker.settings import Settings
+from logstore.broker.settings import OTHER_NAMES, Settings
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig
-from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
+from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, check_names, settings_of
 
 LIVE_DEFAULTS: Final = {broker_names(each)[0]: each.name for each in fields(LogConfig) if broker_names(each)}
 """Brokers' defaults of topics' settings, by the name under which they can be changed while brokers run."""
@@ -44,6 +44,11 @@ SMALLEST_SEGMENT: Final = 1 << 20
 _LISTS: Final = frozenset(
     {"cleanup.policy", "log.cleanup.policy", "log.dirs", LEADER_REPLICAS, FOLLOWER_REPLICAS}
 )
+
+
+_OF_IDENTITY: Final = frozenset({"broker.id", "node.id", "log.dir", "log.dirs", "state.change.log"})
+_NOT_LISTED: Final = ("http.", "listener.name.", "zookeeper.", "authorizer.")
+"""How brokers' settings begin that are read elsewhere."""
 
 
 class Source(IntEnum):
@@ -312,6 +317,8 @@ def changed_for_all_brokers(
     found = dict(now)
     for name, operation, value in changes:
         if name not in RATES and name not in LIVE_DEFAULTS:
+            if name not in OTHER_NAMES | _OF_IDENTITY and not name.startswith(_NOT_LISTED):
+                check_names({name}, OTHER_NAMES)  # unknown, or the name that a topic's setting has
             raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")
         if value is not None and operation is Operation.SET:
             value = (_rate if name in RATES else _default)(name, value)

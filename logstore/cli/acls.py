@@ -1,8 +1,12 @@
 """`logstore acls …`: list, add and remove access control lists, by Kafka's admin requests.
 
-A rule names a resource (a topic, a group, a transactional id, or the cluster), a principal like `User:alice`,
-a host, an operation, and whether it is allowed or denied. `--prefixed` makes the name a prefix; `*` is every
-name. The rules of decision are on the page docs/security.md.
+A rule names a resource, a principal like `User:alice`, an address, an operation, and whether it is allowed or
+denied. A resource is a topic, a group, a transactional id, the cluster, a delegation token, or a user: the
+owner of such tokens. `--prefixed` makes the name a prefix; `*` is every name. The rules of decision are on
+the page docs/security.md.
+
+A broker stores any host and any operation, as Kafka's do. `add` refuses those that no request can match: a
+denial without an effect looks like a lock.
 """
 
 from __future__ import annotations
@@ -33,8 +37,16 @@ Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="A co
 TransactionalId = Annotated[
     str | None, typer.Option("--transactional-id", metavar="NAME", help="A transactional id.")
 ]
+UserPrincipal = Annotated[
+    str | None,
+    typer.Option("--user-principal", metavar="TYPE:NAME", help="A user, as the owner of delegation tokens."),
+]
+DelegationToken = Annotated[
+    str | None, typer.Option("--delegation-token", metavar="ID", help="A delegation token.")
+]
 OfTheCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="The name is a prefix of names.")]
+OnlyPrefixed = Annotated[bool, typer.Option("--prefixed", help="Only rules whose name is a prefix.")]
 Denied = Annotated[bool, typer.Option("--deny", help="Deny instead of allow; a denial always wins.")]
 _ANY: Final = 1
 
@@ -43,20 +55,25 @@ _ANY: Final = 1
 def list_acls(
     bootstrap: RequiredBootstrap,
     principal: Principal = None,
+    operation: OperationName = None,
     topic: Topic = None,
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: OfTheCluster = False,
+    user_principal: UserPrincipal = None,
+    delegation_token: DelegationToken = None,
+    prefixed: OnlyPrefixed = False,
+    host: Host = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List the rules, all or those of a resource or principal. A prefix matches by its exact text."""
-    from logstore.broker.security.acls import AclFilter
+    """List the rules, all or those that match all options given. A prefix matches by its exact text."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
-    kind, name = _resource(topic, group, transactional_id, cluster)
-    request = t.DescribeAclsRequest(**_filter(AclFilter(kind, name=name, principal=principal)))
+    kind, name = _resource(topic, group, transactional_id, cluster, user_principal, delegation_token)
+    wanted = _wanted(kind, name, prefixed, principal, host, operation)
+    request = t.DescribeAclsRequest(**_filter(wanted))
     with asked_at(bootstrap, command_config) as brokers:
         answer = brokers.any(request)
     check(answer.error_code, "the access control lists", answer.error_message)
@@ -75,6 +92,8 @@ def add(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: OfTheCluster = False,
+    user_principal: UserPrincipal = None,
+    delegation_token: DelegationToken = None,
     prefixed: Prefixed = False,
     host: Host = None,
     deny: Denied = False,
@@ -82,19 +101,32 @@ def add(
     as_json: Json = False,
 ) -> int:
     """Add a rule. It takes effect at the next request."""
-    from logstore.broker.security.acls import Acl, Pattern, Permission
+    from logstore.broker.security.acls import (
+        WILDCARD,
+        Acl,
+        Pattern,
+        Permission,
+        host_of,
+        is_address,
+        supported_operations,
+    )
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
-    kind, name = _resource(topic, group, transactional_id, cluster)
+    kind, name = _resource(topic, group, transactional_id, cluster, user_principal, delegation_token)
     wanted = _operation(operation)
     if kind is None or name is None or principal is None or wanted is None:
         raise typer.BadParameter("a rule needs --principal, --operation and a resource like --topic NAME")
     if ":" not in principal:
         raise typer.BadParameter(f"--principal {principal}: write TYPE:NAME, such as User:{principal}")
+    if wanted not in supported_operations(kind):
+        possible = ", ".join(map(_word, supported_operations(kind)))
+        raise typer.BadParameter(f"--operation {operation}: of a {_word(kind)} it is one of {possible}")
+    if host is not None and host != WILDCARD and not is_address(host):
+        raise typer.BadParameter(f"--host {host}: it is one IP address, or * for all; ranges never match")
     permission = Permission.DENY if deny else Permission.ALLOW
     pattern = Pattern.PREFIXED if prefixed else Pattern.LITERAL
-    acl = Acl(kind, pattern, name, principal, host or "*", wanted, permission)
+    acl = Acl(kind, pattern, name, principal, host_of(host or WILDCARD), wanted, permission)
     creation = t.CreateAclsRequestAclCreation(
         resource_type=acl.resource,
         resource_name=acl.name,
@@ -120,18 +152,21 @@ def remove(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: OfTheCluster = False,
+    user_principal: UserPrincipal = None,
+    delegation_token: DelegationToken = None,
+    prefixed: OnlyPrefixed = False,
     host: Host = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
     """Remove the rules that match all options given, and show them; exit 1 if there is none."""
-    from logstore.broker.security.acls import AclFilter
+    from logstore.broker.security.acls import AclFilter, Pattern
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
-    kind, name = _resource(topic, group, transactional_id, cluster)
-    wanted = AclFilter(kind, name=name, principal=principal, host=host, operation=_operation(operation))
-    if wanted == AclFilter():
+    kind, name = _resource(topic, group, transactional_id, cluster, user_principal, delegation_token)
+    wanted = _wanted(kind, name, prefixed, principal, host, operation)
+    if wanted._replace(pattern=Pattern.ANY) == AclFilter():
         raise typer.BadParameter("name what to remove: a resource, --principal, --host or --operation")
     request = t.DeleteAclsRequest(filters=[t.DeleteAclsRequestDeleteAclsFilter(**_filter(wanted))])
     with asked_at(bootstrap, command_config) as brokers:
@@ -146,7 +181,12 @@ def remove(
 
 
 def _resource(
-    topic: str | None, group: str | None, transactional_id: str | None, cluster: bool
+    topic: str | None,
+    group: str | None,
+    transactional_id: str | None,
+    cluster: bool,
+    user: str | None,
+    token: str | None,
 ) -> tuple[Resource | None, str | None]:
     from logstore.broker.security.acls import CLUSTER_NAME, Resource
 
@@ -155,11 +195,33 @@ def _resource(
         Resource.GROUP: group,
         Resource.TRANSACTIONAL_ID: transactional_id,
         Resource.CLUSTER: CLUSTER_NAME if cluster else None,
+        Resource.USER: user,
+        Resource.DELEGATION_TOKEN: token,
     }
+    if user is not None and ":" not in user:
+        raise typer.BadParameter(f"--user-principal {user}: write TYPE:NAME, such as User:{user}")
     given = [(kind, name) for kind, name in named.items() if name is not None]
     if len(given) > 1:
-        raise typer.BadParameter("give one of --topic, --group, --transactional-id and --cluster")
+        raise typer.BadParameter(
+            "give one of --topic, --group, --transactional-id, --cluster, --user-principal and "
+            "--delegation-token"
+        )
     return given[0] if given else (None, None)
+
+
+def _wanted(
+    kind: Resource | None,
+    name: str | None,
+    prefixed: bool,
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+) -> AclFilter:
+    from logstore.broker.security.acls import AclFilter, Pattern, host_of
+
+    pattern = Pattern.PREFIXED if prefixed else Pattern.ANY
+    address = host_of(host) if host is not None else None
+    return AclFilter(kind, pattern, name, principal, address, _operation(operation))
 
 
 def _operation(name: str | None) -> Operation | None:

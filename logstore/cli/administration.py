@@ -302,8 +302,10 @@ def offsets(
     as_json: Json = False,
 ) -> int:
     """Show the first offset or the log end offset of partitions, or the first one at or after a time."""
+    from logstore.config import MAX_LONG
+
     time_ms = {"latest": "-1", "earliest": "-2"}.get(at, at)
-    if not time_ms.lstrip("-").isdecimal() or int(time_ms) < -2:
+    if not time_ms.removeprefix("-").isdecimal() or not -2 <= int(time_ms) <= MAX_LONG:
         raise typer.BadParameter(f"--at {at!r}: write earliest, latest or epoch milliseconds")
     with asked_at(bootstrap, command_config) as asked:
         found = asked.offsets(dict.fromkeys(asked.partitions_named(topics), int(time_ms)))
@@ -327,9 +329,10 @@ def delete_records(
     """Delete the records of a partition below an offset. They cannot be restored."""
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import TIMEOUT_S, check
+    from logstore.config import MAX_LONG
 
     offset = "-1" if before == "latest" else before
-    if before != "latest" and not offset.isdecimal():
+    if before != "latest" and not (offset.isdecimal() and int(offset) <= MAX_LONG):
         raise typer.BadParameter(f"{before!r} is not an offset; write a number or latest")
     with asked_at(bootstrap, command_config) as asked:
         where, *others = asked.partitions_named([partition])

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json
-from logstore.cli.terminal import print_error, print_json
+from logstore.cli.terminal import open_stream, print_error, print_json
 
 if TYPE_CHECKING:
     Pair = tuple[bytes | None, bytes]
@@ -37,8 +37,7 @@ def append(
     as_json: Json = False,
 ) -> int:
     """Append the lines of stdin to a log, without their line ends."""
-    import sys
-
+    from logstore.disk.errors import InvalidTopic
     from logstore.log.log import Log
 
     separator = key_separator.encode() if key_separator is not None else None
@@ -46,8 +45,13 @@ def append(
         raise typer.BadParameter("--key-separator must not be empty")
     count, first_offset, last_offset, line_number = 0, None, None, 0
     refused = ""
-    with Log.open(directory) as log:
-        for lines in batches_of_lines(sys.stdin.buffer):
+    lines_in = open_stream("stdin")
+    try:
+        opened = Log.open(directory)
+    except InvalidTopic as error:
+        raise typer.BadParameter(str(error)) from error
+    with opened as log:
+        for lines in batches_of_lines(lines_in):
             pairs: list[Pair] = []
             for line in lines:
                 line_number += 1

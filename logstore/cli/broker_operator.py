@@ -37,6 +37,7 @@ class BrokerOperator:
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
+        self._has_told_what_is_hidden = False
 
     def read(
         self,
@@ -64,7 +65,9 @@ class BrokerOperator:
         except RequestRefused as error:
             if not may_hide_moves or error.error is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 raise
-            print_error(f"reassignments and deletions are not shown: {error}")
+            if not self._has_told_what_is_hidden:
+                print_error(f"reassignments and deletions are not shown: {error}")
+            self._has_told_what_is_hidden = True
             under_way = t.ListPartitionReassignmentsResponse()
         own = self._settings(list(found)) if settings else {}
         moves = _moves(under_way)

@@ -235,8 +235,19 @@ _MEANINGS: Final = {
     ErrorCode.BROKER_NOT_AVAILABLE: "no such broker is registered; `logstore brokers list` shows all",
     ErrorCode.GROUP_ID_NOT_FOUND: "no such group; `logstore groups list` shows all",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the user lacks a permission on the cluster; "
-    "`logstore acls add --cluster` gives it, by a user that may",
+    **{
+        error: f"the user lacks a permission on the {what}; `logstore acls add --{option}` gives it, by a "
+        "user that may"
+        for error, what, option in (
+            (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "cluster", "cluster"),
+            (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic", "topic"),
+            (ErrorCode.GROUP_AUTHORIZATION_FAILED, "group", "group"),
+            (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id", "transactional-id"),
+            (ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "token", "delegation-token"),
+        )
+    },
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the brokers make no tokens without the setting "
+    "delegation.token.secret.key",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates the group now; try again. If no group ever "
     "committed an offset, there is none to show",
 }
@@ -247,7 +258,8 @@ def check(code: int, what: str, message: str | None = None) -> None:
     """Raise `RequestRefused` for an error code, with the broker's own words if it has any."""
     if code:
         error = ErrorCode(code)
-        message = message or _MEANINGS.get(error)
+        # A broker's message may begin with the name of the code, which is said already.
+        message = (message or "").removeprefix(f"{error.name}: ") or _MEANINGS.get(error)
         raise RequestRefused(error, f"{what}: {message}" if message else what)
 
 

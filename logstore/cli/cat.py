@@ -10,7 +10,7 @@ more lines than records come out; a note on stderr counts them.
 The directory is read without a lock and without its owner: records may not be synced or replicated yet.
 Transaction markers are left out. Records of aborted transactions are printed, unless `--isolation
 read_committed` is given; then the output ends before the first undecided transaction. Exit code 1 if the log
-is damaged, 2 if the directory holds no log.
+is damaged or, by the seals of the others, lacks a segment; 2 if the directory holds no log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from logstore.cli.operating import Json, PartitionDir, require_log
-from logstore.cli.terminal import Encoding, print_error
+from logstore.cli.terminal import Encoding, open_stream, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,9 +70,10 @@ def cat(
     ] = Encoding.UTF8,
 ) -> int:
     """Print the values of a log, one per line; a null value is an empty line."""
-    import sys
     import time
 
+    from logstore.cli.verification import MAY_BE_TORN
+    from logstore.cli.whole_trees import judge_list
     from logstore.disk.files import OsDisk
     from logstore.log.committed_reader import CommittedReader
     from logstore.log.reader import LogReader
@@ -91,7 +92,7 @@ def cat(
         encoded = _with_lengths
     kind = CommittedReader if isolation is Isolation.READ_COMMITTED else LogReader
     reader = kind(directory, start_offset=start)
-    out = sys.stdout.buffer
+    out = open_stream("stdout")
     try:
         while _print_new(reader, out, encoded, follow=follow) and follow:
             time.sleep(_POLL_SECONDS)
@@ -106,12 +107,19 @@ def cat(
     if start is not None and start > reader.log_end_offset >= 0:
         print_error(f"offset {start} is past the end of the log, {reader.log_end_offset}")
         return 1
+    is_damaged = False
+    for found in judge_list(OsDisk(), str(directory), start or 0):
+        print_error(f"{found.path} at byte {found.position}: {found.text}")
+        is_damaged = True
     tail = reader.tail
     if tail is None:
-        return 0
+        return int(is_damaged)
     if tail.fault in (Fault.TORN, Fault.SIZE):
         print_error("the log ends in the middle of a batch: being written, or torn by a crash")
-        return 0
+        return int(is_damaged)
+    if tail.fault is Fault.ZEROS:
+        print_error(f"{tail.file} at byte {tail.position}: {tail.size} {Fault.ZEROS.value}: {MAY_BE_TORN}")
+        return int(is_damaged)
     print_error(f"{tail.file} at byte {tail.position}: {tail.fault.value}; the log ends before it")
     return 1
 

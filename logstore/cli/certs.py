@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+_HOST: Final = re.compile(r"[*A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 
 def certs(
@@ -25,8 +28,13 @@ def certs(
     An existing CA in the directory is reused. broker.pem is for all hosts, by default this one:
     localhost and 127.0.0.1. Existing certificates are replaced: brokers read them again while they run.
     """
+    from logstore.broker.security.acls import is_address
+
     if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:
         raise typer.BadParameter(f"--client: {bad[0]!r} is to be a file's name: letters, digits, - and _")
+    for host in hosts or ():
+        if not is_address(host) and not _HOST.fullmatch(host):
+            raise typer.BadParameter(f"--host {host!r} is neither an IP address nor the name of a host")
     wanted = {"broker": hosts or ["localhost", "127.0.0.1"], **{name: [] for name in clients or ()}}
     for path in make_certificates(directory, wanted, days=days):
         print(path)

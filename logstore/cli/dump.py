@@ -7,9 +7,9 @@
 Works on directories of Kafka and of logstore, also while their owner writes: an incomplete batch at the end
 is a note, not an error. With `--verify` the exit code is 1 for damage: a checksum that does not match,
 records that do not decode, offsets or epochs that do not rise, an index entry that contradicts its log, a
-torn segment in the middle of a log, whole batches behind a torn one, a checkpoint that does not parse. A
-torn or zero tail of the last segment is left by a crash or a running writer; the exit code is then 0. A place
-without such files is exit code 2.
+torn segment in the middle of a log, a segment that is gone by the seal of the one before it, whole batches
+behind a torn one, a checkpoint that does not parse. A torn or zero tail of the last segment is left by a
+crash or a running writer; the exit code is then 0. A place without such files is exit code 2.
 
 Records of `__consumer_offsets`, `__transaction_state`, `__share_group_state` and `__cluster_metadata`, and
 control records, are decoded by Kafka's formats; `--decode-as raw` shows their bytes.
@@ -84,11 +84,18 @@ def dump(
         raise typer.BadParameter(f"--decode-as: {decode_as!r} is not one of raw, {', '.join(STATE_TOPICS)}")
     if key is not None and not records:
         raise typer.BadParameter("--key selects records: add --records")
+    times = [
+        None if text is None else time_ms(option, text)
+        for option, text in (("--from-time", from_time), ("--to-time", to_time))
+    ]
+    for what, first, last in (("offset", from_offset, to_offset), ("time", *times)):
+        if first is not None and last is not None and first > last:
+            raise typer.BadParameter(f"--from-{what} is past --to-{what}: that selects nothing")
     selection = Selection(
         from_offset or 0,
         MAX_LONG if to_offset is None else to_offset,
-        -1 if from_time is None else time_ms("--from-time", from_time),
-        MAX_LONG if to_time is None else time_ms("--to-time", to_time),
+        -1 if times[0] is None else times[0],
+        MAX_LONG if times[1] is None else times[1],
         key,
         MAX_LONG if max_bytes is None else max_bytes,
     )
@@ -172,8 +179,15 @@ def _live_files(disk: Disk, directory: str) -> _Group:
 
 
 def _verify(disk: Disk, group: _Group, printer: _Printer, *, quiet: bool) -> None:
-    from logstore.cli.verification import verify_files
+    from logstore.cli.inspection import Kind, segment_offsets
+    from logstore.cli.verification import Problem, verify_files
+    from logstore.cli.whole_trees import judge_list
 
+    segments = sum(role.kind is Kind.LOG for _, role in group.files)
+    if segments == len(segment_offsets(disk, group.directory)):  # else single files were named
+        for found in judge_list(disk, group.directory):
+            name = Path(found.path).name
+            printer.problem(group.directory, Problem(name, found.position, found.text, is_damage=True))
     for report in (*verify_files(disk, group.directory, group.files), *_verify_small_files(disk, group)):
         for problem in report.problems:
             printer.problem(group.directory, problem)

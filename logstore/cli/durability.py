@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, Wait, security_of
+from logstore.cli.operator import asked_at
 from logstore.cli.terminal import print_error, print_json
 
 
@@ -54,6 +55,8 @@ def durability(
     except (InvalidTopic, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     needed = Durability(level.value)
+    with asked_at(bootstrap, command_config) as brokers:
+        brokers.metadata(())  # says at once why no broker answers; the client would try until its timeout
     with closing(BlockingClient(addresses, security=security_of(command_config))) as client:
         receipt = client.durability(*wanted, offset) if not wait else None
         if receipt is None:

@@ -64,7 +64,16 @@ def elect_preferred(
         to.elect(known)
         is_over = wait_until(wait, lambda: not to.is_electing())
         is_late = bool(wait) and not is_over
-        after = to.read(topics) if is_over else cluster
+        after = cluster
+
+        def is_shown() -> bool:
+            nonlocal after
+            after = to.read(topics)
+            return all(is_led_as_preferred(after, each) for each in known)
+
+        if is_over:
+            # The controller has answered; another broker, which is asked now, hears of the leaders later.
+            wait_until(wait if bootstrap is not None else 0.0, is_shown)
         for each in known:
             state = after.states.get(each)
             preferred = after.topics[each.topic].assignment.partitions[each.partition][0]

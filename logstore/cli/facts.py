@@ -54,12 +54,13 @@ class Selection(NamedTuple):
         """Whether the batch may hold a record that is shown."""
         return batch.last_offset >= self.from_offset and batch.max_timestamp_ms >= self.from_time_ms
 
-    def has_record(self, record: Record, key: object) -> bool:
-        """Whether the record is shown; `key` is the shown part of its key."""
-        if not self.from_offset <= record.offset <= self.to_offset:
-            return False
-        if not self.from_time_ms <= record.timestamp_ms <= self.to_time_ms:
-            return False
+    def has_place(self, record: Record) -> bool:
+        """Whether the record lies between the bounds."""
+        is_there = self.from_offset <= record.offset <= self.to_offset
+        return is_there and self.from_time_ms <= record.timestamp_ms <= self.to_time_ms
+
+    def has_key(self, key: object) -> bool:
+        """Whether a record with this shown part of its key is shown."""
         return self.key is None or self.key in _texts(key)
 
 
@@ -88,8 +89,10 @@ def record_facts(
     codec = batch.codec.name.lower()
     decoders = shown.decoders
     for record in batch.records():
+        if not shown.selection.has_place(record):  # a decoder may be slow, or count its calls
+            continue
         key, value = decoders.shown(record, is_control=batch.is_control)
-        if not shown.selection.has_record(record, key):
+        if not shown.selection.has_key(key):
             continue
         for part, found in (("key", key), ("value", value)):
             if isinstance(found, Undecoded):

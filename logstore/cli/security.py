@@ -48,8 +48,8 @@ def check(
 
     properties = read_properties(config)
     listening, rest = split_properties(properties)
-    of_http, rest = split_http(rest)
-    store, rest = split_store(rest)
+    of_http, settings = split_http(rest)
+    store, rest = split_store(settings)
     own, _ = split_security(rest)
     security = read_security(own)
     facts: list[dict[str, Any]] = []
@@ -64,6 +64,7 @@ def check(
     if metadata:
         facts += _from_store(metadata, store if metadata.startswith("zookeeper:") else StoreSecurity())
     problems = [
+        *_problems_of_settings(listening.get("node.id", "0"), settings),
         *_problems(config, properties, security, listening.get("listen", "")),
         *_problems_of_store(servers, store),
         *_problems_of_http(http or listening.get("http", ""), of_http, rest),
@@ -79,6 +80,18 @@ def check(
         else:
             print(f"PROBLEM  {problem}")
     return int(bool(problems))
+
+
+def _problems_of_settings(number: str, settings: dict[str, str]) -> Iterator[str]:
+    from logstore.broker.settings import read_settings
+    from logstore.errors import InvalidConfig
+
+    if not (number.isascii() and number.isdecimal()):
+        yield f"node.id: {number!r} is not a number, 0 or more"
+    try:
+        read_settings(settings, node_id=0, host="127.0.0.1", port=0)
+    except InvalidConfig as error:
+        yield f"no broker starts with this file: {error}"
 
 
 def _text(value: Any) -> str:
@@ -203,6 +216,11 @@ def _problems(
     if any("password" in name or name.endswith(endings) for name in properties):
         yield from _too_open(config)
     for listener in security.listeners if security is not None else ():
+        if security is not None and security.rules is None and listener.lets_anyone_in:
+            yield (
+                f"listener {listener.name} on {listener.bind} gives everyone on the network full access: set "
+                "ssl.client.auth=required or SASL_SSL, or an authorizer"
+            )
         if "PLAIN" in listener.sasl.mechanisms and not listener.protocol.has_tls and listener.jaas:
             yield f"listener {listener.name} takes passwords without encryption (PLAIN without TLS)"
         if listener.oauth is not None:

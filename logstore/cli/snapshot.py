@@ -33,8 +33,8 @@ def snapshot(
 ) -> int:
     """Take a snapshot of a partition or of a log dir by hard links, also while it is in use.
 
-    A log dir is taken at each partition's high watermark, with the embedded metadata store beside it. A
-    metadata store is copied.
+    A log dir is taken at each partition's high watermark (at its end, if it has none), with the embedded
+    metadata store beside it. A metadata store is copied.
     """
     return _take(directory, path, None, as_json)
 

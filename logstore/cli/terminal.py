@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
+from typing import BinaryIO, TextIO
 
 
 class Encoding(StrEnum):
@@ -21,11 +22,19 @@ def print_error(text: str) -> None:
     print("logstore: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
 
 
+def open_stream(name: str) -> BinaryIO:
+    """Return the bytes of `stdin` or `stdout`. Raises `OSError` if the shell closed it (`<&-`, `>&-`)."""
+    stream: TextIO | None = getattr(sys, name)
+    if stream is None:
+        raise OSError(f"{name} is closed")
+    return stream.buffer
+
+
 def print_json(fact: object) -> None:
     """Print an object on one line of stdout, in ASCII, so that no terminal setting can break it."""
     import json
 
-    sys.stdout.write(json.dumps(fact, separators=(", ", ": ")) + "\n")
+    print(json.dumps(fact, separators=(", ", ": ")))
 
 
 def byte_progress(stack: ExitStack, total: int) -> Callable[[int], None]:

@@ -298,6 +298,8 @@ def alter(
     from logstore.disk.errors import ErrorCode
 
     changed, dropped = named_values("--config", config), set(delete_config or ())
+    if both := sorted(dropped & changed.keys()):
+        raise typer.BadParameter(f"{', '.join(both)}: set or deleted, not both")
     if partitions is None and not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --partitions, --config or --delete-config")
     with operator(metadata, bootstrap, command_config) as to:

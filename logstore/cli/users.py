@@ -162,18 +162,28 @@ def give_password(
         metadata,
         lambda ask: change_entity(ask, entity_path(user), lambda now: changed(now, {mechanism: new})),
         store_security_of(command_config),
+        may_create=True,
     )
 
 
 def with_store(
-    metadata: str, work: Callable[[AskStore], Coroutine[Any, Any, T]], security: StoreSecurity
+    metadata: str,
+    work: Callable[[AskStore], Coroutine[Any, Any, T]],
+    security: StoreSecurity,
+    *,
+    may_create: bool = False,
 ) -> T:
-    """Run `work` with the store of that name. `security` says how to reach it."""
+    """Run `work` with the store of that name. `security` says how to reach it.
+
+    Raises `LogGone` if an embedded one does not exist, unless it `may_create` it.
+    """
     import asyncio
 
     from logstore.broker.metadata.opening import store_named
     from logstore.broker.store_session import StoreSession
     from logstore.disk.files import OsDisk
+    from logstore.errors import LogGone
+    from logstore.replication.metastore.embedded import holds_store
 
     async def run() -> T:
         with store_named(metadata, first_log_dir=None, disk=OsDisk(), security=security) as opened:
@@ -182,6 +192,9 @@ def with_store(
 
     if metadata == "embedded":
         raise typer.BadParameter("--metadata: name the directory, embedded:DIR")
+    kind, _, directory = metadata.partition(":")
+    if kind == "embedded" and not may_create and not holds_store(OsDisk(), directory):
+        raise LogGone(f"no metadata store in {directory}")
     return asyncio.run(run())
 
 

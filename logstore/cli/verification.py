@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -115,9 +115,10 @@ def _unreadable(batch: Batch) -> str | None:
     return None
 
 
+MAY_BE_TORN: Final = "being written now, or torn by a crash"
 _TAILS = {
     Fault.TORN: "bytes of an incomplete batch",
-    Fault.ZEROS: "zero bytes to the end",
+    Fault.ZEROS: Fault.ZEROS.value,
     Fault.SIZE: "bytes that are not a batch",
 }
 
@@ -133,7 +134,7 @@ def judge_tail(file: LogFile, name: str, *, is_last: bool) -> Problem | None:
     elif not is_last:
         text += ", in a complete segment"
     else:
-        text += ": being written now, or torn by a crash"
+        text += f": {MAY_BE_TORN}"
     verdict = judge(file.tail, is_end=is_last and intact is None, below_durable=None)
     return Problem(name, file.valid_end, text, verdict is Verdict.DAMAGE)
 

@@ -17,7 +17,7 @@ time if they are small. Records in batches are not decoded: `dump --verify` does
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
@@ -138,6 +138,25 @@ def verify_tree(disk: Disk, directory: str, progress: Progress) -> Iterator[Find
             yield from verify_tree(disk, f"{directory}/{entry.name}", progress)
 
 
+def judge_list(disk: Disk, directory: str, start_offset: int = 0) -> list[Finding]:
+    """Return the damage to the list of a partition's segments from an offset on: gone, cut, overlapping ones.
+
+    The owner may write meanwhile: only what is found twice is returned. Raises `OSError`.
+    """
+    start = max(start_offset, checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT))
+
+    def look() -> list[Finding]:
+        files = {entry.name: entry.size for entry in disk.scan(directory) if not entry.is_directory}
+        roles = {name: role for name in files if (role := role_of(name)) and not role.state}
+        bases = {role.base_offset: files[name] for name, role in roles.items() if role.kind is Kind.LOG}
+        listed = [Listed(*each) for each in sorted(bases.items())]
+        found = _Partition(disk, directory, lambda _: None).chain(files, listed, {}, start)
+        return [each for each in found if each.is_damage]
+
+    found = look()
+    return [each for each in look() if each in found] if found else []
+
+
 # --- small files -----------------------------------------------------------------------------------
 
 
@@ -220,21 +239,10 @@ class _Partition:
             yield self._damage(LEADER_EPOCH_CHECKPOINT, 0, wrong)
         sizes = {entry.name: entry.size for entry in self._disk.scan(self._directory)}
         bases = segment_offsets(self._disk, self._directory)
-        seals: dict[int, Seal] = {}
-        for name in sizes:
-            role = role_of(name)
-            if role is not None and role.kind is Kind.SEAL and not role.state:
-                yield from self._read_seal(name, role.base_offset, bases, seals)
-        log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
         listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
-        cleaned = checkpointed_offset(self._disk, self._directory, CLEANER_OFFSET_CHECKPOINT)
-        yield from self._rewritten(listed, seals, is_compacted=cleaned > 0)
-
-        def is_merged(gone: int, following: int) -> bool:
-            return cleaned >= following or (cleaned > 0 and file_name(gone, SEAL_SUFFIX) in sizes)
-
-        for each in judge_chain(listed, seals, log_start, is_merged).damages:
-            yield self._damage(each.file, each.position, f"{each.kind}: {each.text}")
+        log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
+        seals: dict[int, Seal] = {}
+        yield from self.chain(sizes, listed, seals, log_start)
         for number, base_offset in enumerate(bases):
             is_last = number + 1 == len(bases)
             yield from self._segment(base_offset, seals.get(base_offset), is_last)
@@ -242,6 +250,24 @@ class _Partition:
         if max(self._next_offset, log_start) < recovery_point:
             text = f"the log ends at {self._next_offset}, below its recovery point {recovery_point}"
             yield self._damage(file_name(bases[-1], ".log"), listed[-1].size, text)
+
+    def chain(
+        self, sizes: Mapping[str, int], listed: Sequence[Listed], seals: dict[int, Seal], start: int
+    ) -> Iterator[Finding]:
+        """Read the seals into `seals`, and compare the list of segments with them, from offset `start` on."""
+        bases = [each.base_offset for each in listed]
+        for name in sizes:
+            role = role_of(name)
+            if role is not None and role.kind is Kind.SEAL and not role.state:
+                yield from self._read_seal(name, role.base_offset, bases, seals)
+        cleaned = checkpointed_offset(self._disk, self._directory, CLEANER_OFFSET_CHECKPOINT)
+        yield from self._rewritten(listed, seals, is_compacted=cleaned > 0)
+
+        def is_merged(gone: int, following: int) -> bool:
+            return cleaned >= following or (cleaned > 0 and file_name(gone, SEAL_SUFFIX) in sizes)
+
+        for each in judge_chain(listed, seals, start, is_merged).damages:
+            yield self._damage(each.file, each.position, f"{each.kind}: {each.text}")
 
     def _rewritten(
         self, listed: Sequence[Listed], seals: dict[int, Seal], *, is_compacted: bool

@@ -57,9 +57,15 @@ def parse_directory_name(name: str) -> TopicPartition:
     """
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
+        topic, _, number = name.rpartition("-")
+        if topic and number.isascii() and number.isdecimal():
+            check_topic_name(topic)  # says which characters a name may have
         raise InvalidTopic(f"directory {name!r} is not named <topic>-<partition>, such as orders-0")
     check_topic_name(match["topic"])
     partition = int(match["partition"])
+    if str(partition) != match["partition"]:
+        # A second directory of the same partition, which no broker would open.
+        raise InvalidTopic(f"directory {name!r}: write the partition without leading zeros")
     if partition >= 2**31:
         raise InvalidTopic(f"directory {name!r}: the largest partition number is {2**31 - 1}")
     return TopicPartition(match["topic"], partition)

@@ -7,8 +7,9 @@
                                           .kafka_cleanshutdown
     data.metadata/            ──copy──  backup.metadata/           the embedded metadata store, if it is there
 
-The broker may run: its high watermarks are those of its checkpoint, and nothing above them is taken. The
-metadata store is copied last, so no log has an epoch that the copied store does not know.
+The broker may run: its high watermarks are those of its checkpoint, and nothing above them is taken. A log
+without an entry there (a stand-alone one, or one that is seconds old) is taken to its end. The metadata store
+is copied last, so no log has an epoch that the copied store does not know.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from logstore.errors import DamagedLog, LogClosed, LogGone
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
+from logstore.log.reader import checkpointed_offset
 from logstore.log.snapshot import Snapshot, end_the_segment, take_snapshot
 
 _ATTEMPTS: Final = 100
@@ -68,9 +70,10 @@ def snapshot_log_dir(
 ) -> LogDirSnapshot:
     """Put every partition of the log dir `source`, up to its high watermark, into the new log dir `target`.
 
+    A log without an entry in their checkpoint, such as a stand-alone one, is taken to its end.
     `metadata` is the directory of the metadata store, by default the embedded one beside `source`; its copy
     lies beside `target`. A crash leaves no `target`, or all of it. Raises `FileExistsError` if it exists,
-    `ValueError` if it lies in `source`, `DamagedLog` if a partition is damaged below its high watermark,
+    `ValueError` if it lies in `source`, `DamagedLog` if a partition is damaged below that end,
     `CorruptCheckpoint`, `OSError`.
     """
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
@@ -157,9 +160,17 @@ def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[
     bounds = {name: read_offset_checkpoint(disk, source, name) for name in OFFSET_FILES}
     made: dict[TopicPartition, Snapshot] = {}
     for topic_partition, name in partitions_in(disk, source).items():
-        of_it = {file: offsets.get(topic_partition, 0) for file, offsets in bounds.items()}
-        # Retention may have moved the start past a high watermark that was checkpointed before.
-        end_offset = max(of_it[HIGH_WATERMARK_CHECKPOINT], of_it[LOG_START_OFFSET_CHECKPOINT])
+        of_it = {
+            # A stand-alone log keeps its checkpoints in its own directory.
+            file: offsets[topic_partition]
+            if topic_partition in offsets
+            else checkpointed_offset(disk, f"{source}/{name}", file)
+            for file, offsets in bounds.items()
+        }
+        end_offset = None
+        if topic_partition in bounds[HIGH_WATERMARK_CHECKPOINT]:
+            # Retention may have moved the start past a high watermark that was checkpointed before.
+            end_offset = max(of_it[HIGH_WATERMARK_CHECKPOINT], of_it[LOG_START_OFFSET_CHECKPOINT])
         try:
             made[topic_partition] = take_snapshot(
                 disk,

@@ -293,11 +293,13 @@ class _Making:
                     break
             if fault is not None and (end_offset is None or next_offset < end_offset):
                 follows = find_batch(file, end, size, lowest_offset=next_offset)
-                if judge(fault, is_end=follows is None, below_durable=False) is Verdict.DAMAGE:
+                was_durable = next_offset < self._bounds[RECOVERY_POINT_CHECKPOINT]
+                if judge(fault, is_end=follows is None, below_durable=was_durable) is Verdict.DAMAGE:
+                    why = "it was durable" if follows is None else "intact batches follow"
                     raise DamagedLog(
                         f"{self.source}/{name} is damaged at byte {end}, offset {next_offset} "
-                        f"({fault.value}), and intact batches follow. Repair or recover the log, or name an "
-                        "end offset below that"
+                        f"({fault.value}), and {why}. Repair or recover the log, or name an end offset of at "
+                        f"most {next_offset}"
                     )
         copied = copy_file(self._disk, f"{self.source}/{name}", f"{self._unfinished}/{name}", end)
         if copied < end:

@@ -23,6 +23,7 @@ from logstore.disk.files import Disk, Readable
 from logstore.errors import DamagedLog
 from logstore.format.batch import LOG_OVERHEAD, Batch, set_offsets_and_epoch, walk
 from logstore.log.loading import offset_in
+from logstore.log.tails import only_zeros
 from logstore.segment.damage import Sweep, sweep
 from logstore.segment.scan import Fault, last_offsets_of, scan_buffer
 from logstore.segment.segment import LOG_SUFFIX
@@ -121,6 +122,20 @@ class Choice(NamedTuple):
     gaps: list[Gap]
     placed: list[Placed]
     left_out: list[LeftOut]
+
+
+def _swept(file: PatientFile) -> Sweep:
+    """Sweep a file, and tell zeros at its end from other bytes that are no batch."""
+    found = sweep(file, file.size())
+    last = found.bad[-1] if found.bad else None
+    if (
+        last is not None
+        and last.fault is Fault.SIZE
+        and last.end == file.size()
+        and only_zeros(file, last.position, last.end)
+    ):
+        found.bad[-1] = last._replace(fault=Fault.ZEROS)
+    return found
 
 
 def choose(found: Sequence[Found]) -> Choice:
@@ -362,7 +377,7 @@ class SoundBatches:
             for base_offset, name in segment_files(disk, directory):
                 file = PatientFile(disk.open(f"{directory}/{name}"))
                 self._files.append(file)
-                self._found.append(Found(name, base_offset, sweep(file, file.size())))
+                self._found.append(Found(name, base_offset, _swept(file)))
             self.choice = choose(self._found)
         except BaseException:
             self.close()

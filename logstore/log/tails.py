@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from logstore.disk.files import File
+from logstore.disk.files import File, Readable
 from logstore.format.crc import crc32c
 from logstore.segment.damage import find_batch
 from logstore.segment.scan import Scanned, scan
@@ -83,12 +83,12 @@ def survey(file: File, from_byte: int, to_byte: int) -> Survey:
     return total
 
 
-def only_zeros(file: File, from_byte: int, to_byte: int) -> bool:
+def only_zeros(file: Readable, from_byte: int, to_byte: int) -> bool:
     """Return whether the bytes are all zero: preallocated, or a length whose bytes were never written."""
     return all(not chunk.strip(b"\0") for chunk in chunks(file, from_byte, to_byte))
 
 
-def chunks(file: File, from_byte: int, to_byte: int) -> Iterator[bytes]:
+def chunks(file: Readable, from_byte: int, to_byte: int) -> Iterator[bytes]:
     while from_byte < to_byte:
         chunk = file.pread(min(_CHUNK_BYTES, to_byte - from_byte), from_byte)
         if not chunk:

@@ -63,7 +63,7 @@ class Fault(Enum):
     """The reason for a walk to stop before the end of the file."""
 
     TORN = "the file ends inside a batch"
-    ZEROS = "zeros to the end of the file"
+    ZEROS = "zero bytes to the end of the file"
     SIZE = "a length field that no batch can have"
     CHECKSUM = "a batch whose checksum does not match"
     MAGIC = "a batch of another format"

@@ -223,6 +223,15 @@ class EmbeddedStore:
         return file
 
 
+def holds_store(disk: Disk, directory: str) -> bool:
+    """Return whether a metadata store, sound or not, is in `directory`. Raises `OSError`."""
+    try:
+        names = [entry.name for entry in disk.scan(directory)]
+    except FileNotFoundError:
+        return False
+    return any(name.startswith((journal.SNAPSHOT_FILE, journal.JOURNAL_PREFIX)) for name in names)
+
+
 def _journals(disk: Disk, directory: str) -> list[str]:
     names = (entry.name for entry in disk.scan(directory) if not entry.is_directory)
     return [name for name in names if re.fullmatch(rf"{journal.JOURNAL_PREFIX}\d+", name)]

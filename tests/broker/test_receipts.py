@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +12,18 @@ from random import Random
 
 import pytest
 
+import logstore.broker.client
 from logstore import Log, OffsetOutOfRange
-from logstore.broker import BlockingClient, Broker, BrokerCluster, BrokerConfig, BrokerStopped, RequestRefused
+from logstore.broker import (
+    BlockingClient,
+    Broker,
+    BrokerCluster,
+    BrokerConfig,
+    BrokerStopped,
+    Client,
+    RequestRefused,
+    RequestUnanswered,
+)
 from logstore.broker.limits import parse_address
 from logstore.broker.metrics import Watched, page
 from logstore.disk.errors import EngineError, ErrorCode
@@ -160,5 +172,42 @@ def test_the_verb(command: Callable[..., Outcome]) -> None:
         assert waited.out == "orders-0 offset 0: committed, written on 1 and synced on 1 of 1 replicas\n"
         assert command("durability", "orders-0", 5, "--bootstrap", broker.bootstrap).code == 1
         assert command("durability", "orders-0", 5, "--bootstrap", broker.bootstrap, "--wait", 0.01).code == 1
+        later = command("durability", "orders-0", 5, "--bootstrap", broker.bootstrap)
+        assert "offset 5 is not written yet: the log ends at 1" in later.err
         assert command("durability", "orders", 5, "--bootstrap", broker.bootstrap).code == 2
         assert command("durability", "orders-0", 5, "--bootstrap", "nowhere").code == 2
+
+
+def test_an_absent_broker_is_named_at_once(command: Callable[..., Outcome]) -> None:
+    """As by the other verbs; the client would try again for a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    ended = command("durability", "orders-0", 0, "--bootstrap", address)
+    assert ended.code == 1
+    assert "no broker answers: " in ended.err
+    assert address in ended.err
+
+
+def test_a_wait_that_ends_during_a_look_tells_what_the_last_one_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader answered; only the time was over before it did so again."""
+    found = Receipt(0, 3, 0, 0, False)
+    answers: list[Receipt | Exception] = [found, RequestUnanswered("no leader answers")]
+    left = iter([0.7, 0.2, 0.2, 0.0])
+
+    async def retried(*_: object) -> Receipt:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def wait() -> None:
+        async with Client("127.0.0.1:9") as client:
+            monkeypatch.setattr(client._cluster, "retried", retried)
+            await client.wait_for("orders", 0, 0)
+
+    monkeypatch.setattr(logstore.broker.client, "_left", lambda deadline: next(left))
+    with pytest.raises(TimeoutError) as ended:
+        asyncio.run(wait())
+    assert str(ended.value) == f"orders-0: not proven in time, but {found}"

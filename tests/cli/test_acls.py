@@ -57,6 +57,43 @@ def test_rules_are_added_found_and_removed(acls: Command) -> None:
     assert acls("remove", "--cluster").code == 0
 
 
+def test_rules_of_users_and_delegation_tokens(acls: Command) -> None:
+    """CreateTokens on `User:ann` lets others make tokens for ann (docs/security.md)."""
+    app = ("--principal", "User:app")
+    of_ann = ("--user-principal", "User:ann")
+    added = acls("add", *app, "--operation", "create-tokens", *of_ann)
+    assert added.out == "allow User:app to create-tokens user User:ann\n"
+    assert acls("add", *app, "--operation", "describe", "--delegation-token", "t1").code == 0
+    assert acls("list", *of_ann).out == added.out
+    gone = acls("remove", "--delegation-token", "t1")
+    assert gone.out == "allow User:app to describe delegation-token t1\n"
+    assert acls("remove", *of_ann).code == 0
+
+
+def test_rules_are_found_by_pattern_operation_and_host(acls: Command) -> None:
+    """An IPv6 address is stored as Java writes it, which is what a broker compares."""
+    eve = ("--principal", "User:eve")
+    acls("add", *eve, "--operation", "read", "--topic", "a", "--host", "::1")
+    acls("add", *eve, "--operation", "read", "--topic", "a", "--prefixed")
+    acls("add", *eve, "--operation", "write", "--topic", "a")
+    assert acls("list", *eve, "--prefixed").out == "allow User:eve to read topic a…\n"
+    assert acls("list", *eve, "--operation", "write").out == "allow User:eve to write topic a\n"
+    by_host = acls("list", *eve, "--host", "::1").out
+    assert by_host == "allow User:eve from 0:0:0:0:0:0:0:1 to read topic a\n"
+    assert acls("remove", "--topic", "a", "--prefixed").out == "allow User:eve to read topic a…\n"
+    assert len(acls("remove", *eve).out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.0/8", "300.1.1.1", "localhost", "10.0.0.*", ""])
+def test_a_host_that_never_matches_is_refused(acls: Command, host: str) -> None:
+    """A denial with it would do nothing."""
+    rule = ("--principal", "User:a", "--operation", "all", "--topic", "t", "--deny")
+    ended = acls("add", *rule, "--host", host)
+    assert ended.code == 2
+    assert f"--host {host}: it is one IP address" in ended.err
+    assert acls("list", "--topic", "t").out == ""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -67,6 +104,12 @@ def test_rules_are_added_found_and_removed(acls: Command) -> None:
             "write TYPE:NAME, such as User:a",
         ),
         (["list", "--topic", "t", "--group", "g"], "give one of"),
+        (
+            ["add", "--principal", "User:a", "--group", "g", "--operation", "create"],
+            "--operation create: of a group it is one of read, delete, describe",
+        ),
+        (["list", "--user-principal", "ann"], "write TYPE:NAME, such as User:ann"),
+        (["remove", "--prefixed"], "name what to remove"),
         (["remove"], "name what to remove"),
     ],
 )

@@ -95,14 +95,14 @@ def test_a_log_that_is_open_elsewhere_is_refused(
     assert str(log) in outcome.err
 
 
-@pytest.mark.parametrize("name", ["no-partition-number-x", "file-0"])
+@pytest.mark.parametrize(("name", "code"), [("no-partition-number-x", 2), ("file-0", 1)])
 def test_a_directory_that_cannot_be_a_log_is_refused(
-    command: Command, tmp_path: Path, type_in: Callable[[bytes], None], name: str
+    command: Command, tmp_path: Path, type_in: Callable[[bytes], None], name: str, code: int
 ) -> None:
     (tmp_path / "file-0").write_bytes(b"")
     type_in(b"x\n")
     outcome = command("append", tmp_path / name)
-    assert outcome.code == 1
+    assert outcome.code == code
     assert outcome.err.count("\n") == 1
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from logstore.broker import BlockingClient, client_security
 from logstore.broker.secured import secured_broker
 from logstore.broker.security.config import tls_config
@@ -89,6 +91,8 @@ def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
             shown = command("topics", *verb, *to)
             assert (shown.code, shown.out) == (0, ""), "alice may see no topic, and is told what is left out"
             assert "not shown: CLUSTER_AUTHORIZATION_FAILED: the reassignments: the user lacks" in shown.err
+        one = command("topics", "describe", "orders", *to)
+        assert (one.code, one.err.count("deletions are not shown")) == (1, 1), one
         assert command("reassign", "list", *to).code == 1
         wrong = command("users", "set", "ann", *to, "--password-file", password, "--mechanism", "PLAIN")
         assert wrong.code in (1, 2)
@@ -172,6 +176,57 @@ def test_problems_are_listed(command: Command, tmp_path: Path) -> None:
     assert "has 0 private keys" in command("security", "check", "--config", config).out
     config.write_text("port=9092\nhost.name=0.0.0.0\n")
     assert "--insecure" in command("security", "check", "--config", config).out
+
+
+def test_tls_alone_lets_everyone_in(command: Command, tmp_path: Path) -> None:
+    """Without a client's certificate, a login or an authorizer, whoever connects has full access."""
+    command("certs", tmp_path / "tls")
+    config = tmp_path / "server.properties"
+
+    def problems(*lines: str, host: str = "0.0.0.0") -> list[str]:
+        own = (f"listeners=SSL://{host}:9093", f"ssl.keystore.location={tmp_path / 'tls' / 'broker.pem'}")
+        config.write_text("\n".join((*own, "advertised.listeners=SSL://localhost:9093", *lines)))
+        config.chmod(0o600)
+        done = command("security", "check", "--config", config)
+        found = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
+        assert done.code == bool(found)
+        return found
+
+    (open_to_all,) = problems()
+    assert "listener SSL on 0.0.0.0:9093 gives everyone on the network full access" in open_to_all
+    assert problems(host="127.0.0.1") == []
+    assert (
+        problems("ssl.client.auth=required", f"ssl.truststore.location={tmp_path / 'tls' / 'ca.pem'}") == []
+    )
+    acls = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
+    assert problems(acls, "super.users=User:ANONYMOUS") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("num.partitions=abc", "num.partitions"),
+        ("num.partitons=1", "num.partitons"),
+        ("node.id=x", "node.id: 'x' is not a number"),
+    ],
+)
+def test_wrong_settings_are_problems(command: Command, tmp_path: Path, line: str, said: str) -> None:
+    """No broker would start with them (docs/deploying.md)."""
+    config = tmp_path / "server.properties"
+    config.write_text(f"listeners=PLAINTEXT://127.0.0.1:9092\n{line}\n")
+    done = command("security", "check", "--config", config)
+    assert done.code == 1
+    assert [said in each for each in done.out.splitlines() if each.startswith("PROBLEM")] == [True]
+
+
+def test_a_store_that_is_only_read_is_not_created(command: Command, tmp_path: Path) -> None:
+    """A mistake in its name would look like a cluster without users."""
+    store, config = tmp_path / "typo", tmp_path / "server.properties"
+    config.write_text("listeners=PLAINTEXT://127.0.0.1:9092\n")
+    for words in (["users", "list"], ["users", "delete", "ann"], ["security", "check", "--config", config]):
+        done = command(*words, "--metadata", f"embedded:{store}")
+        assert (done.code, done.err) == (1, f"logstore: no metadata store in {store}\n")
+    assert not store.exists()
 
 
 def test_problems_of_logins_by_tokens(command: Command, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from logstore import Log, LogConfig
 from logstore.broker import Broker, BrokerConfig
 from logstore.disk.files import OsDisk
 from logstore.log.log_dir_snapshot import partitions_in
+from logstore.log.reader import LogReader
 from tests.cli.conftest import Outcome
 from tests.cli.conftest import snapshot as content_of
 from tests.golden.kafka_directories import unpack
@@ -152,3 +153,40 @@ def test_a_broker_starts_again_from_its_snapshot(command: Command, tmp_path: Pat
                 found = [record.value for record in broker.read("orders", partition, 0)]
                 assert found == [b"%d" % number for number in range(20) if number % 2 == partition]
             broker.append("orders", b"on it goes", partition=0)
+
+
+def test_a_directory_of_stand_alone_logs_is_taken_to_their_ends(command: Command, tmp_path: Path) -> None:
+    """They have no high watermarks, and each keeps its checkpoints in its own directory."""
+    for name in ("orders-0", "orders-1"):
+        with Log.open(tmp_path / "data" / name) as log:
+            for number in range(5):
+                log.append(name.encode() + b"%d" % number)
+    with Log.open(tmp_path / "data" / "orders-1") as log:
+        log.delete_records(2)
+    assert command("snapshot", tmp_path / "data", tmp_path / "backup").code == 0
+    assert command("restore", tmp_path / "backup", "--to", tmp_path / "again").code == 0
+    for place in ("backup", "again"):
+        for name, start in (("orders-0", 0), ("orders-1", 2)):
+            expected = [name.encode() + b"%d" % number for number in range(start, 5)]
+            found = LogReader(tmp_path / place / name).records()
+            assert [record.value for record in found] == expected
+
+
+@pytest.mark.parametrize("kind", ["rot", "segment gone"])
+def test_damage_in_a_directory_of_stand_alone_logs_is_refused(
+    command: Command, tmp_path: Path, kind: str
+) -> None:
+    directory = tmp_path / "data" / "orders-0"
+    with Log.open(directory, LogConfig(segment_bytes=300)) as log:
+        for number in range(20):
+            log.append(b"%d" % number * 30)
+    segments = sorted(directory.glob("*.log"))
+    if kind == "rot":
+        data = bytearray(segments[-1].read_bytes())
+        data[70] ^= 1
+        segments[-1].write_bytes(data)
+    else:
+        segments[1].unlink()
+    outcome = command("snapshot", tmp_path / "data", tmp_path / "backup")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"data"}

@@ -68,6 +68,37 @@ class Permission(IntEnum):
 CLUSTER_NAME: Final = "kafka-cluster"
 WILDCARD: Final = "*"
 EVERYONE: Final = "User:*"
+_SUPPORTED: Final = {
+    Resource.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    Resource.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    Resource.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+    Resource.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    Resource.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset({Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}),
     Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
@@ -203,6 +234,20 @@ class Rules:
             )
             for acl in mine
         )
+
+
+def supported_operations(resource: Resource) -> tuple[Operation, ...]:
+    """Return the operations that requests ask for with a type of resource, and ALL (`AclEntry` in Kafka)."""
+    return (*_SUPPORTED[resource], Operation.ALL)
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, so that a rule with it can match."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def host_of(peer: str) -> str:

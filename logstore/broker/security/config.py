@@ -225,6 +225,12 @@ class Listener:
         """Whether anyone on the network may connect and do everything."""
         return self.protocol is Protocol.PLAINTEXT and not is_loopback(self.bind.host)
 
+    @property
+    def lets_anyone_in(self) -> bool:
+        """Whether anyone on the network may connect over TLS without a login or a certificate."""
+        is_anonymous = self.protocol is Protocol.SSL and self.tls.ssl_client_auth != "required"
+        return is_anonymous and not is_loopback(self.bind.host)
+
 
 @dataclass(frozen=True, slots=True)
 class Security:

@@ -1,0 +1,37 @@
+"""A shell may start the command without stdin or stdout (`<&-`, `>&-`): Python then has None for them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from logstore import Log
+from logstore.cli.main import run
+
+
+@pytest.mark.parametrize(("verb", "stream"), [("cat", "stdout"), ("append", "stdin")])
+def test_a_closed_stream_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    verb: str,
+    stream: str,
+) -> None:
+    directory = tmp_path / "orders-0"
+    with Log.open(directory) as log:
+        log.append(b"a")
+    monkeypatch.setattr(sys, stream, None)
+    assert run([verb, str(directory)]) == 1
+    assert capfd.readouterr().err == f"logstore: {stream} is closed\n"
+    with Log.open(directory) as log:
+        assert log.log_end_offset == 1
+
+
+def test_json_to_a_closed_stdout_is_left_out_like_other_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Log.open(tmp_path / "orders-0").close()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(["verify", str(tmp_path / "orders-0"), "--json"]) == 0

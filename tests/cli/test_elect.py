@@ -1,0 +1,54 @@
+"""`logstore elect-preferred`: after a success it shows the new leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+import logstore.cli.elect
+import logstore.cli.operating
+from logstore.cli.cluster_state import Cluster, Topic
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
+from tests.cli.conftest import Outcome
+
+T0 = TopicPartition("t", 0)
+
+
+class Lagging:
+    """A cluster of which the broker that is asked hears of the election after some reads."""
+
+    def __init__(self, before: Cluster, after: Cluster, reads: int) -> None:
+        self._before, self._after, self._left = before, after, reads
+
+    def read(self, topics: object = None) -> Cluster:
+        self._left -= 1
+        return self._before if self._left >= 0 else self._after
+
+    def elect(self, partitions: object) -> None:
+        pass
+
+    def is_electing(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("wait", "said"), [(60, "t-0  leader 1"), (0, "t-0  leader 2 instead of 1")])
+def test_a_broker_that_hears_of_the_leader_later_is_asked_again(
+    command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, wait: int, said: str
+) -> None:
+    brokers = {number: BrokerRegistration(f"b{number}", 9092) for number in (1, 2)}
+    state = LeaderAndIsr(leader=2, leader_epoch=1, isr=(1, 2), controller_epoch=1)
+    before = Cluster(brokers, {"t": Topic(TopicAssignment("id", {0: (1, 2)}), {}, 0, -1)}, {T0: state}, 1)
+    after = replace(before, states={T0: replace(state, leader=1)})
+
+    @contextmanager
+    def operator(*_: object) -> Iterator[Lagging]:
+        yield Lagging(before, after, 4)
+
+    monkeypatch.setattr(logstore.cli.elect, "operator", operator)
+    monkeypatch.setattr(logstore.cli.operating, "pause", lambda: None)
+    ended = command("elect-preferred", "t-0", "--bootstrap", "b1:9092", "--wait", wait)
+    assert (ended.code, ended.out) == (0, said + "\n")
