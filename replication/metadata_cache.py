@@ -35,7 +35,8 @@ class MetadataCache:
         self.topic_names: dict[str, str] = {}
         """Topic names by id."""
         self.deleted: tuple[TopicPartition, ...] = ()
-        """Partitions that the latest such update removed: a new tuple each time."""
+        """Partitions that the latest such update removed, also for another topic of that name: a new tuple
+        each time."""
         self.updates = 0
         """How often `update` was called."""
         self._shutting_down: frozenset[int] = frozenset()
@@ -100,11 +101,14 @@ class MetadataCache:
         self.controller_id = request.controller_id
         self.brokers = {broker.broker_id: broker for broker in request.live_brokers}
         self._shutting_down = frozenset(request.shutting_down)
+        replaced = []
         for topic, topic_id in request.topic_ids.items():
             if self.topic_ids.get(topic, topic_id) != topic_id:
                 mark("metadata: a topic is another one than before")
-                for stale in self.topics.pop(topic, {}):
-                    del self.partitions[TopicPartition(topic, stale)]
+                stale = [TopicPartition(topic, number) for number in self.topics.pop(topic, {})]
+                for each in stale:
+                    del self.partitions[each]
+                replaced += stale
                 self.topic_names.pop(self.topic_ids[topic], None)
             self.topic_ids[topic] = topic_id
             self.topic_names[topic_id] = topic
@@ -121,8 +125,8 @@ class MetadataCache:
             if known is None or _version(state) >= _version(known):
                 self.partitions[topic_partition] = state
                 self.topics.setdefault(topic, {})[number] = state
-        if deleted:
-            self.deleted = tuple(deleted)
+        if replaced or deleted:
+            self.deleted = (*replaced, *deleted)
             for topic in {each.topic for each in deleted}:
                 if not self.topics.get(topic):
                     self.topics.pop(topic, None)

@@ -23,7 +23,7 @@ from typing import Final
 
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import DescriptorLimit
-from logstore.disk.errors import is_shortage
+from logstore.disk.errors import explained, is_shortage
 
 BACKLOG: Final = 1024
 PAUSE_S: Final = 0.5
@@ -101,17 +101,17 @@ class Acceptor:
 
     async def listen(self, address: Address) -> Address:
         """Bind and accept; return the address with the actual port. Raises `OSError`."""
-        found = await self._loop.getaddrinfo(
-            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
         listeners: list[socket.socket] = []
         try:
+            found = await self._loop.getaddrinfo(
+                address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
             for family, kind, protocol, _, target in dict.fromkeys(found):
                 listeners.append(_bound(family, kind, protocol, target))
-        except OSError:
+        except OSError as error:
             for listener in listeners:
                 listener.close()
-            raise
+            raise explained(error, f"cannot open the listener {address}") from error
         port: int = listeners[0].getsockname()[1]
         self._listeners = listeners
         self._accepting = [self._loop.create_task(self._accept(each)) for each in listeners]

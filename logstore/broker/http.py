@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from logstore.broker.http_access import HttpAccess
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import Spares
-from logstore.disk.errors import is_shortage
+from logstore.disk.errors import explained, is_shortage
 
 PATIENCE_S = 5.0
 MOST_CONNECTIONS = 32
@@ -214,7 +214,10 @@ class HttpServer:
             def handle_error(self, request: object, client_address: object) -> None:
                 _log.debug("a connection to the HTTP port broke", exc_info=True)
 
-        self._server = Listener((address.host, address.port), Handler)
+        try:
+            self._server = Listener((address.host, address.port), Handler)
+        except OSError as error:
+            raise explained(error, f"cannot open the HTTP port {address} (--http)") from error
         self.address = Address(address.host, self._server.server_address[1])
         self.name = f"{doorkeeper.prefix}{self.address}"
         self._thread = threading.Thread(

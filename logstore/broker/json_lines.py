@@ -8,6 +8,7 @@ from logging.handlers import RotatingFileHandler
 from typing import Final
 
 from logstore.broker.acceptor import SeldomEach
+from logstore.disk.errors import explained
 
 MOST_BYTES: Final = 16 << 20
 
@@ -49,11 +50,12 @@ def log_as_json(path: str | None = None, level: int = logging.INFO) -> None:
 
     A file of `MOST_BYTES` is renamed to `….1`, in place of an earlier one. Raises `OSError`.
     """
-    handler = (
-        logging.StreamHandler()
-        if path is None
-        else RotatingFileHandler(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8")
-    )
+    handler: logging.Handler = logging.StreamHandler()
+    if path is not None:
+        try:
+            handler = RotatingFileHandler(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8")
+        except OSError as error:
+            raise explained(error, f"cannot write to {path} (--log-file)") from error
     handler.setFormatter(JsonLines())
     handler.addFilter(QuietKazoo())
     logging.basicConfig(level=level, handlers=[handler])

@@ -46,7 +46,7 @@ from logstore.broker.server import Descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.disk.descriptors import descriptor_limit
-from logstore.disk.errors import EngineError
+from logstore.disk.errors import EngineError, explained
 from logstore.disk.files import Disk, OsDisk, boot_id
 from logstore.errors import InvalidConfig
 from logstore.replication.node import Node
@@ -136,7 +136,11 @@ def state_change_sink(options: ServeOptions, *, disk: Disk) -> Sink:
         return unheard
     sink = StateChangeFile(options.state_change_log or default_path(options.log_dirs), disk=disk)
     if options.state_change_log is not None:
-        sink.open()
+        try:
+            sink.open()
+        except OSError as error:
+            what = f"cannot write to {options.state_change_log} (state.change.log)"
+            raise explained(error, what) from error
     return sink
 
 

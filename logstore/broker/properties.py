@@ -13,7 +13,9 @@ are ignored. Other listeners stay among the settings (`security/config.py`). A f
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from itertools import permutations
 from typing import Final
 
 from logstore.broker.limits import Address
@@ -67,10 +69,11 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
         (("state.change.log",), "state.change.log"),
         (("http.listener",), "http"),
     ):
-        found = [rest.pop(name, None) for name in names]
-        given = [value for value in found if value is not None]
+        given = {name: rest.pop(name) for name in names if name in rest}
+        if key == "node.id" and len(set(given.values())) > 1:
+            raise InvalidConfig("node.id and broker.id differ; give one of them")
         if given:
-            said[key] = given[0]
+            said[key] = next(iter(given.values()))
     host, port = rest.pop("host.name", None), rest.pop("port", None)
     if port is not None:
         said["listen"] = f"{host or '127.0.0.1'}:{port}"
@@ -78,6 +81,23 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
     if "zookeeper.connect" in rest:
         said["metadata"] = f"zookeeper://{rest.pop('zookeeper.connect')}"
     return said, rest
+
+
+def parse_log_dirs(text: str) -> tuple[str, ...]:
+    """Return the log dirs of a comma-separated list.
+
+    Raises `InvalidConfig` for an empty list, and if two are one directory or one lies in the other.
+    """
+    found = tuple(each.strip() for each in text.split(",") if each.strip())
+    if not found:
+        raise InvalidConfig("log.dirs is empty; give at least one log dir")
+    paths = [os.path.join(os.path.abspath(each), "") for each in found]
+    for (one, path), (other, inner) in permutations(zip(found, paths, strict=True), 2):
+        if path == inner:
+            raise InvalidConfig(f"log.dirs: {one} and {other} are the same directory; give it once")
+        if inner.startswith(path):
+            raise InvalidConfig(f"log.dirs: {other} lies in {one}; give directories beside each other")
+    return found
 
 
 def _plain_listener(rest: dict[str, str]) -> dict[str, str]:

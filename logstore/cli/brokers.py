@@ -14,6 +14,7 @@ from logstore.broker.connections import Connections
 from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.security.client import ClientSecurity
+from logstore.broker.security.tls_stream import NOT_TRUSTED
 from logstore.broker.translation import by_topic
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -87,12 +88,15 @@ class Brokers:
             else:
                 self._first_answers = True
                 return answer
+        text = f"no broker answers: {'; '.join(failures)}"
+        if all(NOT_TRUSTED in each for each in failures):  # its reason says what to check
+            raise RequestUnanswered(text)
         advice = (
-            "Check --bootstrap"
+            "security.protocol in --command-config: it is that of the listener"
             if self._is_secured
-            else "Check --bootstrap, and --command-config if the listener uses TLS or logins"
+            else "--command-config if the listener uses TLS or logins"
         )
-        raise RequestUnanswered(f"no broker answers: {'; '.join(failures)}. {advice}")
+        raise RequestUnanswered(f"{text}. Check --bootstrap, and {advice}")
 
     def metadata(self, topics: Sequence[str] | None = None) -> t.MetadataResponse:
         """Return the metadata of all topics, or of these. No topic is created."""

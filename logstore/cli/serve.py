@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from logstore.cli.operating import named_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from logstore.broker.limits import Address
     from logstore.broker.process import ServeOptions
@@ -120,20 +121,19 @@ def serve(
     from logstore.broker.process import run
 
     has_console = console or console_admin or console_messages
-    options = _options(
-        {
-            "node.id": str(node_id) if node_id is not None else None,
-            "listen": listen,
-            "log.dirs": log_dirs,
-            "metadata": metadata,
-            "advertise": advertise,
-            "http": http if http or not has_console else _ANY_LOOPBACK_PORT,
-            "state.change.log": state_change_log,
-            "log.file": log_file,
-        },
-        read_properties(config) if config is not None else {},
-        named_values("--set", settings, may_repeat=True),
-    )
+    named = {
+        "node.id": str(node_id) if node_id is not None else None,
+        "listen": listen,
+        "log.dirs": log_dirs,
+        "metadata": metadata,
+        "advertise": advertise,
+        "http": http if http or not has_console else _ANY_LOOPBACK_PORT,
+        "state.change.log": state_change_log,
+        "log.file": log_file,
+    }
+    with _cannot_start():
+        properties = read_properties(config) if config is not None else {}
+        options = _options(named, properties, named_values("--set", settings, may_repeat=True))
     options = replace(options, insecure=insecure)
     if not has_console:
         return run(options)
@@ -142,7 +142,8 @@ def serve(
     from logstore.cli.console.peers import parse_peers
 
     assert options.http is not None, "a console brings an address"
-    of_http = read_http(options.http_settings, options.settings, is_tls=options.https)
+    with _cannot_start():
+        of_http = read_http(options.http_settings, options.settings, is_tls=options.https)
     if not insecure and (problems := of_http.problems(options.http)):
         raise typer.BadParameter(
             f"the console is for those with a login, beyond this host: {problems[0]}. Or use 127.0.0.1 and a "
@@ -186,9 +187,21 @@ def metadata_store(
     """
     from logstore.broker.metadata.process import run
 
-    settings = read_properties(config) if config is not None else {}
+    with _cannot_start():
+        settings = read_properties(config) if config is not None else {}
     address = _address(listen, "--listen")
     return run(str(directory), address, log_file=log_file, settings=settings, insecure=insecure)
+
+
+@contextmanager
+def _cannot_start() -> Iterator[None]:
+    """Raise refused settings as wrong usage: exit code 2 tells systemd that another start fails as well."""
+    from logstore.disk.errors import EngineError
+
+    try:
+        yield
+    except EngineError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _options(
@@ -198,7 +211,7 @@ def _options(
     from logstore.broker.http_access import split_http
     from logstore.broker.metadata.opening import absolute
     from logstore.broker.process import ServeOptions
-    from logstore.broker.properties import split_properties
+    from logstore.broker.properties import parse_log_dirs, split_properties
 
     listening, rest = split_properties({**properties, **settings})
     if "listeners" in rest and (named["listen"] or named["advertise"]):
@@ -219,9 +232,7 @@ def _options(
     return ServeOptions(
         node_id=int(number),
         listen=_address(given["listen"], "--listen"),
-        log_dirs=tuple(
-            os.path.abspath(each.strip()) for each in given["log.dirs"].split(",") if each.strip()
-        ),
+        log_dirs=tuple(map(os.path.abspath, parse_log_dirs(given["log.dirs"]))),
         metadata=absolute(given.get("metadata", "embedded")),
         advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
         http=http,

@@ -58,7 +58,10 @@ def set_password(
     if not user:
         raise typer.BadParameter("the user's name is empty")
     if password_file is not None:
-        password = Secret(password_file.read_text().partition("\n")[0])
+        try:
+            password = Secret(password_file.read_text().partition("\n")[0])
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"--password-file: {error}") from error
     else:
         password = Secret(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     if not password:

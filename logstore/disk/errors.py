@@ -158,6 +158,11 @@ def is_shortage(error: OSError) -> bool:
     return error.errno in _SHORTAGES
 
 
+def explained(error: OSError, what: str) -> OSError:
+    """Return the error with a message that begins with what failed: the setting and its value."""
+    return OSError(error.errno, f"{what}: {error.strerror or error}")
+
+
 def unsynced(error: OSError, path: str) -> OSError:
     """Return the error to raise for an fsync: `EIO` for a shortage, after which a caller would try again."""
     if is_shortage(error):

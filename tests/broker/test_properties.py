@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.broker.properties import WITHOUT_EFFECT, split_properties
+from logstore.broker.properties import WITHOUT_EFFECT, parse_log_dirs, split_properties
 from logstore.broker.settings import read_settings
 from logstore.checkpoint.identity import parse_properties
 from logstore.errors import InvalidConfig
@@ -89,3 +89,30 @@ def test_what_has_no_effect_is_no_setting_of_ours() -> None:
     for name in sorted(WITHOUT_EFFECT):
         with pytest.raises(InvalidConfig):
             read_settings({name: "1"}, node_id=1, host="h", port=1)
+
+
+def test_contradictory_ids_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"node\.id and broker\.id differ"):
+        split_properties({"node.id": "1", "broker.id": "2"})
+    assert split_properties({"node.id": "1", "broker.id": "1"}) == ({"node.id": "1"}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "log.dirs is empty"),
+        (" , ", "log.dirs is empty"),
+        ("e,e", "e and e are the same directory"),
+        ("e,./e/", "e and ./e/ are the same directory"),
+        ("f,f/g", "f/g lies in f"),
+        ("/a/b/c,/x,/a", "/a/b/c lies in /a"),
+        ("/,/a", "/a lies in /"),
+    ],
+)
+def test_log_dirs_that_cannot_be(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        parse_log_dirs(text)
+
+
+def test_log_dirs_beside_each_other() -> None:
+    assert parse_log_dirs("data, data2,/data/1,data.more/") == ("data", "data2", "/data/1", "data.more/")

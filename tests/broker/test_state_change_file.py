@@ -103,7 +103,7 @@ def test_a_place_that_cannot_be_is_refused_at_the_start() -> None:
     options = ServeOptions(
         node_id=1, listen=Address("127.0.0.1", 0), log_dirs=("data",), state_change_log="changes.log"
     )
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match=r"changes\.log \(state\.change\.log\): Input/output error"):
         state_change_sink(options, disk=disk)
 
 

@@ -186,7 +186,7 @@ _GROUPS: Final = [
         (
             "group-deleted-though-the-write-failed",
             '    if error:\n        mark("groups: tombstones could not be written")',
-            '    if error and not write.is_deletion:\n        mark("groups: tombstones could not be written")',
+            '    if error and not removal.is_deletion:\n        mark("groups: tombstones could not be written")',
         ),
     ),
     *_of(

@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import InProcessCluster
+from logstore.replication.driver import three_nodes
 from logstore.replication.messages import (
     BrokerEndpoint,
+    DeleteTopicsRequest,
     MetadataRequest,
+    NewTopic,
     PartitionState,
     UpdateMetadataRequest,
 )
@@ -76,6 +81,43 @@ def test_a_new_incarnation_of_a_topic_starts_its_epochs_anew() -> None:
     cache.update(update({TP: state(1, 5)}, topic_ids={"t": "first"}))
     cache.update(update({TP: state(0, 0)}, topic_ids={"t": "second"}))
     assert cache.leader_of(TP) == 0
+
+
+def test_a_replaced_topic_is_a_deleted_one() -> None:
+    """Offsets committed for the old topic must not count for the new one."""
+    cache = MetadataCache()
+    other = TopicPartition("u", 0)
+    cache.update(update({TP: state(1, 5), other: state(1, 5)}, topic_ids={"t": "first", "u": "other"}))
+    assert not cache.deleted
+    assert cache.update(update({TP: state(0, 0)}, topic_ids={"t": "second"})) == []
+    replaced = cache.deleted
+    assert replaced == (TP,)
+    cache.update(update({TP: state(0, 1), other: state(1, 6)}, topic_ids={"t": "second", "u": "other"}))
+    assert cache.deleted is replaced, "once"
+    cache.update(update({other: state(-2, 6)}, topic_ids={"t": "third"}))
+    assert set(cache.deleted) == {TP, other}
+    assert cache.topic_ids == {"t": "third"}
+
+
+def test_a_node_that_was_away_learns_of_a_deletion_by_the_new_topic() -> None:
+    """It may be the coordinator of groups that had read the old one."""
+    disks = {node_id: MemoryDisk() for node_id in range(3)}
+    made = InProcessCluster(three_nodes(), disk_of=disks.__getitem__)
+    made.start()
+    made.create_topic(NewTopic("t", assignment=((0, 1),)))
+    cache = made.nodes[2].replicas.metadata
+    assert made.run_until(lambda: TP in cache.partitions)
+    made.isolate(2)
+    others = made.nodes[0].replicas.metadata
+    assert made.run_until(lambda: 2 not in others.brokers)
+    made.administer(DeleteTopicsRequest(("t",)))
+    assert made.run_until(lambda: TP not in others.partitions)
+    made.advance(10_000)
+    made.create_topic(NewTopic("t", assignment=((0, 1),)))
+    assert not cache.deleted
+    made.heal()
+    assert made.run_until(lambda: cache.topic_ids == others.topic_ids)
+    assert cache.deleted == (TP,)
 
 
 def test_a_client_is_told_what_it_asks_for() -> None:

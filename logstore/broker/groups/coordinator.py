@@ -67,8 +67,8 @@ from logstore.broker.groups.served import (
     Entry,
     Generation,
     LedPartition,
-    Removal,
     Served,
+    Tombstones,
     Write,
     partition_for,
 )
@@ -223,8 +223,8 @@ class Coordinator:
                 told = GENERATION_ERRORS.get(error, error)
                 self._carry_out(entry, syncing.persisted(entry.group, ticket, told, now_ms), now_ms)
                 self._served.schedule(entry)
-            case Removal():
-                offset_requests.finish_removal(self._served, write, error, base_offset)
+            case Tombstones():
+                offset_requests.finish_tombstones(self._served, write, error, base_offset)
             case _:
                 assert_never(write)
 

@@ -29,12 +29,22 @@ from logstore.broker.groups.requests import (
     OffsetFetchGroupResponse,
     OffsetFetchPartition,
 )
-from logstore.broker.groups.served import Commit, Entry, GroupDeletion, OffsetDeletion, Removal, Served
+from logstore.broker.groups.served import (
+    Commit,
+    Entry,
+    GroupDeletion,
+    OffsetDeletion,
+    Removal,
+    Served,
+    Tombstones,
+)
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 
 _MAX_TOPIC_CHARACTERS: Final = 249
+_PIECE_BYTES: Final = 1 << 16
+"""Keys of one batch of tombstones: far below `max.message.bytes`, which is 1 MiB by default."""
 
 COMMIT_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -165,42 +175,67 @@ def remove(
     *,
     is_deletion: bool = False,
 ) -> None:
-    """Write tombstones in one batch, so that a group is removed as a whole or not at all."""
-    group_id = entry.group.group_id
-    records: list[tuple[bytes, bytes | None]] = [
-        (encode_offset_key(group_id, each), None) for each in partitions
-    ]
+    """Write tombstones, in batches that any topic takes: all at once, so that a later commit follows them.
+
+    The group's own tombstone is the last one. What cannot be written stays, until it is tried again.
+    """
+    group = entry.group
+    pieces = _pieces(group.group_id, partitions) or [[]]
+    # A group that never had members has no metadata in the log.
+    has_key = is_deletion and group.generation > 0
     if is_deletion:
-        sessions.set_deleting(entry.group, True)
-        if entry.group.generation > 0:
-            # A group that never had members has no metadata in the log.
-            records.append((encode_group_key(group_id), None))
-    write = Removal(entry, partitions, is_deletion, asked)
-    if records:
-        served.append(records, write, now_ms)
-    else:
-        finish_removal(served, write, ErrorCode.NONE, -1)
+        sessions.set_deleting(group, True)
+    removal = Removal(is_deletion, asked, undecided=len(pieces))
+    for number, piece in enumerate(pieces, 1):
+        records: list[tuple[bytes, bytes | None]] = [
+            (encode_offset_key(group.group_id, each), None) for each in piece
+        ]
+        if has_key and number == len(pieces):
+            records.append((encode_group_key(group.group_id), None))
+        write = Tombstones(entry, piece, removal)
+        if records:
+            served.append(records, write, now_ms)
+        else:
+            finish_tombstones(served, write, ErrorCode.NONE, -1)
 
 
-def finish_removal(served: Served, write: Removal, error: ErrorCode, base_offset: int) -> None:
+def _pieces(group_id: str, partitions: list[TopicPartition]) -> list[list[TopicPartition]]:
+    """Cut the partitions into runs whose keys are small together, at least one in each."""
+    pieces: list[list[TopicPartition]] = []
+    size = _PIECE_BYTES
+    for each in partitions:
+        key_bytes = len(encode_offset_key(group_id, each))
+        size += key_bytes
+        if size > _PIECE_BYTES:
+            pieces.append([])
+            size = key_bytes
+        pieces[-1].append(each)
+    return pieces
+
+
+def finish_tombstones(served: Served, write: Tombstones, error: ErrorCode, base_offset: int) -> None:
+    entry, removal = write.entry, write.removal
     if error:
         mark("groups: tombstones could not be written")
-        write.entry.to_bury.update(set(write.partitions).difference(write.entry.offsets.partitions))
-        if write.is_deletion:
-            sessions.set_deleting(write.entry.group, False)
-            served.schedule(write.entry)
+        entry.to_bury.update(set(write.partitions).difference(entry.offsets.partitions))
+        removal.error = removal.error or error
     else:
-        write.entry.offsets.remove(write.partitions, base_offset)
-        if write.is_deletion:
-            served.drop(write.entry)
-    told = COMMIT_ERRORS.get(error, error)
-    match write.asked:
+        entry.offsets.remove(write.partitions, base_offset)
+    removal.results |= dict.fromkeys(write.partitions, COMMIT_ERRORS.get(error, error))
+    removal.undecided -= 1
+    if removal.undecided:
+        return
+    if removal.is_deletion and removal.error:
+        sessions.set_deleting(entry.group, False)
+        served.schedule(entry)
+    elif removal.is_deletion:
+        served.drop(entry)
+    match removal.asked:
         case OffsetDeletion(token, errors):
-            served.answer(
-                token, OffsetDeleteResponse(partitions=errors | dict.fromkeys(write.partitions, told))
-            )
+            served.answer(token, OffsetDeleteResponse(partitions=errors | removal.results))
         case GroupDeletion() as asked:
-            decide(served, asked, write.entry.group.group_id, told)
+            told = COMMIT_ERRORS.get(removal.error, removal.error)
+            decide(served, asked, entry.group.group_id, told)
 
 
 def clean(served: Served, entry: Entry, now_ms: int) -> None:

@@ -105,17 +105,31 @@ class Generation:
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Removal:
-    """Tombstones, for the whole group if `is_deletion`; `asked` is None for expired offsets."""
+    """A removal of offsets, of the whole group if `is_deletion`; `asked` is None for expired offsets.
+
+    It ends once `undecided` pieces is down to 0.
+    """
+
+    is_deletion: bool
+    asked: GroupDeletion | OffsetDeletion | None
+    undecided: int
+    error: ErrorCode = ErrorCode.NONE
+    """The first error of a piece."""
+    results: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstones:
+    """One piece of a removal: the tombstones of these partitions, and of the group if it is the last one."""
 
     entry: Entry
     partitions: list[TopicPartition]
-    is_deletion: bool
-    asked: GroupDeletion | OffsetDeletion | None
+    removal: Removal
 
 
-Write: TypeAlias = Commit | Generation | Removal
+Write: TypeAlias = Commit | Generation | Tombstones
 
 
 class Served:

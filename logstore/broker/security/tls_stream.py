@@ -35,6 +35,12 @@ _FED: Final = 15_000
 """OpenSSL gets so much at once: its buffers keep their largest size, for each connection."""
 _RECORD: Final = 1 << 14
 """The bytes of the largest record."""
+NOT_TRUSTED: Final = "TLS handshake failed"
+"""Begins the reason when the peer's certificate is refused."""
+_NO_SIGNER: Final = "; no certificate in ssl.truststore.location has signed it"
+_OTHER_NAME: Final = "; connect to a name or address that the certificate has"
+_ADVICE: Final = dict.fromkeys((18, 19, 20, 21), _NO_SIGNER) | dict.fromkeys((62, 64), _OTHER_NAME)
+"""By OpenSSL's `X509_V_ERR_…` codes."""
 
 
 class Watcher(Protocol):
@@ -320,8 +326,9 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
 
 
 def _reason(error: Exception) -> str:
-    """Return what failed, in OpenSSL's words without their source line."""
+    """Return what failed, in OpenSSL's words without their source line, and what to check."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS handshake failed: {error.verify_message or error}"
+        text = (error.verify_message or str(error)).rstrip(".")
+        return f"{NOT_TRUSTED}: {text}{_ADVICE.get(error.verify_code, '')}"
     reason = getattr(error, "reason", None)
     return f"TLS failed: {(reason or str(error)).lower().replace('_', ' ')}"

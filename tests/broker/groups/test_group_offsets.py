@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.records import GroupKey, decode_key
 from logstore.broker.groups.requests import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -21,9 +24,11 @@ from logstore.broker.groups.requests import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
+from logstore.log.validation import validate_and_assign
 from tests.broker.groups.coordinating import NO_OFFSET, REQUESTS, delete, listed, offset_in
 from tests.broker.groups.desk import (
     GROUP,
@@ -217,7 +222,7 @@ class TestDeletion:
         assert delete(desk, GROUP) == {GROUP: ErrorCode.GROUP_ID_NOT_FOUND}
 
     def test_a_group_goes_whole_or_not_at_all(self) -> None:
-        """One batch: a power cut leaves no group without its offsets."""
+        """One batch, if it is not large: a power cut leaves no group without its offsets."""
         desk = Desk()
         (member,) = desk.stable()
         desk.leave(MemberIdentity(member_id=member.member_id))
@@ -336,6 +341,104 @@ class TestDeletion:
         desk.pass_ms(2 * CHECK_MS)
         for each in (desk, desk.successor()):
             assert {key: value.committed_offset for key, value in each.fetch().items()} == {T1: 1, U0: 6}
+
+
+MANY = tuple(TopicPartition(f"orders-of-region-{number % 25:02d}", number // 25) for number in range(25_000))
+TOPIC_CONFIG = LogConfig.from_kafka(GroupConfig().topic_settings)
+
+
+SOME = MANY[:6_000]
+"""Three pieces."""
+
+
+def much_committed(partitions: Sequence[TopicPartition], *, is_known: bool = True) -> Desk:
+    """A group with these offsets, which has had members if `is_known`. Its later appends are held."""
+    desk = Desk()
+    if is_known:
+        (member,) = desk.stable()
+        desk.leave(MemberIdentity(member_id=member.member_id))
+    for at in range(0, len(partitions), 1000):
+        assert desk.commit(dict.fromkeys(partitions[at : at + 1000], 7)) is ErrorCode.NONE
+    desk.holds_appends = True
+    return desk
+
+
+class TestManyOffsets:
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_a_group_is_deleted_in_pieces_that_the_topic_takes(self, is_known: bool) -> None:
+        """In one batch, its tombstones would be more than `max.message.bytes`."""
+        desk = much_committed(MANY, is_known=is_known)
+        token = desk.ask(DeleteGroupsRequest((GROUP,)))
+        assert 10 < len(desk.held) < 100
+        for append in desk.held:
+            validate_and_assign(append.batch, next_offset=0, leader_epoch=0, now_ms=1, config=TOPIC_CONFIG)
+        keys = [
+            decode_key(record.key)
+            for append in desk.held
+            for each in walk(append.batch)
+            for record in each.records()
+            if record.key is not None
+        ]
+        of_group = [isinstance(each, GroupKey) for each in keys]
+        assert of_group == [False] * len(MANY) + [True] * is_known, "the group is the last"
+        *first, last = desk.held
+        desk.held = []
+        for append in first:
+            desk.end_append(append)
+        assert token not in desk.answers
+        assert desk.commit({T0: 1}) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        desk.end_append(last)
+        assert desk.answers[token] == DeleteGroupsResponse({GROUP: ErrorCode.NONE})
+        for each in (desk, desk.successor()):
+            assert listed(each) == []
+            assert each.fetch() == {}
+
+    @pytest.mark.parametrize("failed", [0, 1, 2])
+    def test_a_piece_that_cannot_be_written_stays_until_the_next_try(self, failed: int) -> None:
+        desk = much_committed(SOME)
+        token = desk.ask(DeleteGroupsRequest((GROUP,)))
+        held, desk.held = desk.held, []
+        for append in held:
+            is_failed = append is held[failed]
+            desk.end_append(append, ErrorCode.NOT_ENOUGH_REPLICAS if is_failed else ErrorCode.NONE)
+        assert desk.answers[token] == DeleteGroupsResponse({GROUP: ErrorCode.COORDINATOR_NOT_AVAILABLE})
+        left = set(desk.fetch())
+        assert 0 < len(left) < 3_000
+        assert set(desk.successor().fetch()) == left
+        desk.holds_appends = False
+        assert delete(desk, GROUP) == {GROUP: ErrorCode.NONE}
+        for each in (desk, desk.successor()):
+            assert listed(each) == []
+            assert each.fetch() == {}
+
+    def test_many_offsets_expire(self) -> None:
+        """What a check cannot remove, the next one does. A commit in between stays."""
+        desk = much_committed(SOME)
+        desk.holds_appends = False
+        desk.pass_ms(RETENTION_MS - CHECK_MS)
+        desk.holds_appends = True
+        desk.pass_ms(2 * CHECK_MS)
+        held, desk.held = desk.held, []
+        assert len(held) == 3
+        for append in held:
+            is_failed = append is held[1]
+            desk.end_append(append, ErrorCode.NOT_ENOUGH_REPLICAS if is_failed else ErrorCode.NONE)
+        assert 0 < len(desk.fetch()) < 3_000
+        desk.holds_appends = False
+        assert desk.commit({SOME[0]: 9}) is ErrorCode.NONE
+        desk.pass_ms(CHECK_MS)
+        for each in (desk, desk.successor()):
+            assert {key: value.committed_offset for key, value in each.fetch().items()} == {SOME[0]: 9}
+
+    def test_a_commit_after_the_decision_outlives_every_piece(self) -> None:
+        desk = much_committed(SOME, is_known=False)
+        token = desk.ask(OffsetDeleteRequest(GROUP, SOME))
+        commit = desk.commit_later({SOME[-1]: 9})
+        desk.release()
+        assert desk.answers[commit] == OffsetCommitResponse({SOME[-1]: ErrorCode.NONE})
+        assert desk.answers[token] == OffsetDeleteResponse(partitions=dict.fromkeys(SOME, ErrorCode.NONE))
+        for each in (desk, desk.successor()):
+            assert {key: value.committed_offset for key, value in each.fetch().items()} == {SOME[-1]: 9}
 
 
 class TestExpiry:

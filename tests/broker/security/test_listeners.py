@@ -13,6 +13,7 @@ from logstore.broker.errors import RequestUnanswered
 from logstore.broker.peers import Lane
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire import types as t
+from logstore.cli.brokers import Brokers
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidConfig
@@ -66,6 +67,43 @@ def test_a_broker_of_another_authority_is_not_believed(tmp_path: Path) -> None:
             unchecked = trusting(tmp_path, **{"ssl.endpoint.identification.algorithm": ""})
             async with Client([other.address], security=unchecked, timeout_s=20) as client:
                 assert await client.metadata()
+
+    run(test)
+
+
+def _refused(address: Address, properties: dict[str, str]) -> str:
+    """Return what a command reports that gets no answer. Run it in a thread."""
+    brokers = Brokers(str(address), client_security(properties), timeout_s=5)
+    try:
+        with pytest.raises(RequestUnanswered) as refusal:
+            brokers.metadata(())
+    finally:
+        brokers.close()
+    return str(refusal.value)
+
+
+def test_a_command_that_gets_no_answer_reports_what_to_check(tmp_path: Path) -> None:
+    trust = {"ssl.truststore.location": stores(tmp_path, "client")["ssl.truststore.location"]}
+    login = {
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" '
+        'password="b";',
+    }
+
+    async def test() -> None:
+        named = {"listeners": "SSL://127.0.0.1:0", **stores(tmp_path, "wrong", "elsewhere")}
+        async with broker(named) as other:
+            failed = f"no broker answers: failed to connect to {other.address}: TLS handshake failed: "
+            text = await asyncio.to_thread(_refused, other.address, {"security.protocol": "SSL", **trust})
+            mismatch = "IP address mismatch, certificate is not valid for '127.0.0.1'"
+            assert text == f"{failed}{mismatch}; connect to a name or address that the certificate has"
+            text = await asyncio.to_thread(_refused, other.address, {"security.protocol": "SSL"})
+            assert text.startswith(failed)
+            assert text.endswith("; no certificate in ssl.truststore.location has signed it")
+            plain = {"security.protocol": "SASL_PLAINTEXT", **login}
+            text = await asyncio.to_thread(_refused, other.address, plain)
+            advice = "security.protocol in --command-config: it is that of the listener"
+            assert text.endswith(f". Check --bootstrap, and {advice}")
 
     run(test)
 

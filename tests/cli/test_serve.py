@@ -1,0 +1,92 @@
+"""`logstore serve` with options and settings by which no broker can start: one line, exit code 2."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from logstore.cli.main import run
+
+COMPLAINTS = {
+    "log.dirs=": "log.dirs is empty",
+    "log.dirs=e,e": "log.dirs: e and e are the same directory",
+    "log.dirs=f,f/g": "log.dirs: f/g lies in f",
+    "process.roles=broker": "process.roles: KRaft is not supported",
+    "broker.id=2": "node.id and broker.id differ",
+    "http.basic.user=ann": "http.basic.user has no effect without --http",
+}
+
+
+def serve(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the error of a broker that cannot start."""
+    assert run(["serve", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("setting", COMPLAINTS)
+@pytest.mark.parametrize("console", [(), ("--console",)], ids=["plain", "console"])
+def test_settings_that_cannot_be(
+    setting: str,
+    console: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if console and setting.startswith("http."):
+        return
+    Path("server.properties").write_text(
+        f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dir=d\n{setting}\n"
+    )
+    line = serve(capsys, "--config", "server.properties", *console)
+    assert COMPLAINTS[setting] in line
+    assert [each.name for each in tmp_path.iterdir()] == ["server.properties"]
+
+
+@pytest.mark.parametrize("command", ["serve", "metadata-store"])
+def test_a_malformed_file(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_bytes(b"a=\\u00zz\n")
+    assert run([command, "--config", str(settings), *(["d"] if command == "metadata-store" else [])]) == 2
+    assert str(settings) in capsys.readouterr().err
+
+
+OPTIONS = ("--node-id", "1", "--log-dirs", "d", "--listen")
+
+
+def test_a_port_in_use_is_named_with_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = serve(capsys, *OPTIONS, address)
+        assert line.endswith(f"cannot open the listener {address}: Address already in use")
+        line = serve(capsys, *OPTIONS, "127.0.0.1:0", "--http", address)
+        assert line.endswith(f"cannot open the HTTP port {address} (--http): Address already in use")
+
+
+@pytest.mark.parametrize(
+    ("option", "named"), [("--log-file", "--log-file"), ("--state-change-log", "state.change.log")]
+)
+def test_a_file_that_cannot_be_written_is_named_with_its_setting(
+    option: str,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = serve(capsys, *OPTIONS, "127.0.0.1:0", option, "none/here.log")
+    assert "none/here.log" in line
+    assert line.endswith(f"({named}): No such file or directory")
+
+
+def test_a_password_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "none")
+    code = run(["users", "set", "ann", "--metadata", f"embedded:{tmp_path}/m", "--password-file", path])
+    assert code == 2
+    assert "--password-file: [Errno 2]" in capsys.readouterr().err
