@@ -544,7 +544,6 @@ class Client:
             except RequestUnanswered as error:
                 if left_s(deadline):
                     raise
-                # The time ended during a look; what the last one found says more.
                 why = f": {error}" if receipt is None else f", but {receipt}"
                 raise TimeoutError(f"{topic}-{partition}: not proven in time{why}") from error
             if receipt.proves(level, copies):

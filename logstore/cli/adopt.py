@@ -18,7 +18,6 @@ import typer
 
 from logstore.cli.operating import Json
 from logstore.cli.terminal import print_json
-from logstore.config import MAX_LONG
 
 if TYPE_CHECKING:
     from logstore.checkpoint.identity import MetaProperties
@@ -140,6 +139,7 @@ def _end_of(disk: Disk, directory: str) -> tuple[int, int]:
 
 def _producers(disk: Disk, directory: str) -> ProducerState:
     """Return the producers by the newest sound snapshot and the batches behind it."""
+    from logstore.config import MAX_LONG
     from logstore.disk.files import read_small_file
     from logstore.errors import CorruptBatch, CorruptSnapshot
     from logstore.format.batch import LOG_OVERHEAD, Batch

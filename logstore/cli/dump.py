@@ -88,7 +88,11 @@ def dump(
         None if text is None else time_ms(option, text)
         for option, text in (("--from-time", from_time), ("--to-time", to_time))
     ]
-    for what, first, last in (("offset", from_offset, to_offset), ("time", *times)):
+    bounds: list[tuple[str, int | None, int | None]] = [
+        ("offset", from_offset, to_offset),
+        ("time", times[0], times[1]),
+    ]
+    for what, first, last in bounds:
         if first is not None and last is not None and first > last:
             raise typer.BadParameter(f"--from-{what} is past --to-{what}: that selects nothing")
     selection = Selection(

@@ -533,7 +533,11 @@ class TestRetention:
         disk = FaultyDisk(MemoryDisk())
         manager = manager_on(disk, config=self.OLD)
         orders, _ = self.filled(manager, ORDERS, PAYMENTS)
-        disk.inject(Fault(operation="pwrite", path=lambda path: "start-offset" in path, errno=errno.ENOSPC))
+        for at in (1, 2):  # it tries again, after it has removed producer snapshots
+            fault = Fault(
+                operation="pwrite", path=lambda path: "start-offset" in path, errno=errno.ENOSPC, at=at
+            )
+            disk.inject(fault)
         assert list(manager.delete_old_segments(10**6)) == [PAYMENTS]
         assert offsets(orders) == list(range(9))
         assert not manager.offline_dirs

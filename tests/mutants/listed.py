@@ -215,8 +215,8 @@ _GROUPS: Final = [
         ),
         (
             "tombstone-removes-a-later-commit",
-            "if known is not None and known.record_offset <= record_offset:\n                del",
-            "if known is not None:\n                del",
+            "if known is not None and known.record_offset <= record_offset:\n            del",
+            "if known is not None:\n            del",
         ),
         ("aborted-transaction-commits", "        if is_commit:\n", "        if staged:\n"),
         (
@@ -386,7 +386,11 @@ _STORE: Final = [
         "replication/metastore/embedded.py",
         (f"{_R}/metastore/test_embedded.py", "tests/crash/test_store_points.py"),
         ("answered-before-the-sync", "            self._journal.sync(data_only=True)\n", ""),
-        ("used-after-a-failed-sync", "            self._failure = error\n", ""),
+        (
+            "used-after-a-failed-sync",
+            "shows their content.\n            self._failure = error\n",
+            "shows their content.\n",
+        ),
         (
             "gap-in-the-journal",
             "        if txid != tree.last_txid + 1:\n",
