@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import settings
 # How long an example takes says how busy the machine is: pytest-timeout ends what hangs.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+# Started by `nohup`, or in the background of a script, the tests and their processes would ignore these.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

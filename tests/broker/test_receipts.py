@@ -207,7 +207,7 @@ def test_a_wait_that_ends_during_a_look_tells_what_the_last_one_found(
             monkeypatch.setattr(client._cluster, "retried", retried)
             await client.wait_for("orders", 0, 0)
 
-    monkeypatch.setattr(logstore.broker.client, "_left", lambda deadline: next(left))
+    monkeypatch.setattr(logstore.broker.client, "left_s", lambda deadline: next(left))
     with pytest.raises(TimeoutError) as ended:
         asyncio.run(wait())
     assert str(ended.value) == f"orders-0: not proven in time, but {found}"
