@@ -10,11 +10,15 @@ import pytest
 from logstore import Log
 
 
-def test_a_log_that_was_dropped_may_be_opened_again(tmp_path: Path) -> None:
-    log = Log.open(tmp_path / "orders-0")
+def drop_one(path: Path) -> None:
+    log = Log.open(path)
     log.append(b"x")
+    del log
+    gc.collect()
+
+
+def test_a_log_that_was_dropped_may_be_opened_again(tmp_path: Path) -> None:
     with pytest.warns(ResourceWarning, match="unclosed owner of .*orders-0"):
-        del log
-        gc.collect()
+        drop_one(tmp_path / "orders-0")
     with Log.open(tmp_path / "orders-0") as log:
         assert [record.value for record in log.read()] == [b"x"]
