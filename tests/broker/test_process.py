@@ -20,7 +20,7 @@ from logstore.broker.metadata.process import run as run_metadata_store
 from logstore.broker.metadata.process import serve as serve_metadata
 from logstore.broker.process import ServeOptions, allow_open_files, run, serve
 from logstore.broker.settings import read_settings
-from logstore.checkpoint.clean_shutdown import read_clean_shutdown
+from logstore.checkpoint.clean_shutdown import read_clean_shutdown, write_clean_shutdown
 from logstore.disk.memory import MemoryDisk, MemoryLock
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
@@ -102,10 +102,10 @@ def test_the_code_tells_an_order_from_a_failure(
     store: type[StoreEnd], code: int, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A signal is an order; a node that cannot go on is none (F3), and leaves no mark of a clean stop."""
-    disk = MemoryDisk()
-    # Asked until it agrees: on a busy machine the order may come long before this node is the controller.
-    patience = {"controlled.shutdown.retry.backoff.ms": "10", "controlled.shutdown.max.retries": "1000"}
-    settings = read_settings(patience, node_id=1, host="127.0.0.1", port=0)
+    disk = MemoryDisk(directories=["data"])
+    # After a clean stop: the order may come before the controller has recorded what another stop had lost.
+    write_clean_shutdown(disk, "data")
+    settings = read_settings({}, node_id=1, host="127.0.0.1", port=0)
     options = ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("data",))
 
     async def run() -> int:
