@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from enum import IntEnum
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
 
 class ErrorCode(IntEnum):
@@ -163,11 +163,11 @@ def explained(error: OSError, what: str) -> OSError:
     return OSError(error.errno, f"{what}: {error.strerror or error}")
 
 
-def unsynced(error: OSError, path: str) -> OSError:
-    """Return the error to raise for an fsync: `EIO` for a shortage, after which a caller would try again."""
+def raise_unsynced(error: OSError, path: str) -> NoReturn:
+    """Raise the error of an fsync: `EIO` for a shortage, after which a caller would try again."""
     if is_shortage(error):
-        return OSError(errno.EIO, f"not synced: {error.strerror}", path)
-    return error
+        raise OSError(errno.EIO, f"not synced: {error.strerror}", path) from error
+    raise error
 
 
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})

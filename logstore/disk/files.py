@@ -32,7 +32,7 @@ from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.descriptors import Spares
-from logstore.disk.errors import DirectoryLocked, unsynced
+from logstore.disk.errors import DirectoryLocked, raise_unsynced
 from logstore.disk.page_cache import is_cached
 
 if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
@@ -592,7 +592,7 @@ def _synced(sync: Callable[[int], None], descriptor: int, path: str) -> None:
     try:
         sync(descriptor)
     except OSError as error:
-        raise unsynced(error, path) from error.__cause__
+        raise_unsynced(error, path)
 
 
 def wall_clock_ms() -> int:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from logstore.disk.errors import unsynced
+from logstore.disk.errors import raise_unsynced
 from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
 from logstore.disk.memory import MemoryFile
 
@@ -209,7 +209,7 @@ class FaultyFile:
         elif isinstance(self._inner, MemoryFile):
             self._inner.drop_unsynced()
         if fault is not None:
-            raise unsynced(_error(fault, self._path), self._path)
+            raise_unsynced(_error(fault, self._path), self._path)
 
     def size(self) -> int:
         self._run("size", _nothing)
