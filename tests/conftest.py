@@ -18,6 +18,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def kept_signals() -> Iterator[None]:
+    """Restore the handlers after a test that runs a server in its process, which leaves those of its loop."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def zookeeper_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A real ZooKeeper server, one for each worker; tests keep out of each other's way by chroots."""

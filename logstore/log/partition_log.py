@@ -139,7 +139,7 @@ class PartitionLog:
         self.is_writable = True
         """Whether nothing speaks against a change: see `check_writable`."""
         self.changing = ""
-        """What the holder of the lock is in the middle of; for others the sign of an interrupt."""
+        """The change that the holder of the lock is making, or one that an interrupt ended."""
         self.topic_id = read_partition_metadata(self.disk, directory)
         """The topic's id, 22 characters; None if it is not known yet."""
         self.sync_name: Callable[[], None] | None = None

@@ -70,7 +70,7 @@ WRONG: Final[list[tuple[str, str, tuple[Any, ...], dict[str, Any]]]] = [
     ("timeout", "wait_for", ("t", 0, 0), {"timeout": -1}),
     ("timeout", "topics", (), {"timeout": -1}),
 ]
-"""What the error names, the call, and its arguments."""
+"""The argument that the error names, the call, its positional and its keyword arguments."""
 
 
 @pytest.mark.parametrize(("named", "call", "args", "settings"), WRONG)

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -28,16 +28,7 @@ from logstore.replication.effects import StoreCall, StoreEvent
 from logstore.replication.metastore.operations import Create
 from tests.broker.nodes import SharedStore, StoreEnd
 
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """A process that ends keeps the handlers of its event loop; this one goes on."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
+pytestmark = pytest.mark.usefixtures("kept_signals")
 
 LOOPBACK = Address("127.0.0.1", 0)
 

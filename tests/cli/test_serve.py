@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from logstore.cli.main import run
 
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """A process that ends keeps the handlers of its event loop; this one goes on."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
+pytestmark = pytest.mark.usefixtures("kept_signals")
 
 COMPLAINTS = {
     "log.dirs=": "log.dirs is empty",

@@ -163,7 +163,7 @@ def retention(log: Log) -> None:
 
 @pytest.mark.parametrize("action", [truncation, restart, compaction, retention])
 def test_another_change_is_completed_or_takes_the_log_offline(action: Callable[[Log], None]) -> None:
-    """What was before it is there then, or what the change leaves: never a mixture that reads as sound."""
+    """The log then has its content from before or after the change, never a mixture that reads as sound."""
     at = 0
     while True:
         at += 1
@@ -197,7 +197,7 @@ def test_another_change_is_completed_or_takes_the_log_offline(action: Callable[[
 
 
 def test_threads_that_wait_for_the_sync_of_an_interrupted_one_are_served() -> None:
-    """What they appended is durable when they return, though the leader's sync did not take place."""
+    """Their records are durable when they return, although the leader's sync never ran."""
     for at in range(1, 200):
         disk = MemoryDisk(directories=["/data"])
         log, _ = filled(disk)

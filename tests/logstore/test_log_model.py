@@ -338,7 +338,7 @@ def test_the_comparison_finds_what_is_planted(
     """A method that does less than it says, or more, does not go unnoticed."""
     owner = PartitionLog if name.startswith("partition.") else Log
     monkeypatch.setattr(owner, name.removeprefix("partition."), planted)
-    # What is generated depends on the modules that are loaded: one of 80 is too few to be sure.
+    # Hypothesis draws from constants of the loaded modules: 80 examples do not always show the bug.
     few = settings(TestLogAndModel.settings, phases=(Phase.generate,), print_blob=False, max_examples=1_000)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(LogAndModel, settings=few)

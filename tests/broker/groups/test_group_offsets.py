@@ -412,7 +412,7 @@ class TestManyOffsets:
             assert each.fetch() == {}
 
     def test_many_offsets_expire(self) -> None:
-        """What a check cannot remove, the next one does. A commit in between stays."""
+        """The next check removes offsets that one could not. A commit in between stays."""
         desk = much_committed(SOME)
         desk.holds_appends = False
         desk.pass_ms(RETENTION_MS - CHECK_MS)
