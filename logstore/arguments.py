@@ -27,6 +27,21 @@ def as_count(count: object, what: str) -> int:
     return most
 
 
+def as_int(value: object, what: str, least: int = 0) -> int:
+    """Return an int. Raises `TypeError`, and `ValueError` below `least`."""
+    number = as_offset(value, what)
+    if number < least:
+        raise ValueError(f"{what} is {number}; it must be at least {least}")
+    return number
+
+
+def as_str(value: object, what: str) -> str:
+    """Return a str. Raises `TypeError` for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a str, not {type(value).__name__} ({value!r:.100})")
+    return value
+
+
 def is_number(value: object) -> bool:
     """Return whether a value that should be a number is one."""
     return isinstance(value, int | float)

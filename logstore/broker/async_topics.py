@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
-from logstore.arguments import as_count, as_offset
+from logstore.arguments import as_count, as_offset, as_str
 from logstore.async_reading import AsyncReading
 from logstore.broker.blocking import BlockingCalls
-from logstore.broker.checked_calls import as_text
 from logstore.broker.client import Client
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.topics import Partition
@@ -29,7 +28,7 @@ class AsyncTopic:
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
-        self.name = as_text(name, "the name of a topic")
+        self.name = as_str(name, "the name of a topic")
 
     def __repr__(self) -> str:
         return f"AsyncTopic({self.name!r})"

@@ -17,7 +17,7 @@ from inspect import signature
 from math import inf
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
-from logstore.arguments import as_count, as_offset
+from logstore.arguments import as_count, as_offset, as_str
 from logstore.config import MAX_INT, MAX_LONG, SettingValue
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.durability import Durability
@@ -31,13 +31,6 @@ _LONGEST_S: Final = 1e9
 """31 years: an event loop keeps its timers in milliseconds, and not for any number of them."""
 
 
-def as_text(value: object, what: str) -> str:
-    """Return a name. Raises `TypeError` for what is no text."""
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is a str, not {type(value).__name__} ({value!r:.100})")
-    return value
-
-
 def as_seconds(value: object, what: str) -> float:
     """Return a time in seconds, at most `_LONGEST_S`. Raises `TypeError`, and `ValueError` out of range."""
     if not isinstance(value, int | float):
@@ -47,16 +40,16 @@ def as_seconds(value: object, what: str) -> float:
     return min(value, _LONGEST_S)
 
 
-def _number(value: object, what: str) -> None:
-    number = as_offset(value, what)
-    if not ~MAX_INT <= number <= MAX_INT:
-        raise ValueError(f"{what} is {number}; the largest one is {MAX_INT}")
+def _up_to(largest: int) -> _Check:
+    def check(value: object, what: str) -> None:
+        number = as_offset(value, what)
+        if not ~largest <= number <= largest:
+            raise ValueError(f"{what} is {number}; the largest one is {largest}")
+
+    return check
 
 
-def _offset(value: object, what: str) -> None:
-    offset = as_offset(value, what)
-    if not ~MAX_LONG <= offset <= MAX_LONG:
-        raise ValueError(f"{what} is {offset}; the largest one is {MAX_LONG}")
+_number, _offset = _up_to(MAX_INT), _up_to(MAX_LONG)
 
 
 def as_group_offset(value: object, what: str) -> int:
@@ -71,7 +64,7 @@ def _settings(value: object, what: str) -> None:
     if not isinstance(value, Mapping):
         raise TypeError(f'{what} are a mapping such as {{"retention.ms": "1"}}, not {type(value).__name__}')
     for name, setting in value.items():
-        as_text(name, f"a name in {what}")
+        as_str(name, f"a name in {what}")
         if not isinstance(setting, SettingValue):
             raise TypeError(f"{what}: {name} is text or a number, not {type(setting).__name__}")
 
@@ -80,7 +73,7 @@ def _topics(value: object, what: str) -> None:
     if not isinstance(value, tuple | list):
         raise TypeError(f"{what} is a tuple of names, not {type(value).__name__} ({value!r:.100})")
     for each in value:
-        as_text(each, f"a name in {what}")
+        as_str(each, f"a name in {what}")
 
 
 def _one_of(kind: type[object] | tuple[type[object], ...], said: str) -> _Check:
@@ -92,9 +85,9 @@ def _one_of(kind: type[object] | tuple[type[object], ...], said: str) -> _Check:
 
 
 _CHECKS: Final[Mapping[str, _Check]] = {
-    "topic": as_text,
+    "topic": as_str,
     "topics": _topics,
-    "group": as_text,
+    "group": as_str,
     "topic_partition": _one_of(TopicPartition, "a TopicPartition"),
     "partition": _number,
     "partitions": _number,

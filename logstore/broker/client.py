@@ -25,7 +25,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, overload
 
-from logstore.broker.checked_calls import as_group_offset, as_seconds, as_text, checked
+from logstore.arguments import as_str
+from logstore.broker.checked_calls import as_group_offset, as_seconds, checked
 from logstore.broker.client_messages import is_not_controller, records_in
 from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
 from logstore.broker.cluster_view import ClusterView, address_of, is_led
@@ -415,7 +416,7 @@ class Client:
 
         Raises as `produce`.
         """
-        request = committed_request(as_text(group, "group"), partitions)
+        request = committed_request(as_str(group, "group"), partitions)
         once = partial(ask_coordinator, self._cluster, self._connections, group, request)
         return offsets_in(await self._cluster.retried(once, NO_BROKER, self._deadline(timeout)))
 
@@ -435,12 +436,10 @@ class Client:
         With `committed_only` the last stable offset is the bound, and the result names aborted transactions.
         Raises as `produce`.
         """
-
-        most = min(max_bytes, MAX_INT)
+        most, wait_ms = min(max_bytes, MAX_INT), min(max_wait_ms, MAX_INT)
 
         def body(epoch: int) -> FetchRequest:
             wanted = {topic_partition: FetchPartition(offset, most, epoch)}
-            wait_ms = min(max_wait_ms, MAX_INT)
             return FetchRequest(CONSUMER, wait_ms, 1, most, wanted, committed_only=committed_only)
 
         what = f"{topic_partition}, offset {offset}"

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from logstore.arguments import as_offset
+from logstore.arguments import as_int
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.checked_calls import as_seconds
 from logstore.broker.client import Client
@@ -59,8 +59,7 @@ class BrokerCluster(BlockingCalls):
 
         Raises `ValueError` for a `count` below 1 and for a bad timeout.
         """
-        if as_offset(count, "count") < 1:
-            raise ValueError(f"count is {count}; a cluster has at least one broker")
+        as_int(count, "count", least=1)
         # A broker that starts again finds its files, whatever the working directory is by then.
         directory = None if directory is None else os.path.abspath(directory)
         factors = dict.fromkeys(_FACTORS, str(min(count, 3)))

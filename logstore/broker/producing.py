@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from logstore.arguments import as_offset
+from logstore.arguments import as_offset, as_str
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError, ErrorCode
@@ -289,8 +289,7 @@ def _headers(given: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
     except (TypeError, ValueError) as error:
         raise TypeError(f"headers are (name, value) pairs, not {given!r:.100}: {error}") from None
     for name, value in pairs:
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a header is a str, not {type(name).__name__} ({name!r:.100})")
+        as_str(name, "the name of a header")
         if value is not None and not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"header {name!r} is bytes or None, not {type(value).__name__}; encode it")
     return headers_of(pairs)

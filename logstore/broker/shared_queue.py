@@ -23,21 +23,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from logstore.arguments import as_config
+from logstore.arguments import as_config, as_int
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
 from logstore.config import MAX_INT
 from logstore.disk.errors import ErrorCode, InvalidTopic
 from logstore.disk.files import wall_clock_ms
-from logstore.disk.topic_partition import check_topic_name
+from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, check_topic_name
 from logstore.errors import InvalidConfig
 from logstore.format.record import Record
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
     as_milliseconds,
-    as_most,
     as_pairs,
     as_timeout,
     as_topics,
@@ -65,7 +64,6 @@ _EVENTS: Final = ".__events"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _KEPT_IN_ANY_SIZE: Final = {**_KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
-_LONGEST_NAME: Final = 249
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks."""
 
@@ -166,7 +164,7 @@ class SharedQueue:
         self._check_open()
         lane = self._lanes.get(topic)
         if lane is None:
-            check_topic(topic, most=_LONGEST_NAME - len(f"{self._name}.{_EVENTS}"))
+            check_topic(topic, most=LONGEST_TOPIC_NAME - len(f"{self._name}.{_EVENTS}"))
             if "." in topic:
                 raise InvalidTopic(
                     f"topic name {topic!r}: topics of a shared queue have no '.' in their names"
@@ -227,7 +225,7 @@ class SharedQueue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages; see `Queue.get_many`."""
-        most, topics = as_most(most, "most", least=1), as_topics(topics)
+        most, topics = as_int(most, "most", least=1), as_topics(topics)
         found: list[Message] = []
         while len(found) < most:
             message = self.get(topics, timeout=0 if found else timeout, lease=lease)
@@ -315,7 +313,7 @@ class SharedQueue:
 
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
         """Return the first unfinished messages of `topic`; leases none. See `Queue.peek`."""
-        count = as_most(count, "count")
+        count = as_int(count, "count")
         lane = self._existing(topic)
         if lane is None:
             return []

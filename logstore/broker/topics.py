@@ -15,8 +15,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from logstore.arguments import as_offset
-from logstore.broker.checked_calls import as_text
+from logstore.arguments import as_offset, as_str
 from logstore.broker.errors import RequestRefused
 from logstore.broker.producing import Appendable, Appended
 from logstore.config import MAX_LONG
@@ -45,7 +44,7 @@ class Topic:
 
     def __init__(self, calls: BlockingCalls, name: str) -> None:
         self._calls = calls
-        self.name = as_text(name, "the name of a topic")
+        self.name = as_str(name, "the name of a topic")
 
     def __repr__(self) -> str:
         return f"Topic({self.name!r})"

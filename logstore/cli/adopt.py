@@ -73,12 +73,11 @@ def adopt(
     kraft = [path for each in paths if (path := Path(each, _METADATA_DIRECTORY)).is_dir()]
     if kraft:
         # Brokers stop one after the other: the first one does not know who left an ISR after it.
-        newest = max(kraft, key=lambda path: _end_of(disk, str(path)))
+        ends = {path: _end_of(disk, str(path)) for path in kraft}
+        newest = max(kraft, key=ends.__getitem__)
         image = image_of_records(str(cluster_id), _metadata_records(disk, str(newest)))
         image.notes += [
-            f"{path} ends before {newest}, which counts"
-            for path in kraft
-            if _end_of(disk, str(path)) < _end_of(disk, str(newest))
+            f"{path} ends before {newest}, which counts" for path in kraft if ends[path] < ends[newest]
         ]
     else:
         image = image_of_directories(str(cluster_id), found)

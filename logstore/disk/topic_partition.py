@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.disk.errors import InvalidTopic
 
 if TYPE_CHECKING:
     from logstore.disk.files import Disk
 
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+LONGEST_TOPIC_NAME: Final = 249
+
+_TOPIC_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{LONGEST_TOPIC_NAME}}}", re.ASCII)
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})", re.ASCII)
 _SET_ASIDE_DIRECTORY = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})\.[0-9a-f]{32}-(?P<fate>delete|stray|future)",
@@ -46,7 +48,8 @@ def check_topic_name(topic: str) -> None:
     """Raise `InvalidTopic` unless `topic` is a name that Kafka accepts."""
     if topic in (".", "..") or not _TOPIC_NAME.fullmatch(topic):
         raise InvalidTopic(
-            f"topic name {topic!r} is not 1 to 249 characters of [a-zA-Z0-9._-] other than '.' and '..'"
+            f"topic name {topic!r} is not 1 to {LONGEST_TOPIC_NAME} characters of [a-zA-Z0-9._-] "
+            "other than '.' and '..'"
         )
 
 

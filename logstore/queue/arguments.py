@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from logstore.arguments import as_offset
+from logstore.arguments import as_str
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import check_topic_name
 from logstore.queue.directory import LONGEST_TOPIC
@@ -17,14 +17,13 @@ LONGEST_S: Final = 1e15
 
 def check_topic(topic: object, most: int = LONGEST_TOPIC) -> None:
     """Raise `TypeError` or `InvalidTopic` unless a queue can have this topic, of `most` characters."""
-    if not isinstance(topic, str):
-        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
-    check_topic_name(topic)
-    if topic.startswith("__"):
-        raise InvalidTopic(f"topic name {topic!r} is reserved: names with two underscores are the queue's")
-    if len(topic) > most:
+    name = as_str(topic, "a topic")
+    check_topic_name(name)
+    if name.startswith("__"):
+        raise InvalidTopic(f"topic name {name!r} is reserved: names with two underscores are the queue's")
+    if len(name) > most:
         raise InvalidTopic(
-            f"topic name {topic!r} has {len(topic)} characters; a topic of this queue has {most} at most"
+            f"topic name {name!r} has {len(name)} characters; a topic of this queue has {most} at most"
         )
 
 
@@ -72,14 +71,6 @@ def as_timeout(seconds: object) -> float:
     return seconds if seconds <= LONGEST_S else math.inf
 
 
-def as_most(number: object, what: str, least: int = 0) -> int:
-    """Return how many messages are wanted at most. Raises `TypeError`, and `ValueError` below `least`."""
-    most = as_offset(number, what)
-    if most < least:
-        raise ValueError(f"{what} is {most}; it must be at least {least}")
-    return most
-
-
 def as_topics(topics: object) -> Collection[str] | None:
     """Return the topics that a call names; an iterator is read once. Raises `TypeError`."""
     if topics is None:
@@ -95,9 +86,8 @@ def as_topics(topics: object) -> Collection[str] | None:
 
 def check_reason(reason: object) -> None:
     """Raise `TypeError` or `ValueError` unless a dead letter can have this reason."""
-    if not isinstance(reason, str):
-        raise TypeError(f"a reason is a str, not {type(reason).__name__}")
+    text = as_str(reason, "a reason")
     try:
-        reason.encode()
+        text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"the reason {reason!r:.100} is not valid Unicode: {error.reason}") from error
+        raise ValueError(f"the reason {text!r:.100} is not valid Unicode: {error.reason}") from error

@@ -16,14 +16,14 @@ from logstore.disk.files import (
     publish,
     read_small_file,
 )
-from logstore.disk.topic_partition import parse_directory_name
+from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, parse_directory_name
 from logstore.errors import LogDirOffline, is_refusal, refusal
 from logstore.queue.errors import NotAQueue
 
 QUEUE_FILE: Final = "queue.json"
 DEAD_LETTERS: Final = "__dead-letters"
-LONGEST_TOPIC: Final = 240
-"""The log of a topic's events has a name with nine characters more, and 249 is the most for any log."""
+EVENTS_PREFIX: Final = "__events."
+LONGEST_TOPIC: Final = LONGEST_TOPIC_NAME - len(EVENTS_PREFIX)
 _VERSION: Final = 1
 
 _log = logging.getLogger(__name__)

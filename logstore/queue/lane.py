@@ -34,12 +34,12 @@ from logstore.log.log import Log
 from logstore.log.partition_log import Clock
 from logstore.queue.checkpoint import CHECKPOINT_SUFFIX, Checkpoint, read_checkpoint, write_checkpoint
 from logstore.queue.config import QueueConfig
+from logstore.queue.directory import EVENTS_PREFIX
 from logstore.queue.errors import AlreadyFinished, LeaseEnded
 from logstore.queue.messages import Message, message_of, not_before_ms, record_of
 from logstore.queue.recent_keys import RecentKeys
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event, finished
 
-EVENTS_PREFIX: Final = "__events."
 EVENTS_BETWEEN_CHECKPOINTS: Final = 1 << 15
 _UNFINISHED_AN_EVENT: Final = 16
 """A checkpoint costs by the number of unfinished messages, so many of them make it rarer."""

@@ -16,9 +16,8 @@ from logstore.errors import OffsetOutOfRange
 from logstore.log.loading import offset_in
 from logstore.log.reader import LogReader
 from logstore.queue.checkpoint import CHECKPOINT_SUFFIX, read_checkpoint
-from logstore.queue.directory import DEAD_LETTERS, QUEUE_FILE, check_queue, topics_in
+from logstore.queue.directory import DEAD_LETTERS, EVENTS_PREFIX, QUEUE_FILE, check_queue, topics_in
 from logstore.queue.errors import NotAQueue
-from logstore.queue.lane import EVENTS_PREFIX
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, message_of
 from logstore.queue.queue import QueueStats
 from logstore.queue.state import QueueState, decode_event

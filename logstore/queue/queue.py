@@ -29,7 +29,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from logstore.arguments import Path, as_config, as_directory
+from logstore.arguments import Path, as_config, as_directory, as_int
 from logstore.config import MAX_INT, LogConfig
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.errors import LogClosed
@@ -38,7 +38,6 @@ from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
     as_milliseconds,
-    as_most,
     as_pairs,
     as_timeout,
     as_topics,
@@ -297,7 +296,7 @@ class Queue:
         lease: float | None = None,
     ) -> list[Message]:
         """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
-        most = as_most(most, "most", least=1)
+        most = as_int(most, "most", least=1)
         wanted, lease_ms = as_topics(topics), self._lease(lease)
         first = self.get(wanted, timeout=timeout, lease=lease)
         if first is None:
@@ -355,7 +354,7 @@ class Queue:
 
         There are none if there is no such topic. Raises `TypeError`, and `ValueError` for a count below 0.
         """
-        count = as_most(count, "count")
+        count = as_int(count, "count")
         with self._lock:
             self._check_open()
             return self._lanes[topic].peek(count) if topic in self._lanes else []

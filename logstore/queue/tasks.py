@@ -20,7 +20,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeVar
 
-from logstore.queue.arguments import as_most, as_topics
+from logstore.arguments import as_int
+from logstore.queue.arguments import as_topics
 from logstore.queue.config import QueueConfig
 from logstore.queue.messages import DeadLetter, Message
 from logstore.queue.queue import DEFAULT_TOPIC, Queue, QueueStats
@@ -123,7 +124,7 @@ class AsyncQueue:
         lease: float | None = None,
     ) -> list[Message]:
         """Do as `Queue.get_many`, while other tasks run."""
-        most, topics = as_most(most, "most", least=1), as_topics(topics)
+        most, topics = as_int(most, "most", least=1), as_topics(topics)
         first = await self.get(topics, timeout=timeout, lease=lease)
         if first is None:
             return []

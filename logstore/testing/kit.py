@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from logstore.arguments import as_int
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
@@ -54,14 +55,7 @@ from logstore.testing.kit_clients import (
     is_passing,
     number_of_acks,
 )
-from logstore.testing.kit_engine import (
-    CallRecord,
-    VirtualTime,
-    checker_of,
-    controller_of,
-    host_of,
-    running_host,
-)
+from logstore.testing.kit_engine import checker_of, controller_of, host_of, running_host
 from logstore.testing.network import STORE, links_between
 from logstore.testing.quiet import Timings, quiet_swarm
 from logstore.testing.stored import Violation
@@ -80,6 +74,8 @@ class SimulatedCluster:
     Calls that wait for virtual time raise `RuntimeError` inside a callback; use `producer`, `consumer` and
     `at` there.
     """
+
+    # More methods than a class should have: each is one call of the tables in docs/testing-kit.md.
 
     def __init__(
         self,
@@ -122,8 +118,8 @@ class SimulatedCluster:
         self._world = World(swarm, trace=trace)
         self._ledger = Ledger()
         self._producers: dict[tuple[PartitionChecker, int, int | None], SimulatedProducer] = {}
-        self._calls = CallRecord(self._world, repr(self), seed)
-        self._time = VirtualTime(self._world.time, self._calls)
+        self._calls = engine.CallRecord(self._world, repr(self), seed)
+        self._time = engine.VirtualTime(self._world.time, self._calls)
         for host in self._world.hosts.values():
             host.config = configure(host.config)
             self._world.start(host)
@@ -171,7 +167,7 @@ class SimulatedCluster:
 
         An exception from it comes out of the call that lets time pass.
         """
-        self._world.time.at(engine.as_ms(delay_ms, "delay_ms"), callback)
+        self._world.time.at(as_int(delay_ms, "delay_ms"), callback)
 
     def trace_hash(self) -> str:
         """Return a digest of all events, and of every byte on the disks and in the store."""
@@ -497,7 +493,7 @@ class SimulatedCluster:
 
     def slow_disk(self, node: int, extra_ms: int) -> None:
         """Make every sync of this node take `extra_ms` longer; 0 ends it."""
-        extra_ms = engine.as_ms(extra_ms, "extra_ms")
+        extra_ms = as_int(extra_ms, "extra_ms")
         with self._calls.entered(f"slow_disk({node}, {extra_ms})"):
             disk_faults.slow_disk(self._world.time, host_of(self._world, node), extra_ms)
 

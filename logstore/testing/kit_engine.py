@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from logstore.arguments import as_offset
+from logstore.arguments import as_int, as_str
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import ResponseBody
@@ -72,26 +72,16 @@ class CallRecord:
         )
 
 
-def as_ms(duration: object, what: str, least: int = 0) -> int:
-    """Return a duration in milliseconds. Raises `TypeError`, and `ValueError` below `least`."""
-    ms = as_offset(duration, what)
-    if ms < least:
-        raise ValueError(f"{what} is {ms}; the least is {least}")
-    return ms
-
-
 def check_topic(name: object, partitions: object, replication_factor: object) -> None:
     """Raise `TypeError` or `ValueError` unless this describes a topic."""
-    if not isinstance(name, str):
-        raise TypeError(f"a topic's name is a str, not {type(name).__name__} ({name!r:.100})")
-    for what, number in (("partitions", partitions), ("replication_factor", replication_factor)):
-        if as_offset(number, what) < 1:
-            raise ValueError(f"{what} is {number}; the least is 1")
+    as_str(name, "a topic's name")
+    as_int(partitions, "partitions", least=1)
+    as_int(replication_factor, "replication_factor", least=1)
 
 
 def check_loss(delay_ms: int, **rates: float) -> None:
     """Raise `TypeError` or `ValueError` unless each rate is a probability, and the delay at least 1 ms."""
-    as_ms(delay_ms, "delay_ms", least=1)
+    as_int(delay_ms, "delay_ms", least=1)
     for name, rate in rates.items():
         if not isinstance(rate, int | float):
             raise TypeError(f"{name} is a probability, not {type(rate).__name__} ({rate!r:.100})")
@@ -109,7 +99,7 @@ class VirtualTime:
 
     def run(self, predicate: Callable[[], object], limit_ms: int) -> bool:
         """Process events until `predicate` holds (True) or `limit_ms` have passed (False)."""
-        limit_ms = as_ms(limit_ms, "the time to wait")
+        limit_ms = as_int(limit_ms, "the time to wait")
         if self.is_running:
             raise RuntimeError("no call can wait inside a callback: time is passing already")
         time, is_over = self._time, False

@@ -40,9 +40,8 @@ from logstore.broker.groups.served import (
 )
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
-from logstore.disk.topic_partition import TopicPartition
+from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, TopicPartition
 
-_MAX_TOPIC_CHARACTERS: Final = 249
 _PIECE_BYTES: Final = 1 << 16
 """Keys of one batch of tombstones: far below `max.message.bytes`, which is 1 MiB by default."""
 
@@ -92,7 +91,7 @@ def commit(served: Served, request: OffsetCommitRequest, token: Hashable, now_ms
 
 def offset_error(served: Served, topic_partition: TopicPartition, value: OffsetCommitPartition) -> ErrorCode:
     metadata = value.committed_metadata or ""
-    if len(topic_partition.topic) > _MAX_TOPIC_CHARACTERS or not fits(topic_partition.topic):
+    if len(topic_partition.topic) > LONGEST_TOPIC_NAME or not fits(topic_partition.topic):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if not fits(metadata) or _utf16_units(metadata) > served.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -180,36 +179,34 @@ def remove(
     The group's own tombstone is the last one. What cannot be written stays, until it is tried again.
     """
     group = entry.group
-    pieces = _pieces(group.group_id, partitions) or [[]]
+    pieces = _pieces(group.group_id, partitions) or [{}]
     # A group that never had members has no metadata in the log.
     has_key = is_deletion and group.generation > 0
     if is_deletion:
         sessions.set_deleting(group, True)
     removal = Removal(is_deletion, asked, undecided=len(pieces))
     for number, piece in enumerate(pieces, 1):
-        records: list[tuple[bytes, bytes | None]] = [
-            (encode_offset_key(group.group_id, each), None) for each in piece
-        ]
+        records: list[tuple[bytes, bytes | None]] = [(key, None) for key in piece.values()]
         if has_key and number == len(pieces):
             records.append((encode_group_key(group.group_id), None))
-        write = Tombstones(entry, piece, removal)
+        write = Tombstones(entry, list(piece), removal)
         if records:
             served.append(records, write, now_ms)
         else:
             finish_tombstones(served, write, ErrorCode.NONE, -1)
 
 
-def _pieces(group_id: str, partitions: list[TopicPartition]) -> list[list[TopicPartition]]:
-    """Cut the partitions into runs whose keys are small together, at least one in each."""
-    pieces: list[list[TopicPartition]] = []
+def _pieces(group_id: str, partitions: list[TopicPartition]) -> list[dict[TopicPartition, bytes]]:
+    """Cut the partitions into runs, with their keys, which are small together; at least one in each."""
+    pieces: list[dict[TopicPartition, bytes]] = []
     size = _PIECE_BYTES
     for each in partitions:
-        key_bytes = len(encode_offset_key(group_id, each))
-        size += key_bytes
+        key = encode_offset_key(group_id, each)
+        size += len(key)
         if size > _PIECE_BYTES:
-            pieces.append([])
-            size = key_bytes
-        pieces[-1].append(each)
+            pieces.append({})
+            size = len(key)
+        pieces[-1][each] = key
     return pieces
 
 
