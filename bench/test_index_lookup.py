@@ -18,7 +18,7 @@ LOOKUPS = 2000
 
 def test_index_lookup(beside: Callable[..., object], scratch: Path) -> None:
     """`bisect` over the mapped column; `searchsorted` first copies a big-endian column as a whole."""
-    table = np.empty(ENTRIES, OffsetIndex.dtype)
+    table = np.empty(ENTRIES, OffsetIndex.fields)
     table["relative_offset"] = np.arange(1, ENTRIES + 1) * 3
     table["position"] = np.arange(1, ENTRIES + 1) * 4096 % (1 << 31)
     table["position"].sort()

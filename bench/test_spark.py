@@ -139,7 +139,7 @@ def stand_in(log_dir: Path, partitions: int, size: int) -> None:
                         file.seek(number * BATCH_BYTES)
                         file.write(batch)
                     offset += 100
-            index = np.array(entries, OffsetIndex.dtype)
+            index = np.array(entries, OffsetIndex.fields)
             (directory / file_name(base_offset, ".index")).write_bytes(index.tobytes())
         marks[TopicPartition("large", partition)] = offset
     write_offset_checkpoint(disk, str(log_dir), HIGH_WATERMARK_CHECKPOINT, marks)

@@ -1,14 +1,22 @@
-"""Import the public names of a package when they are first used.
+"""Import when something is first used: the public names of a package, and numpy.
 
 `import logstore` must stay cheap: the pytest plugins and the command line live below it, and neither may load
-numpy, asyncio or a codec before it is needed (PEP 562).
+numpy, asyncio or a codec before it is needed (PEP 562). A program that opens a new log and appends to it does
+not need numpy either; to import it takes as long as everything else that such a program does until its first
+record is durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["names_from", "np"]
 
 
 def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
@@ -22,3 +30,16 @@ def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
         return getattr(import_module(f"{package}.{module}"), name)
 
     return __getattr__
+
+
+class _Later(ModuleType):
+    """Becomes a copy of the module of its name when an attribute is first read."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = import_module(self.__name__)
+        vars(self).update(vars(module))  # from now on an attribute costs what it costs there
+        return getattr(module, name)
+
+
+if not TYPE_CHECKING:
+    np = _Later("numpy")

@@ -30,9 +30,9 @@ STORAGE = {
 MAY_IMPORT = {
     "disk": set[str](),
     "checkpoint": {"disk"},
-    "format": {"disk", "checkpoint", "errors", "config"},
+    "format": {"disk", "checkpoint", "errors", "config", "lazily"},
     # `columnar`: the compiled walk, when that pays (docs/decisions/063-reading.md)
-    "segment": {"disk", "checkpoint", "errors", "config", "format", "columnar"},
+    "segment": {"disk", "checkpoint", "errors", "config", "lazily", "format", "columnar"},
     "log": STORAGE,
     "compact": STORAGE,
     "columnar": STORAGE,

@@ -207,8 +207,8 @@ def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, 
     A preallocated zero tail and a last entry that is cut short are left out.
     """
     if kind is Kind.OFFSET_INDEX:
-        return [(base_offset + relative, at) for relative, at in entries_of(data, OffsetIndex.dtype).tolist()]
-    entries = entries_of(data, TimeIndex.dtype).tolist()
+        return [(base_offset + relative, at) for relative, at in entries_of(data, OffsetIndex).tolist()]
+    entries = entries_of(data, TimeIndex).tolist()
     return [(timestamp, base_offset + relative) for timestamp, relative in entries]
 
 

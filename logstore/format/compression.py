@@ -26,9 +26,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from logstore.errors import InvalidRecord, UnsupportedCompression
+from logstore.lazily import np
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer

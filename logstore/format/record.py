@@ -15,17 +15,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.errors import InvalidRecord
 from logstore.format.varint import encode_varint, encode_varlong
+from logstore.lazily import np
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from logstore.disk.files import Buffer
 
 NO_TIMESTAMP: Final = -1
@@ -180,13 +180,12 @@ class _Deltas:
         return known
 
 
-# Encodings of the integers 0 to 8191: lengths and deltas are nearly always among them. Low bits first: two
-# bytes of varint, read as little-endian.
-_ZIGZAG: Final = np.arange(0, 2 * 8192, 2, dtype="<u2")
-_TWO_BYTES: Final = (_ZIGZAG & 0x7F | 0x80 | _ZIGZAG >> 7 << 8).tobytes()
+# Encodings of the integers 0 to 8191: lengths and deltas are nearly always among them. Of those with two
+# bytes, the first has the low seven bits of the zigzag number.
+_LOW: Final = [bytes((0x80 | low,)) for low in range(0, 0x80, 2)]
 _SMALL: Final = (
     *map(encode_varint, range(64)),
-    *(_TWO_BYTES[at : at + 2] for at in range(128, len(_TWO_BYTES), 2)),
+    *(low + high for high in map(bytes, zip(range(1, 0x80))) for low in _LOW),
 )
 _SMALL_END: Final = len(_SMALL)
 _PREFIXES: Final = _Deltas(b"")
@@ -197,7 +196,6 @@ _PREFIXES: Final = _Deltas(b"")
 _PLACES: Final = _Deltas(b"\x01")
 _ONE_BYTE_DELTAS: Final = 64
 MAX_PLAIN_VALUES: Final = _SMALL_END
-_DELTAS: Final = (_ZIGZAG[:_ONE_BYTE_DELTAS].astype("u1"), np.frombuffer(_TWO_BYTES, "<u2"))
 MAX_PLAIN_BYTES: Final = _SMALL_END - 16
 
 
@@ -348,24 +346,31 @@ def encode_equal_values(values: Sequence[bytes], size: int) -> list[Buffer]:
     tables: list[Buffer] = []
     columns = np.frombuffer(b"".join(values), f"V{size}")
     start = 0
-    for stop, row, deltas in zip((_ONE_BYTE_DELTAS, len(values)), _rows_of(size), _DELTAS, strict=True):
+    for stop, row, deltas in zip((_ONE_BYTE_DELTAS, len(values)), _rows_of(size), _deltas(), strict=True):
         some = columns[start:stop]
         if not len(some):
             break
         rows = bytearray(row.tobytes()) * len(some)
         table = np.frombuffer(rows, row.dtype)
-        table["delta"] = deltas[start : start + len(some)]
+        table["delta"] = deltas[: len(some)]
         table["value"] = some
         tables.append(rows)
         start = stop
     return tables
 
 
+@cache
+def _deltas() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The encoded offset deltas of one byte, and those of two as little-endian numbers."""
+    short, long = _SMALL[:_ONE_BYTE_DELTAS], _SMALL[_ONE_BYTE_DELTAS:]
+    return np.frombuffer(b"".join(short), "u1"), np.frombuffer(b"".join(long), "<u2")
+
+
 @lru_cache(maxsize=16)
 def _rows_of(size: int) -> list[npt.NDArray[np.void]]:
     """Two rows with a value of `size` zeros: with a delta of one byte, and of two."""
     rows = []
-    for deltas in _DELTAS:
+    for deltas in _deltas():
         before = _length_of(size, deltas.itemsize) + b"\0\0"
         between = b"\x01" + _SMALL[size]
         row = np.zeros(

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Final, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from logstore.errors import InvalidRecord
 from logstore.format.record import Header, Record
 from logstore.format.record_headers import decode_headers
 from logstore.format.varint import decode_varint, decode_varlong
+from logstore.lazily import np
 
-Longs: TypeAlias = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 COPIED_TOGETHER_BYTES: Final = 1 << 20
 """Up to so many bytes of keys or values of one size become objects together; others one by one, at use."""

@@ -19,13 +19,12 @@ from functools import cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-
 from logstore.errors import InvalidRecord
 from logstore.format.record import MAX_INT, MAX_LONG, Record, wrap_long
 from logstore.format.record_columns import Longs, find_columns, records_of
 from logstore.format.record_headers import decode_headers, parse_headers
 from logstore.format.varint import decode_varint, decode_varlong
+from logstore.lazily import np
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer

@@ -17,9 +17,6 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     format_leader_epoch_checkpoint,
@@ -30,17 +27,20 @@ from logstore.disk.files import read_small_file
 from logstore.disk.marks import mark
 from logstore.errors import CorruptIndex, CorruptSnapshot, Damage, DamageKind
 from logstore.format.crc import crc32c
+from logstore.lazily import np
 from logstore.log.producer_snapshots import replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.index_faults import Columns, OffsetFaults, TimeFaults, first_fault
-from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
+from logstore.segment.indexes import IndexFile, OffsetIndex, TimeIndex, entries_of
 from logstore.segment.scan import Scanned, scan
 from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from logstore.log.partition_log import PartitionLog
 
 Rebuilt: TypeAlias = list[Damage]
@@ -148,7 +148,7 @@ def _unlike_seal(
         return (yield from _differing(log, segment, offsets, times))
     if segment.was_walked:
         return []
-    rows = _rows(offsets, OffsetIndex.dtype), _rows(times, TimeIndex.dtype)
+    rows = _rows(offsets, OffsetIndex), _rows(times, TimeIndex)
     return (yield from _contradicting(log, segment, *rows))
 
 
@@ -167,16 +167,16 @@ def _differing(
         yield None
     found.finish()
     is_right = {
-        OffsetIndex.suffix: bytes(found.offset_entries) == bytes(entries_of(offsets, OffsetIndex.dtype)),
-        TimeIndex.suffix: bytes(found.time_entries) == bytes(entries_of(times, TimeIndex.dtype)),
+        OffsetIndex.suffix: bytes(found.offset_entries) == bytes(entries_of(offsets, OffsetIndex)),
+        TimeIndex.suffix: bytes(found.time_entries) == bytes(entries_of(times, TimeIndex)),
     }
     return [(suffix, _NOT_SEALED) for suffix, right in is_right.items() if not right]
 
 
-def _rows(data: bytes, dtype: np.dtype[np.void]) -> npt.NDArray[np.int64]:
+def _rows(data: bytes, index: type[IndexFile]) -> npt.NDArray[np.int64]:
     """Return the entries of an index file as rows of two columns."""
-    entries = entries_of(data, dtype)
-    return np.stack([entries[name].astype(np.int64) for name in dtype.names or ()], axis=1)
+    entries = entries_of(data, index)
+    return np.stack([entries[name].astype(np.int64) for name, _ in index.fields], axis=1)
 
 
 def _contradicting(

@@ -26,7 +26,6 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
-import numpy as np
 from sortedcontainers import SortedDict
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, read_leader_epoch_checkpoint
@@ -35,6 +34,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptSeal, Damage, DamageKind
+from logstore.lazily import np
 from logstore.log.loading import Loading, offset_in
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache, is_of_its_epoch
 from logstore.segment.indexes import OffsetIndex

@@ -8,10 +8,7 @@ which has the same results and raises the errors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.config import MAX_LONG
 from logstore.errors import CorruptBatch
@@ -26,8 +23,12 @@ from logstore.format.batch import (
 from logstore.format.record import MAX_INT, Record
 from logstore.format.record_columns import Columns, Longs, find_columns_of_many, records_of
 from logstore.format.record_parser import FAR, NUMPY_FROM
+from logstore.lazily import np
 from logstore.log.read import Piece
 from logstore.segment.scan import Scanned, check_history, order_faults, scan_buffer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 FEWEST: Final = 8
 """A table of headers pays for itself from so many batches on."""

@@ -31,7 +31,7 @@ STRETCH_BYTES: Final = 4 << 20
 class Stretch(NamedTuple):
     """Batches that lie end to end in one segment.
 
-    `positions` are their first bytes in `data`, `headers` their fields (rows of `HEADER_DTYPE`). `data`
+    `positions` are their first bytes in `data`, `headers` their fields (rows of `header_dtype()`). `data`
     begins at byte `position` of `file`; `base_offset` is the segment's.
     """
 

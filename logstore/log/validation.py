@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-import numpy as np
-
 from logstore.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -46,6 +44,7 @@ from logstore.format.batch import (
 from logstore.format.compression import Codec
 from logstore.format.record import MAX_LONG, NO_TIMESTAMP
 from logstore.format.record_parser import RecordsSummary, check_many
+from logstore.lazily import np
 from logstore.segment.scan import Fault, scan_buffer
 from logstore.segment.segment import Extents
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from logstore.config import MAX_LONG
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, Damage
 from logstore.format.batch import LOG_OVERHEAD, Batch
+from logstore.lazily import np
 from logstore.segment.damage import Expected, judge_segment, swept
 from logstore.segment.epochs import EpochEntry, is_of_its_epoch
 from logstore.segment.segment import Segment

@@ -24,20 +24,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 from struct import Struct
-from typing import Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.config import MAX_LONG
 from logstore.disk.files import File, Readable
 from logstore.errors import CorruptBatch, Damage, DamageKind
 from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.format.crc import crc32c
+from logstore.lazily import np
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.indexes import TimeIndex, entries_of
-from logstore.segment.scan import CHUNK_BYTES, HEADER_DTYPE, Fault, last_offsets_of, scan, scan_buffer
+from logstore.segment.scan import CHUNK_BYTES, Fault, header_dtype, last_offsets_of, scan, scan_buffer
 from logstore.segment.seal import Seal, compared_blocks
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 SWEEP_BYTES: Final = 4 << 20
 _LENGTH: Final = Struct(">8xi")
@@ -77,7 +78,7 @@ def ends_whole(file: Readable, position: int, end: int) -> bool:
     data = file.pread(end - position, position)
     if len(data) < HEADER_BYTES:
         return False
-    return bool(crc32c(data[CRC_START:]) == np.frombuffer(data, HEADER_DTYPE, 1)["crc"][0])
+    return bool(crc32c(data[CRC_START:]) == np.frombuffer(data, header_dtype(), 1)["crc"][0])
 
 
 def batch_at(file: Readable, position: int, end: int) -> Batch | None:
@@ -154,7 +155,7 @@ class Bad(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """The sound batches of a file, in its order: a row each in both columns, n int64 and n `HEADER_DTYPE`."""
+    """The sound batches of a file, in its order: n rows in both: int64 and `header_dtype()`."""
 
     positions: npt.NDArray[np.int64]
     headers: npt.NDArray[np.void]
@@ -186,7 +187,7 @@ def sweep(file: Readable, size: int, position: int = 0) -> Sweep:
         headers.append(piece.headers.tobytes())
         bad += [each._replace(slot=count + each.slot) for each in piece.bad]
         count += len(piece.headers)
-    table = np.frombuffer(b"".join(headers), HEADER_DTYPE)
+    table = np.frombuffer(b"".join(headers), header_dtype())
     return Sweep(np.concatenate(positions), table, bad)
 
 
@@ -459,7 +460,7 @@ def was_rewritten(
 
 def _ends_with(times: bytes, seal: Seal, end_offset: int) -> bool:
     """Return whether a time index is not the sealed one, and ends below `end_offset`."""
-    entries = entries_of(times, TimeIndex.dtype)
+    entries = entries_of(times, TimeIndex)
     is_inside = not len(entries) or seal.base_offset + int(entries[-1]["relative_offset"]) < end_offset
     return is_inside and crc32c(times) != seal.times_crc
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from logstore.segment.indexes import NO_TIMESTAMP, Entries, Int64s, OffsetIndex, TimeIndex
+from logstore.lazily import np
+from logstore.segment.indexes import NO_TIMESTAMP, Entries, IndexFile, Int64s, OffsetIndex, TimeIndex
 
 if TYPE_CHECKING:
     from logstore.segment.scan import Scanned
@@ -100,7 +99,7 @@ class IndexEntries:
         times = found.headers["max_timestamp"].astype(np.int64)
         due = due_entries(self._state, self._interval_bytes, found.positions, found.last_offsets, times)
         self._state = due.state
-        self._offset_entries.append(_table(OffsetIndex.dtype, due.offsets - self._base_offset, due.positions))
+        self._offset_entries.append(_table(OffsetIndex, due.offsets - self._base_offset, due.positions))
         self._add_time_entries(due.timestamps, due.timestamp_offsets)
 
     def finish(self) -> None:
@@ -109,29 +108,29 @@ class IndexEntries:
 
     @property
     def offset_entries(self) -> Entries:
-        """Rows of `OffsetIndex.dtype`."""
-        return _joined(self._offset_entries, OffsetIndex.dtype)
+        """Rows of `OffsetIndex.fields`."""
+        return _joined(self._offset_entries, OffsetIndex)
 
     @property
     def time_entries(self) -> Entries:
-        """Rows of `TimeIndex.dtype`."""
-        return _joined(self._time_entries, TimeIndex.dtype)
+        """Rows of `TimeIndex.fields`."""
+        return _joined(self._time_entries, TimeIndex)
 
     def _add_time_entries(self, times: Int64s, offsets: Int64s) -> None:
         rises = np.diff(times, prepend=self._last_time_entry) > 0
         if rises.any():
             relative = offsets[rises] - self._base_offset
-            self._time_entries.append(_table(TimeIndex.dtype, times[rises], relative))
+            self._time_entries.append(_table(TimeIndex, times[rises], relative))
             self._last_time_entry = int(times[-1])
 
 
-def _table(dtype: np.dtype[np.void], *columns: Int64s) -> Entries:
-    table = np.empty(len(columns[0]), dtype)
-    for name, column in zip(dtype.names or (), columns, strict=True):
+def _table(index: type[IndexFile], *columns: Int64s) -> Entries:
+    table = np.empty(len(columns[0]), index.fields)
+    for (name, _), column in zip(index.fields, columns, strict=True):
         table[name] = column
     return table
 
 
-def _joined(tables: list[Entries], dtype: np.dtype[np.void]) -> Entries:
+def _joined(tables: list[Entries], index: type[IndexFile]) -> Entries:
     # Not np.concatenate: it turns big-endian columns into native ones.
-    return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype)
+    return np.frombuffer(b"".join(table.tobytes() for table in tables), index.fields)

@@ -8,13 +8,15 @@ offset of the last one. So each entry is judged alone: does it lead a search to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from logstore.lazily import np
 
-Int64s: TypeAlias = npt.NDArray[np.int64]
-Faults: TypeAlias = Mapping[str, npt.NDArray[np.bool_]]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Int64s: TypeAlias = "npt.NDArray[np.int64]"
+Faults: TypeAlias = "Mapping[str, npt.NDArray[np.bool_]]"
 """What is wrong → a mask of the entries with that fault."""
 
 

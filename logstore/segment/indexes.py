@@ -36,30 +36,32 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from logstore.config import MAX_INT
 from logstore.disk.files import Disk, File, publish, remove_if_exists
 from logstore.errors import CorruptIndex
 from logstore.format.crc import crc32c
+from logstore.lazily import np
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     pass
 
-Int64s: TypeAlias = npt.NDArray[np.int64]
-Entries: TypeAlias = npt.NDArray[np.void]
+Int64s: TypeAlias = "npt.NDArray[np.int64]"
+Entries: TypeAlias = "npt.NDArray[np.void]"
+Column: TypeAlias = "Int64s | tuple[()]"
 
 NO_TIMESTAMP = -1
 WRITE_BEHIND_ENTRIES = 512
 
 
-def entries_of(data: bytes, dtype: np.dtype[np.void]) -> Entries:
+def entries_of(data: bytes, index: type[IndexFile]) -> Entries:
     """Return the whole entries of a file's content, without the zeros of a preallocated file."""
-    used, size = len(data.rstrip(b"\0")), dtype.itemsize
-    return np.frombuffer(data, dtype, min(-(-used // size), len(data) // size))
+    used, size = len(data.rstrip(b"\0")), index.layout.size
+    return np.frombuffer(data, index.fields, min(-(-used // size), len(data) // size))
 
 
 class IndexFile:
@@ -69,7 +71,9 @@ class IndexFile:
     that never had an entry has no file until `flush`.
     """
 
-    dtype: ClassVar[np.dtype[np.void]]
+    layout: ClassVar[Struct]
+    fields: ClassVar[list[tuple[str, str]]]
+    """The two columns of `layout` as numpy describes them: name and type."""
     suffix: ClassVar[str]
     offset_column: ClassVar[int]
     reserved: ClassVar[int]
@@ -79,7 +83,7 @@ class IndexFile:
         self._disk = disk
         self.path = path
         self.base_offset = base_offset
-        self.capacity = max_bytes // self.dtype.itemsize
+        self.capacity = max_bytes // self.layout.size
         self.lock = threading.Lock()
         self._file: File | None = None
         self._written = 0
@@ -89,7 +93,7 @@ class IndexFile:
         self.crc = 0
         """The CRC-32C of the entries in the file, as they were loaded or written."""
         self._is_let_go = False
-        self._map_written()
+        self._map: tuple[Column, Column] | None = None
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -106,8 +110,8 @@ class IndexFile:
     def entries(self) -> list[tuple[int, int]]:
         """Return all entries as stored: offsets are relative."""
         with self.lock:
-            first, second = self._columns
-            return [*zip(first.tolist(), second.tolist(), strict=True), *self._tail]
+            columns = (np.asarray(column).tolist() for column in self._columns)
+            return [*zip(*columns, strict=True), *self._tail]
 
     def entry(self, slot: int) -> tuple[int, int]:
         """Return entry number `slot` as stored. Raises `IndexError` beyond the last."""
@@ -126,7 +130,7 @@ class IndexFile:
     def written(self) -> tuple[int, int]:
         """The bytes of the entries in the file, and their CRC-32C as they were loaded or written."""
         with self.lock:
-            return self._written * self.dtype.itemsize, self.crc
+            return self._written * self.layout.size, self.crc
 
     def last_entry(self) -> tuple[int, int] | None:
         """Return the last entry as stored; None if there is none."""
@@ -154,14 +158,11 @@ class IndexFile:
         file = self._disk.open(self.path, write=True)
         try:
             size = file.size()
-            if size % self.dtype.itemsize:
-                raise CorruptIndex(
-                    f"{self.path}: {size} bytes are not whole entries of {self.dtype.itemsize}"
-                )
+            if size % self.layout.size:
+                raise CorruptIndex(f"{self.path}: {size} bytes are not whole entries of {self.layout.size}")
             data = file.pread(size, 0)
-            entries = entries_of(data, self.dtype)
-            first, second = (entries[name] for name in self.dtype.names or ())
-            if len(entries) and not self._are_sane(first, second):
+            entries = entries_of(data, type(self))
+            if len(entries) and not self._are_sane(*self._columns_of(entries)):
                 raise CorruptIndex(f"{self.path}: the entries do not ascend; the index must be rebuilt")
         except CorruptIndex:
             file.close()
@@ -169,8 +170,8 @@ class IndexFile:
         with self.lock:
             self._file, self._written = file, len(entries)
             self._tail.clear()
-            self._map_written()
-            self._last = self._entry(self._written - 1) if self._written else None
+            self._map = None
+            self._last = entries[-1].item() if self._written else None
             self.crc = crc32c(entries.tobytes())
         return crc32c(data)
 
@@ -178,19 +179,20 @@ class IndexFile:
     def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
         raise NotImplementedError
 
-    def _map_written(self) -> None:
-        """Map the entries of the file. The caller holds the lock, or has the only reference to the index."""
+    @property
+    def _columns(self) -> tuple[Column, Column]:
+        """The entries of the file, mapped when they are first looked at. The caller holds the lock."""
         if self._file is None or self._written == 0:
-            entries = np.empty(0, self.dtype)
-        else:
-            data = self._file.map(self._written * self.dtype.itemsize)
-            entries = np.frombuffer(data, self.dtype, count=self._written)
-        first, second = self.dtype.names or ()
-        self._columns = entries[first], entries[second]
+            return (), ()
+        if self._map is None:
+            data = self._file.map(self._written * self.layout.size)
+            self._map = self._columns_of(np.frombuffer(data, self.fields, count=self._written))
+        return self._map
 
-    def _unmap(self) -> None:
-        empty = np.empty(0, np.int64)
-        self._columns = empty, empty
+    @classmethod
+    def _columns_of(cls, entries: Entries) -> tuple[Int64s, Int64s]:
+        (first, _), (second, _) = cls.fields
+        return entries[first], entries[second]
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class IndexFile:
         `durably`: wholly or not at all, and safe when it returns. For a segment that recovery will not
         read again, and half an index would be used as if complete.
         """
-        fresh = np.asarray(entries, self.dtype)
+        fresh = np.asarray(entries, self.fields)
         data = fresh.tobytes()
         with self.lock:
             if durably:
@@ -227,8 +229,8 @@ class IndexFile:
                     file.pwrite(data, 0)
             self._written = len(fresh)
             self.crc = crc32c(data)
-            self._map_written()
-            self._last = self._entry(self._written - 1) if self._written else None
+            self._map = None
+            self._last = fresh[-1].item() if self._written else None
 
     def flush(self) -> None:
         """Write all entries to the file, which then exists; not yet durable. Does nothing after `let_go`."""
@@ -267,28 +269,22 @@ class IndexFile:
     def _write_tail(self) -> None:
         if not self._tail:
             return
-        data = np.array(self._tail, self.dtype).tobytes()
-        self._open().pwrite(data, self._written * self.dtype.itemsize)
-        tail, self._tail = self._tail, []
+        tail = self._tail
+        data = b"".join([self.layout.pack(*row) for row in tail])
+        self._open().pwrite(data, self._written * self.layout.size)
+        self._tail, self._map = [], None
         self._written += len(tail)
-        try:
-            self._map_written()
-            self._last = tail[-1]
-            self.crc = crc32c(data, self.crc)
-        except OSError:
-            self._written -= len(tail)
-            self._tail = tail
-            raise
+        self._last = tail[-1]
+        self.crc = crc32c(data, self.crc)
 
     def _shrink(self, count: int) -> None:
         if count != self._written:
-            self.crc = crc32c(self._open().pread(count * self.dtype.itemsize, 0)) if count else 0
+            self.crc = crc32c(self._open().pread(count * self.layout.size, 0)) if count else 0
         self._tail.clear()
-        self._unmap()
+        self._map = None
         self._written = count
         if self._file is not None:
-            self._file.truncate(count * self.dtype.itemsize)
-        self._map_written()
+            self._file.truncate(count * self.layout.size)
         self._last = self._entry(count - 1) if count else None
 
     def _open(self) -> File:
@@ -296,7 +292,7 @@ class IndexFile:
         if self._file is None:
             self._file = self._disk.open(self.path, create=True, write=True)
             # What a crash or another program left under this name is not ours: entries start at 0.
-            self._file.truncate(self._written * self.dtype.itemsize)
+            self._file.truncate(self._written * self.layout.size)
         return self._file
 
     # --- closing --------------------------------------------------------------------------------
@@ -306,7 +302,7 @@ class IndexFile:
         with self.lock:
             file = self._open()
             self._write_tail()
-            if file.size() != self._written * self.dtype.itemsize:
+            if file.size() != self._written * self.layout.size:
                 self._shrink(self._written)
 
     def close(self) -> None:
@@ -334,7 +330,7 @@ class IndexFile:
 
     def _forget(self) -> None:
         self._tail.clear()
-        self._unmap()
+        self._map = None
         self._written, self._last, self.crc = 0, None, 0
         self._file = None
 
@@ -359,7 +355,8 @@ def _as_many_as_fit(index: IndexFile, rows: list[tuple[int, int]]) -> list[tuple
 class OffsetIndex(IndexFile):
     """The offset index of one segment. Offsets are absolute in all methods but `entries`."""
 
-    dtype: ClassVar[np.dtype[np.void]] = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+    layout: ClassVar[Struct] = Struct(">ii")
+    fields: ClassVar[list[tuple[str, str]]] = [("relative_offset", ">i4"), ("position", ">i4")]
     suffix: ClassVar[str] = ".index"
     offset_column: ClassVar[int] = 0
     reserved: ClassVar[int] = 0
@@ -420,7 +417,7 @@ class OffsetIndex(IndexFile):
 
         A hint: zeros and part of an entry at the end are ignored, nothing else is checked.
         """
-        entries = entries_of(data, cls.dtype)
+        entries = entries_of(data, cls)
         slot = bisect_right(entries["relative_offset"], relative_offset) - 1
         return int(entries["position"][slot]) if slot >= 0 else 0
 
@@ -441,7 +438,8 @@ class TimestampedOffset(NamedTuple):
 class TimeIndex(IndexFile):
     """The time index of one segment. Offsets are absolute in all methods but `entries`."""
 
-    dtype: ClassVar[np.dtype[np.void]] = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+    layout: ClassVar[Struct] = Struct(">qi")
+    fields: ClassVar[list[tuple[str, str]]] = [("timestamp", ">i8"), ("relative_offset", ">i4")]
     suffix: ClassVar[str] = ".timeindex"
     offset_column: ClassVar[int] = 1
     reserved: ClassVar[int] = 1

@@ -13,16 +13,17 @@ as rarely as damage keeps a checksum: in one of 2**32 cases (decision 113).
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from logstore.disk.files import Buffer
 from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, MAGIC_END
 from logstore.format.crc import crc32c
+from logstore.lazily import np
 
-Longs: TypeAlias = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Longs: TypeAlias = "npt.NDArray[np.int64]"
 
 FEWEST: Final = 128
 """Fewer batches are walked faster in Python."""
@@ -33,13 +34,12 @@ BLOCK_BYTES: Final = 1 << 18
 _LENGTH_AT: Final = 8
 _EPOCH_AT: Final = 12
 _LENGTH: Final = Struct(">8xi")
-_NOTHING: Final = np.empty(0, np.int64)
-_NO_CHECKSUMS: Final = np.empty(0, np.uint32)
 _ALL_ONES: Final = 0xFFFF_FFFF
 """The first state of a CRC-32C; its last state is inverted, too."""
-_FRAME: Final = np.dtype([("checksum", "<u4"), ("zeros", f"V{CRC_START - 4}"), ("first bytes", "<u4")])
+_FRAME: Final = [("checksum", "<u4"), ("zeros", f"V{CRC_START - 4}"), ("first bytes", "<u4")]
 """The bytes that replace a header: the checksum of the batch before it, zeros, and the first bytes that this
 batch's checksum covers. Those are inverted, so that a CRC from state zero is that from the first state."""
+_FRAME_BYTES: Final = f"V{CRC_START + 4}"
 _spare: Final[list[bytearray]] = []
 """Copies that are not in use. Fresh memory costs more page faults than all else here."""
 
@@ -52,11 +52,11 @@ def walk_many(data: Buffer) -> tuple[bytes, npt.NDArray[np.uint32], int]:
     """
     starts, end = find_batches(data, len(data))
     if not end:
-        return b"", _NO_CHECKSUMS, 0
+        return b"", np.empty(0, np.uint32), 0
     headers = _everywhere(data, f"V{HEADER_BYTES}")[starts].tobytes()
     stored = _field(headers, ">u4", MAGIC_END).astype(np.uint32)
     if not _checksums_match(data, starts, end, stored, _field(headers, "<u4", CRC_START)):
-        return b"", _NO_CHECKSUMS, 0
+        return b"", np.empty(0, np.uint32), 0
     return headers, stored, end
 
 
@@ -68,7 +68,7 @@ def find_batches(data: Buffer, size: int) -> tuple[Longs, int]:
     """
     first = LOG_OVERHEAD + _LENGTH.unpack_from(data)[0] if size >= HEADER_BYTES else 0
     if not HEADER_BYTES <= first <= SMALL_BYTES or first * FEWEST > size:
-        return _NOTHING, 0
+        return np.empty(0, np.int64), 0
     count = size // first
     if (np.ndarray(count, ">i4", data, _LENGTH_AT, (first,)) == first - LOG_OVERHEAD).all():
         return np.arange(0, count * first, first), count * first
@@ -81,7 +81,7 @@ def find_batches(data: Buffer, size: int) -> tuple[Longs, int]:
     ends = starts + sizes
     is_next = (np.append(0, ends[:-1]) == starts) & (sizes >= HEADER_BYTES) & (ends <= size)
     found = len(starts) if is_next.all() else int(is_next.argmin())
-    return (starts[:found], int(ends[found - 1])) if found >= FEWEST else (_NOTHING, 0)
+    return (starts[:found], int(ends[found - 1])) if found >= FEWEST else (np.empty(0, np.int64), 0)
 
 
 def base_offsets_at(data: Buffer, starts: Longs) -> Longs:
@@ -101,7 +101,7 @@ def _checksums_match(
     frames = np.zeros(len(starts), _FRAME)
     frames["checksum"][1:] = ~stored[:-1]
     frames["first bytes"] = ~first_bytes
-    _everywhere(copy, _FRAME.str)[starts] = frames.view(_FRAME.str)
+    _everywhere(copy, _FRAME_BYTES)[starts] = frames.view(_FRAME_BYTES)
     copy[end : end + 4] = (int(stored[-1]) ^ _ALL_ONES).to_bytes(4, "little")
     # The function inverts what it is given, and its result.
     is_zero = crc32c(memoryview(copy)[: end + 4], _ALL_ONES) == _ALL_ONES

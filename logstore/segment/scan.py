@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import cache
 from struct import Struct
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.files import Buffer, File
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from logstore.format.crc import crc32c
+from logstore.lazily import np
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.many_batches import BLOCK_BYTES, walk_many
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 CHUNK_BYTES = 2 << 20
 _BATCHES_AN_ITEM = 4096
@@ -35,28 +37,28 @@ COMPILED_BELOW_BYTES = 1 << 11
 """Compiled code walks from batch to batch faster; a library computes the checksum of a large one faster."""
 COMPILED_FROM_BATCHES = 16
 """Compiled code computes the checksums of so many large batches faster as well: three at a time."""
-_NO_CHECKSUM = np.empty(0, np.uint32)
-
-HEADER_DTYPE = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("batch_length", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("record_count", ">i4"),
-    ]
-)
-assert HEADER_DTYPE.itemsize == HEADER_BYTES
-
+_HEADER_FIELDS = [
+    ("base_offset", ">i8"),
+    ("batch_length", ">i4"),
+    ("leader_epoch", ">i4"),
+    ("magic", "i1"),
+    ("crc", ">u4"),
+    ("attributes", ">i2"),
+    ("last_offset_delta", ">i4"),
+    ("base_timestamp", ">i8"),
+    ("max_timestamp", ">i8"),
+    ("producer_id", ">i8"),
+    ("producer_epoch", ">i2"),
+    ("base_sequence", ">i4"),
+    ("record_count", ">i4"),
+]
 _LENGTH = Struct(">8xi")  # behind the base offset
+
+
+@cache
+def header_dtype() -> np.dtype[np.void]:
+    """Return the type of a batch header: `HEADER_BYTES` with a field for each of format v2."""
+    return np.dtype(_HEADER_FIELDS)
 
 
 class Fault(Enum):
@@ -84,7 +86,7 @@ def last_offsets_of(headers: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
 class Scanned(NamedTuple):
     """Whole, valid batches that lie end to end.
 
-    `positions` are their first bytes in the file (n int64), `headers` their fields (n of `HEADER_DTYPE`),
+    `positions` are their first bytes in the file (n int64), `headers` their fields (n of `header_dtype()`),
     `end` is the end of the last one. `fault` is the reason that nothing follows; None where the walk
     continues or the file ends.
     """
@@ -274,11 +276,11 @@ class _Walk:
 
     def checked(self, fault: Fault | None) -> Scanned:
         """Return the batches walked so far, up to the first one with a wrong checksum or format."""
-        headers = np.frombuffer(b"".join(self._headers), HEADER_DTYPE)
+        headers = np.frombuffer(b"".join(self._headers), header_dtype())
         sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
         positions = self.begin + np.cumsum(sizes) - sizes
         bad = (headers["magic"] != MAGIC) | (
-            headers["crc"] != np.concatenate([_NO_CHECKSUM, *self._checksums])
+            headers["crc"] != np.concatenate([np.empty(0, np.uint32), *self._checksums])
         )
         if not bad.any():
             return Scanned(positions, headers, self.end, fault)

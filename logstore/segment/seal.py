@@ -32,11 +32,10 @@ from contextlib import closing
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from logstore.disk.files import Disk, File, read_small_file, remove_if_exists
 from logstore.errors import CorruptSeal
 from logstore.format.crc import crc32c
+from logstore.lazily import np
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
@@ -46,7 +45,8 @@ BLOCK_BYTES: Final = 1 << 20
 VERSION: Final = 1
 _CHECKED: Final = 6
 _HEAD: Final = Struct(">HIqqqqIIII")
-_DIGEST: Final = np.dtype(">u4")
+_DIGEST: Final = ">u4"
+_DIGEST_BYTES: Final = 4
 _CRC: Final = Struct(">I")
 
 
@@ -87,7 +87,7 @@ def decode_seal(data: Buffer, *, base_offset: int) -> Seal:
     if seal.base_offset != base_offset:
         raise CorruptSeal(f"seal {base_offset}: it belongs to segment {seal.base_offset}")
     in_order = base_offset <= seal.end_offset <= seal.successor and seal.size >= 0 < seal.block_bytes
-    if not in_order or len(seal.blocks) != _DIGEST.itemsize * -(-seal.size // seal.block_bytes):
+    if not in_order or len(seal.blocks) != _DIGEST_BYTES * -(-seal.size // seal.block_bytes):
         raise CorruptSeal(f"seal {base_offset}: its fields contradict each other")
     return seal
 
@@ -128,7 +128,7 @@ def compared_blocks(file: File, seal: Seal, position: int = 0) -> Iterator[tuple
     Raises `OSError`.
     """
     size = seal.block_bytes
-    for number in range(position // size, len(seal.blocks) // _DIGEST.itemsize):
+    for number in range(position // size, len(seal.blocks) // _DIGEST_BYTES):
         start, end = number * size, min((number + 1) * size, seal.size)
         data = file.pread(end - start, start)
         (crc,) = _CRC.unpack_from(seal.blocks, number * _CRC.size)

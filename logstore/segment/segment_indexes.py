@@ -254,4 +254,4 @@ class SegmentIndexes:
     def sizes(self) -> tuple[int, int]:
         """Bytes of the entries in the offset index and in the time index."""
         offsets, times = self._open or self._loaded()
-        return offsets.entry_count * offsets.dtype.itemsize, times.entry_count * times.dtype.itemsize
+        return offsets.entry_count * offsets.layout.size, times.entry_count * times.layout.size

@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-import numpy as np
 from sortedcontainers import SortedDict
 
 from logstore.disk.files import Buffer, File
 from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.lazily import np
 from logstore.segment.indexes import OffsetIndex, OffsetPosition
 from logstore.segment.many_batches import base_offsets_at, find_batches
 from logstore.segment.scan import compiled_search

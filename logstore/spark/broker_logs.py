@@ -35,7 +35,7 @@ from logstore.format.batch import CONTROL, HEADER_BYTES
 from logstore.format.record import MAX_LONG
 from logstore.log.stretches import Stretch
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted, FetchResult
-from logstore.segment.scan import HEADER_DTYPE, Fault, scan_buffer, use_compiled
+from logstore.segment.scan import Fault, header_dtype, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.client import ClientSettings, ClientThread
 from logstore.spark.counting import Count
@@ -375,7 +375,7 @@ class RangeFetch:
 
 def _end_of(header: bytes, position: int, end: int) -> int:
     """Return where a damaged batch ends according to its header; `end` if that is impossible."""
-    fields = np.frombuffer(header.ljust(HEADER_BYTES, b"\0"), HEADER_DTYPE)[0]
+    fields = np.frombuffer(header.ljust(HEADER_BYTES, b"\0"), header_dtype())[0]
     after = int(fields["base_offset"]) + int(fields["last_offset_delta"]) + 1
     return after if position < after < end else end
 

@@ -89,14 +89,14 @@ class SegmentFiles:
         return self._numbered(LOG_SUFFIX)
 
     def offset_index(self, base_offset: int) -> IndexedOffsets:
-        entries = entries_of(self._read(file_name(base_offset, OffsetIndex.suffix)), OffsetIndex.dtype)
+        entries = entries_of(self._read(file_name(base_offset, OffsetIndex.suffix)), OffsetIndex)
         offsets = entries["relative_offset"].astype(np.int64)
         positions = entries["position"].astype(np.int64)
         sound = _ascending((np.diff(offsets) <= 0) | (np.diff(positions) <= 0), len(entries))
         return IndexedOffsets(offsets[:sound] + base_offset, positions[:sound])
 
     def time_index(self, base_offset: int) -> IndexedTimes:
-        entries = entries_of(self._read(file_name(base_offset, TimeIndex.suffix)), TimeIndex.dtype)
+        entries = entries_of(self._read(file_name(base_offset, TimeIndex.suffix)), TimeIndex)
         times_ms = entries["timestamp"].astype(np.int64)
         offsets = entries["relative_offset"].astype(np.int64)
         sound = _ascending((np.diff(times_ms) <= 0) | (np.diff(offsets) < 0), len(entries))

@@ -97,7 +97,7 @@ class Missing(NamedTuple):
 
 
 Headers: TypeAlias = Any
-"""Batch headers as `logstore.segment.scan` has them: a numpy array of `HEADER_DTYPE`."""
+"""Batch headers as `logstore.segment.scan` has them: a numpy array of `header_dtype()`."""
 
 
 class Logs(Protocol):

@@ -81,7 +81,7 @@ def test_row_56_an_entry_beyond_the_last() -> None:
 @pytest.mark.parametrize("kind", BOTH)
 def test_row_57_append_to_a_full_index(kind: type[IndexFile]) -> None:
     """A broken promise of our own: the segment rolls before."""
-    index = kind(disk_with(), "/data/index", BASE, kind.dtype.itemsize * 2)
+    index = kind(disk_with(), "/data/index", BASE, kind.layout.size * 2)
     assert index.capacity == 2
     for slot in range(2):
         index._extend([(slot, slot)])
@@ -112,8 +112,8 @@ def test_row_61_reopened_after_close() -> None:
 @pytest.mark.parametrize("spare", [1, 7, 4096])
 def test_a_preallocated_tail_is_no_entry(kind: type[IndexFile], spare: int) -> None:
     """What Kafka leaves after a crash: zeros up to the largest size (pitfalls 1 and 20)."""
-    entries = np.array([(5, 7), (9, 11)], kind.dtype).tobytes()
-    disk = disk_with(entries + bytes(spare * kind.dtype.itemsize))
+    entries = np.array([(5, 7), (9, 11)], kind.fields).tobytes()
+    disk = disk_with(entries + bytes(spare * kind.layout.size))
     index = kind(disk, "/data/index", BASE, LIMIT)
     index.load()
     assert index.entries() == [(5, 7), (9, 11)]
@@ -125,7 +125,7 @@ def test_a_preallocated_tail_is_no_entry(kind: type[IndexFile], spare: int) -> N
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("extra", range(1, 8))
 def test_a_length_that_is_no_whole_number_of_entries(kind: type[IndexFile], extra: int) -> None:
-    disk = disk_with(np.array([(5, 7)], kind.dtype).tobytes() + b"\1" * extra)
+    disk = disk_with(np.array([(5, 7)], kind.fields).tobytes() + b"\1" * extra)
     with pytest.raises(CorruptIndex, match="not whole entries"):
         kind(disk, "/data/index", BASE, LIMIT).load()
 
@@ -133,9 +133,9 @@ def test_a_length_that_is_no_whole_number_of_entries(kind: type[IndexFile], extr
 @pytest.mark.parametrize("kind", BOTH)
 def test_row_69_another_limit_keeps_the_entries(kind: type[IndexFile]) -> None:
     """Nothing is preallocated, so nothing is resized: the limit is the next owner's."""
-    disk = disk_with(np.array([(1, 1), (2, 2), (3, 3)], kind.dtype).tobytes())
+    disk = disk_with(np.array([(1, 1), (2, 2), (3, 3)], kind.fields).tobytes())
     for limit in (3, 3, 5, 100, 4):
-        index = kind(disk, "/data/index", BASE, kind.dtype.itemsize * limit)
+        index = kind(disk, "/data/index", BASE, kind.layout.size * limit)
         index.load()
         assert (index.capacity, index.entries()) == (limit, [(1, 1), (2, 2), (3, 3)])
         index.close()
@@ -192,7 +192,7 @@ def test_the_digest_is_that_of_the_entries_in_the_file(kind: type[IndexFile], ke
     index._extend([(1301, 1301)])
     index.trim()
     assert is_right()
-    assert size_on(disk) == index.entry_count * kind.dtype.itemsize
+    assert size_on(disk) == index.entry_count * kind.layout.size
     index.close()
     index = kind(disk, "/data/index", BASE, LIMIT)
     assert index.load() == index.crc

@@ -109,7 +109,7 @@ def test_row_63_the_base_offset_itself() -> None:
     ],
 )
 def test_what_cannot_be_an_index(entries: list[tuple[int, int]]) -> None:
-    disk = MemoryDisk({"/data/i": np.array(entries, OffsetIndex.dtype).tobytes()})
+    disk = MemoryDisk({"/data/i": np.array(entries, OffsetIndex.fields).tobytes()})
     with pytest.raises(CorruptIndex, match="must be rebuilt"):
         OffsetIndex(disk, "/data/i", BASE, 1 << 20).load()
 

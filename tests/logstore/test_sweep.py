@@ -12,7 +12,7 @@ from logstore.disk.memory import MemoryDisk
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.segment.damage import Bad, misplaced, sweep
-from logstore.segment.scan import HEADER_DTYPE, Fault
+from logstore.segment.scan import Fault, header_dtype
 
 
 def batch(offset: int, epoch: int = 0, value: bytes = b"x" * 50) -> bytes:
@@ -95,7 +95,7 @@ def test_windows_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def headers(*rows: tuple[int, int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
     """Rows of base offset, last offset and epoch."""
-    table = np.zeros(len(rows), HEADER_DTYPE)
+    table = np.zeros(len(rows), header_dtype())
     for slot, (base, last, epoch) in enumerate(rows):
         table[slot]["base_offset"], table[slot]["last_offset_delta"] = base, last - base
         table[slot]["leader_epoch"] = epoch

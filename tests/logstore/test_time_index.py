@@ -94,7 +94,7 @@ def test_records_without_times_leave_it_empty() -> None:
     ],
 )
 def test_row_68_what_cannot_be_an_index(entries: list[tuple[int, int]]) -> None:
-    disk = MemoryDisk({"/data/i": np.array(entries, TimeIndex.dtype).tobytes()})
+    disk = MemoryDisk({"/data/i": np.array(entries, TimeIndex.fields).tobytes()})
     with pytest.raises(CorruptIndex, match="must be rebuilt"):
         TimeIndex(disk, "/data/i", BASE, 1 << 20).load()
 

@@ -29,7 +29,7 @@ from logstore.replication.isr import PendingExpand, PendingShrink
 from logstore.replication.messages import DeleteRecordsResult, ProduceResult
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
-from logstore.segment.scan import HEADER_DTYPE
+from logstore.segment.scan import header_dtype
 from logstore.testing.stories.rules import (
     answer_without_epoch,
     divergence_not_noticed,
@@ -260,7 +260,7 @@ def deleted_above_the_high_watermark(stack: ExitStack) -> None:
 @plant("recovery does not compare checksums")
 def recovery_without_checksums(stack: ExitStack) -> None:
     def checked(self: Any, fault: Any) -> Any:
-        headers = np.frombuffer(b"".join(self._headers), HEADER_DTYPE)
+        headers = np.frombuffer(b"".join(self._headers), header_dtype())
         self._checksums = [headers["crc"].astype(np.uint32)]
         return real(self, fault)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.format.batch import CONTROL, TRANSACTIONAL
-from logstore.segment.scan import HEADER_DTYPE
+from logstore.segment.scan import header_dtype
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.counting import Count
 from logstore.spark.logs import Cause, Missing, OffsetRange
@@ -27,7 +27,7 @@ ATTRIBUTES = {"data": 0, "aborted": TRANSACTIONAL, "marker": TRANSACTIONAL | CON
 
 
 def headers_of(*batches: Batch) -> npt.NDArray[np.void]:
-    made = np.zeros(len(batches), HEADER_DTYPE)
+    made = np.zeros(len(batches), header_dtype())
     for header, batch in zip(made, batches, strict=True):
         header["base_offset"], header["last_offset_delta"] = batch.base, batch.span - 1
         header["record_count"], header["producer_id"] = len(batch.kept), PRODUCER

@@ -28,7 +28,7 @@ from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, File, read_small_file
 from logstore.errors import CorruptSeal, DamageKind
-from logstore.format.batch import DELETE_HORIZON, LOG_OVERHEAD
+from logstore.format.batch import DELETE_HORIZON, HEADER_BYTES, LOG_OVERHEAD
 from logstore.log.epoch_check import judged_history
 from logstore.segment.damage import (
     SWEEP_BYTES,
@@ -43,7 +43,7 @@ from logstore.segment.damage import (
     was_rewritten,
 )
 from logstore.segment.indexes import TimeIndex
-from logstore.segment.scan import HEADER_DTYPE, Fault
+from logstore.segment.scan import Fault, header_dtype
 from logstore.segment.seal import Seal, broken_blocks, read_seal
 from logstore.segment.segment import file_name
 from logstore.spark.directory_files import SegmentSize
@@ -204,7 +204,7 @@ def check_run(disk: Disk, run: Run) -> RunReport:
 def header_hashes(headers: npt.NDArray[np.void]) -> Words:
     """Return two hashes of each header, n × 2: its eight words mixed in turn, as in splitmix64."""
     padded = np.zeros((len(headers), 64), np.uint8)
-    padded[:, : HEADER_DTYPE.itemsize] = headers.view(np.uint8).reshape(len(headers), HEADER_DTYPE.itemsize)
+    padded[:, :HEADER_BYTES] = headers.view(np.uint8).reshape(len(headers), HEADER_BYTES)
     words = padded.view(np.uint64)
     hashes = np.empty((len(headers), 2), np.uint64)
     for column, seed in enumerate((0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)):
@@ -390,7 +390,7 @@ class _Sweeper:
         every = Kept(
             np.concatenate(self._segments),
             np.concatenate(self._positions),
-            np.frombuffer(b"".join(self._headers), HEADER_DTYPE),
+            np.frombuffer(b"".join(self._headers), header_dtype()),
         )
         is_kept = np.concatenate(self._fits)
         wrong: dict[int, tuple[Kind, str]] = {

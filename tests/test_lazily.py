@@ -1,0 +1,27 @@
+"""numpy is imported when it is first used, and only then (decision 120)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+from logstore.lazily import np
+
+
+def test_it_is_numpy() -> None:
+    assert np.dtype is numpy.dtype
+    assert np.testing is numpy.testing, "numpy imports this one late itself"
+    with pytest.raises(AttributeError, match="no_such_name"):
+        np.no_such_name  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_after_the_first_use_nothing_of_ours_runs() -> None:
+    program = (
+        "import sys; from logstore.lazily import np; assert 'numpy' not in sys.modules; np.dtype; "
+        "import numpy; missing = vars(numpy).keys() - vars(np).keys(); sys.exit(', '.join(missing) or 0)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
