@@ -131,8 +131,10 @@ class Followers:
     def resize(self, count: int) -> None:
         """Use `count` fetchers for each leader. Partitions keep their state, failed ones stay failed.
 
-        Answers to requests in flight are ignored, and the requests repeated.
+        Answers to requests in flight are ignored, and the requests repeated at the next turn.
         """
+        if count == self._count:
+            return
         self._count = count
         moved, self.fetchers = self._partitions, {}
         self._partitions = {}

@@ -278,11 +278,6 @@ class ReplicaManager:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def resize_fetchers(self, count: int, now_ms: int) -> list[Effect]:
-        """Set `num.replica.fetchers`; each followed partition moves to its new fetcher."""
-        self.followers.resize(count)
-        return self.end_turn(now_ms)
-
     # --- failures ------------------------------------------------------------------------------
 
     def guard(self, topic_partition: TopicPartition, error: EngineError | OSError) -> ErrorCode:

@@ -35,6 +35,8 @@ RATES: Final = {
     MOVES_RATE: "The maximum bytes per second copied when replicas move between log dirs of a broker.",
 }
 """Settings of one broker or of all that can be changed while they run, and what they mean."""
+FETCHERS: Final = "num.replica.fetchers"
+"""Can be changed while brokers run, too: each followed partition then moves to its new fetcher."""
 REPLICATION_RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 """Those of moves between brokers."""
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
@@ -161,7 +163,7 @@ def describe_broker(live: Live, settings: Settings) -> list[Entry]:
         if name in settings.given or value != default:
             synonyms.append(Synonym(name, formatted(_plain(value)), Source.STATIC))
         synonyms.append(Synonym(name, formatted(_plain(default)), Source.DEFAULT))
-        is_read_only = name not in LIVE_DEFAULTS
+        is_read_only = name not in LIVE_DEFAULTS and name != FETCHERS
         found[name] = Entry(name, _kind(name, _plain(default)), documentation, is_read_only, tuple(synonyms))
     for name, text in RATES.items():
         synonyms = [*_broker_synonyms([name], live, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
@@ -286,6 +288,12 @@ def rate_of(name: str, live: Live) -> int | None:
     return int(_rate(name, text)) if text is not None else None
 
 
+def fetchers_of(live: Live, given: int) -> int:
+    """Return the fetchers for each leader; `given` is their number at the start. Raises `InvalidConfig`."""
+    text = live.of_broker.get(FETCHERS, live.of_all.get(FETCHERS))
+    return int(_count(FETCHERS, text)) if text is not None else given
+
+
 def _default(name: str, text: str) -> str:
     value = getattr(LogManagerConfig.from_kafka({name: text}).topic_defaults, LIVE_DEFAULTS[name])
     if name == "log.segment.bytes":
@@ -297,6 +305,13 @@ def _rate(name: str, text: str) -> str:
     digits = text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= MAX_LONG):
         raise InvalidConfig(f"{name} is {text!r}; expected bytes a second")
+    return digits
+
+
+def _count(name: str, text: str) -> str:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 11 and 0 < int(digits) <= MAX_INT):
+        raise InvalidConfig(f"{name} is {text!r}; expected a number, at least 1")
     return digits
 
 
@@ -316,12 +331,13 @@ def changed_for_all_brokers(
     _check_once([name for name, _, _ in changes])
     found = dict(now)
     for name, operation, value in changes:
-        if name not in RATES and name not in LIVE_DEFAULTS:
+        if name not in RATES and name not in LIVE_DEFAULTS and name != FETCHERS:
             if name not in OTHER_NAMES | _OF_IDENTITY and not name.startswith(_NOT_LISTED):
                 check_names({name}, OTHER_NAMES)  # unknown, or the name that a topic's setting has
             raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")
         if value is not None and operation is Operation.SET:
-            value = (_rate if name in RATES else _default)(name, value)
+            check = _rate if name in RATES else _count if name == FETCHERS else _default
+            value = check(name, value)
         _change(found, name, operation, value)
     live_defaults(LogManagerConfig(), Live({}, found))
     return found

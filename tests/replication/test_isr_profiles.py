@@ -131,7 +131,8 @@ def test_6_5_resizing_keeps_states_and_failures() -> None:
     rig.take(manager.on_response(send.correlation_id, fenced, rig.now_ms))
     before = manager.followers.followed
     for count in (10, 50, 10):
-        rig.take(manager.resize_fetchers(count, rig.now_ms + 2000))
+        manager.followers.resize(count)
+        rig.take(manager.end_turn(rig.now_ms + 2000))
         bodies = [effect.body for effect in rig.effects if isinstance(effect, Send)]
         asked = [body.partitions for body in bodies if isinstance(body, FetchRequest)]
         assert len(asked) == min(count, 39)

@@ -17,7 +17,14 @@ from itertools import chain
 from typing import Final
 
 from logstore.broker.config_nodes import read_live
-from logstore.broker.configs import FOLLOWER_RATE, LEADER_RATE, MOVES_RATE, live_defaults, rate_of
+from logstore.broker.configs import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    MOVES_RATE,
+    fetchers_of,
+    live_defaults,
+    rate_of,
+)
 from logstore.broker.identity import AskStore
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.quotas import Entity, Kind, Quotas, entity_of, parse, path_of
@@ -141,6 +148,7 @@ class Followed:
             leader, follower, moves = (
                 rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE, MOVES_RATE)
             )
+            fetchers = fetchers_of(live, self._node.config.num_replica_fetchers)
             for topic in change_defaults(replicas, live_defaults(self._logs, live)):
                 _log.warning(
                     "a setting of topic %s contradicts a changed default of this broker, which does not "
@@ -153,6 +161,7 @@ class Followed:
         replicas.throttle.limit(leader)
         replicas.followers.throttle.limit(follower)
         replicas.moves.limit(moves)
+        replicas.followers.resize(fetchers)
 
     async def _follow(self) -> None:
         while True:

@@ -1,16 +1,17 @@
-"""Replication throttles over the wire: settings of brokers that change while they run."""
+"""Throttles and fetchers of replication over the wire: settings of brokers that change while they run."""
 
 from __future__ import annotations
 
 import pytest
 
 from logstore.broker.config_nodes import change_entity
+from logstore.broker.configs import FETCHERS
 from logstore.broker.configs import FOLLOWER_RATE as FOLLOWER
 from logstore.broker.configs import LEADER_RATE as LEADER
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from tests.broker.asking import Asker
-from tests.broker.handlers.administering import BROKER, run
+from tests.broker.handlers.administering import BROKER, produce, run
 from tests.broker.handlers.test_cluster_apis import change
 from tests.broker.nodes import Nodes
 
@@ -91,3 +92,36 @@ def test_a_restarted_broker_has_its_throttles_and_malformed_ones_leave_the_forme
         assert nodes.running[0].node.replicas.throttle.bound == 5
 
     run(test, 1)
+
+
+def test_the_fetchers_of_a_broker_are_changed_while_it_follows() -> None:
+    """Nothing is lost or repeated on the way, and a restarted broker has as many."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        topics = [await nodes.create_topic(name, (0, 1)) for name in ("t", "u", "v", "w")]
+
+        async def replicated(counts: int) -> None:
+            for each in topics:
+                await produce(nodes, each.topic, 2)
+            await nodes.until(lambda: all(set(nodes.ends(each).values()) == {counts} for each in topics))
+
+        def fetchers() -> int:
+            return len(nodes.running[1].node.replicas.followers.fetchers)
+
+        await replicated(2)
+        assert fetchers() == 1
+        assert (await change(client, BROKER, "", (FETCHERS, 0, "3"))).error_code == ErrorCode.NONE
+        await nodes.until(lambda: fetchers() > 1)
+        await replicated(4)
+        assert all(nodes.isr(each) == {0, 1} for each in topics)
+        for value in ("0", "-1", "many", "", str(2**31), "9" * 5_000):
+            refused = await change(client, BROKER, "1", (FETCHERS, 0, value))
+            assert refused.error_code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST), value[:20]
+        await nodes.stop(1)
+        await nodes.start(1)
+        await nodes.until(lambda: fetchers() > 1)
+        assert (await change(client, BROKER, "", (FETCHERS, 1, None))).error_code == ErrorCode.NONE
+        await nodes.until(lambda: fetchers() == 1)
+        await replicated(6)
+
+    run(test, 2)
