@@ -219,13 +219,15 @@ class WaitingRequests:
 
     def check_woken(self, now_ms: int) -> None:
         """Complete the requests that became ready; completing one may wake others."""
+        sessions = self.sessions
         while self._woken:
             woken, self._woken = self._woken, {}
             for topic_partition in woken:
                 for purgatory in (self.produces, self.deletions):
                     if topic_partition in purgatory.watchers:
                         purgatory.check(topic_partition, now_ms)
-                self._looks += [(each, topic_partition) for each in self.sessions.moved(topic_partition)]
+                if topic_partition in sessions.watchers or topic_partition in sessions.byte_watchers:
+                    self._looks += [(each, topic_partition) for each in sessions.moved(topic_partition)]
             if not self.defers_fetches:
                 self.look(now_ms)
 

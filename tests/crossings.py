@@ -206,7 +206,7 @@ def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
 @walk(
     "produce, socket to socket",
     max_files=22,
-    files_today=23,
+    files_today=22,
     between=("Frames.get_buffer", "Connection._flush"),
 )
 def _produce(place: Path) -> Iterator[Callable[[], object]]:
