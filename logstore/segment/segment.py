@@ -35,8 +35,7 @@ from logstore.format.batch import HEADER_BYTES
 from logstore.segment.deleted_files import DELETED_SUFFIX
 from logstore.segment.indexes import NO_TIMESTAMP, OffsetIndex, TimeIndex
 from logstore.segment.scan import scan
-from logstore.segment.seal import SEAL_SUFFIX, Seal
-from logstore.segment.sealing import Sealing
+from logstore.segment.seal import SEAL_SUFFIX, Seal, Sealing
 from logstore.segment.segment_indexes import SegmentIndexes
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndexFile
 

@@ -14,7 +14,7 @@ from logstore.disk.errors import EngineError
 from logstore.log import truncate
 from logstore.log.partition_log import PartitionLog
 from logstore.segment.cutting import CutPlace, place_of_cut
-from logstore.segment.sealing import Sealing
+from logstore.segment.seal import Sealing
 from logstore.segment.segment import Segment
 from tests.crash.script import Script, check
 from tests.crash.test_log_points import drawn

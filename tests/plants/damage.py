@@ -13,7 +13,7 @@ from logstore.log.loading import Loading
 from logstore.replication import healing
 from logstore.segment.cutting import CutPlace, place_of_cut
 from logstore.segment.scan import scan_buffer
-from logstore.segment.sealing import Sealing
+from logstore.segment.seal import Sealing
 from logstore.testing.stories.rules import swap
 from tests.plants.registry import plant
 
