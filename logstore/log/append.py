@@ -35,7 +35,7 @@ from logstore.log.outgoing import (
     not_appendable,
 )
 from logstore.log.partition_log import PartitionLog
-from logstore.log.producer_state import check_markers
+from logstore.log.producer_state import VerificationGuard, check_markers
 from logstore.log.serializers import is_one_value
 from logstore.log.stretch import begin_stretch
 from logstore.log.validation import (
@@ -46,7 +46,6 @@ from logstore.log.validation import (
     validate_and_assign,
     validate_plain_group,
 )
-from logstore.log.verification_guard import VerificationGuard
 
 GROUP_BYTES = 1 << 20
 WORTH_GROUPING = 4

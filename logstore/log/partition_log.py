@@ -53,9 +53,8 @@ from logstore.log.group_commit import GroupCommit
 from logstore.log.interrupts import APPENDING, changing, mend
 from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
 from logstore.log.new_log import finish, refuse_if_closed
-from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
+from logstore.log.producer_state import ProducerEntry, ProducerStateConfig, VerificationGuards
 from logstore.log.stretch import Stretch
-from logstore.log.verification_guard import VerificationGuards
 from logstore.log.waiters import Waiters
 from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache

@@ -13,9 +13,8 @@ from logstore.log.append import AppendInfo, append_as_leader, append_end_transac
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
-from logstore.log.producer_state import ProducerStateConfig
+from logstore.log.producer_state import ProducerStateConfig, VerificationGuard
 from logstore.log.read import FetchIsolation, open_transactions
-from logstore.log.verification_guard import VerificationGuard
 from logstore.testing.disks import MemoryDisk
 
 NOW_MS = 1_700_000_000_000

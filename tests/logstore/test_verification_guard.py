@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.log.verification_guard import VerificationGuards
+from logstore.log.producer_state import VerificationGuards
 
 
 def test_one_guard_a_producer_until_it_is_spent() -> None:
