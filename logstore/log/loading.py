@@ -27,11 +27,11 @@ from logstore.log.cursor_file import CursorFile
 from logstore.log.losses import LOST_DIRECTORY, Quarantine
 from logstore.log.producer_snapshots import ProducerSnapshots
 from logstore.log.producer_state import ProducerState
-from logstore.segment.deleted_files import DELETED_SUFFIX
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.scan import scan
 from logstore.segment.seal import SEAL_SUFFIX, decode_seal
 from logstore.segment.segment import (
+    DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     Segment,

@@ -29,10 +29,16 @@ from logstore.log.loading import ARRIVING
 from logstore.log.losses import LEDGER, LOST_DIRECTORY, Quarantine
 from logstore.log.partition_log import LogOwner, PartitionLog
 from logstore.log.producer_snapshots import ProducerSnapshots
-from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.seal import SEAL_SUFFIX, Seal
-from logstore.segment.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_name
+from logstore.segment.segment import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    DeletedFiles,
+    Segment,
+    file_name,
+)
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 SYNC_BYTES: Final = 32 << 20

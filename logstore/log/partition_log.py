@@ -56,9 +56,8 @@ from logstore.log.new_log import finish, refuse_if_closed
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig, VerificationGuards
 from logstore.log.stretch import Stretch
 from logstore.log.waiters import Waiters
-from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
-from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from logstore.segment.segment import SNAPSHOT_SUFFIX, DeletedFiles, Segment, file_name
 from logstore.segment.segments import Segments
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 

@@ -48,9 +48,8 @@ from logstore.log.partition_log import Clock, PartitionLog
 from logstore.log.reader import checkpointed_offset
 from logstore.log.stand_alone import open_anywhere
 from logstore.segment.damage import Verdict, find_batch, judge
-from logstore.segment.deleted_files import DELETED_SUFFIX
 from logstore.segment.scan import scan
-from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from logstore.segment.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 
 _ATTEMPTS: Final = 100

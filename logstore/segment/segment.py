@@ -23,16 +23,15 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from struct import Struct
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.copying import make_own
 from logstore.disk.files import Buffer, Disk, File, remove_if_exists
 from logstore.format.batch import HEADER_BYTES
-from logstore.segment.deleted_files import DELETED_SUFFIX
 from logstore.segment.indexes import NO_TIMESTAMP, OffsetIndex, TimeIndex
 from logstore.segment.scan import scan
 from logstore.segment.seal import SEAL_SUFFIX, Seal, Sealing
@@ -41,6 +40,8 @@ from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, Transac
 
 LOG_SUFFIX = ".log"
 SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+"""Follows the name of a file that was deleted, and stays for a while for its readers."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX, SEAL_SUFFIX)
 
 _MAX_TIMESTAMP = Struct(">35xq")
@@ -428,3 +429,48 @@ def _largest_in(segment: Segment) -> tuple[int, int]:
             slot = int(times.argmax())
             largest = int(times[slot]), int(scanned.last_offsets[slot])
     return largest
+
+
+# --- deleted files --------------------------------------------------------------------------------------
+
+
+class _Doomed(NamedTuple):
+    path: str
+    since_ms: int
+    due_ms: int
+
+
+class DeletedFiles:
+    """The files of a log that were set aside, and are unlinked after `file.delete.delay.ms`.
+
+    A reader that has one open notices neither step. Nothing here needs to be durable: opening a log removes
+    every `.deleted` file that a crash or a stop left. Times are epoch milliseconds. Not thread-safe.
+    """
+
+    __slots__ = ("_disk", "_doomed")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._doomed: list[_Doomed] = []
+
+    def add(self, paths: Iterable[str], now_ms: int, delay_ms: int) -> None:
+        """Schedule these files to be unlinked `delay_ms` from now."""
+        self._doomed += [_Doomed(path, now_ms, now_ms + delay_ms) for path in paths]
+
+    @property
+    def deadline_ms(self) -> int:
+        """The time of the next `remove_due` that unlinks something; `MAX_LONG` for never."""
+        return min((doomed.due_ms for doomed in self._doomed), default=MAX_LONG)
+
+    def remove_due(self, now_ms: int) -> int:
+        """Unlink the files that are due; return their number. Raises `OSError`; the rest stays due."""
+        # If the clock was set back, they are due at once rather than years later.
+        due = [doomed for doomed in self._doomed if not doomed.since_ms <= now_ms < doomed.due_ms]
+        for doomed in due:
+            remove_if_exists(self._disk, doomed.path)
+            self._doomed.remove(doomed)
+        return len(due)
+
+    def forget(self) -> None:
+        """Leave the files to the next owner of the directory."""
+        self._doomed.clear()

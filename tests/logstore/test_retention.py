@@ -22,9 +22,8 @@ from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.retention import LONGEST_STEP_MS, DeletionReason, Expired, believed_ms, expired
 from logstore.log.upkeep import advance_log_start_offset, delete_old_segments
-from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.seal import SEAL_SUFFIX
-from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.segment.segment import SNAPSHOT_SUFFIX, DeletedFiles, file_name
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, names, put
 
