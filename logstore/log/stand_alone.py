@@ -16,7 +16,7 @@ checkpoints have no entry for the partition.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from logstore.checkpoint.clean_shutdown import (
     OURS,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from random import Random
 
 _END_OFFSET = "logEndOffset"
+_PRODUCERS: Final = ProducerStateConfig(transaction_partition_verification_enable=False)
+"""There is no transaction coordinator that could verify a transaction."""
 
 
 def open_stand_alone(
@@ -146,8 +148,6 @@ def _open_locked(
             jitter.append(Random(f"{topic_partition}"))
         return jitter[0].randrange(bound_ms) if bound_ms else 0
 
-    # There is no transaction coordinator that could verify a transaction.
-    producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
     # If the log ends elsewhere, another program has written to it since: `load` compares.
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
     loaded = load(
@@ -160,7 +160,7 @@ def _open_locked(
         now_ms=clock(),
         jitter_ms=jitter_ms,
         progress=progress,
-        producer_expiration_ms=producer_config.producer_id_expiration_ms,
+        producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
         accept_loss=accept_loss,
         is_new=is_new,
@@ -180,7 +180,7 @@ def _open_locked(
         topic_partition,
         config,
         loaded,
-        LogHost(disk, clock, jitter_ms, owner, producer_config),
+        LogHost(disk, clock, jitter_ms, owner, _PRODUCERS),
         follows_end=True,
         first_dirty_offset=owner.first_dirty.get(topic_partition),
     )
