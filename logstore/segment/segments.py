@@ -182,13 +182,14 @@ def read_batches(
     size = segment.size
     file = segment.log_file
     hints = segment.indexes.hints
-    position = hints.get(start_offset)
+    position = 0 if start_offset == segment.base_offset else hints.get(start_offset)
     data = b""
     first: Located | None = None
     if position is not None:
         data = file.pread(_length_to_read(segment, position, max_bytes, size), position)
         first = _place(data, 0)
-        if first is None or first.base_offset != start_offset:  # the batch before it ended there
+        # Elsewhere if the batch before it ended there, or the first ones were compacted away.
+        if first is None or first.base_offset != start_offset or first.size > size - position:
             position = None
     if position is None:
         located = _locate_in_order(segment, start_offset)

@@ -160,6 +160,35 @@ class TestReading:
                 else:
                     assert found is None
 
+    def test_a_read_from_the_base_looks_for_no_batch(self) -> None:
+        """The first batch is there, in one read; unless it begins later, or its length has rotted."""
+        disk = RecordingDisk(MemoryDisk(directories=[DIRECTORY]), reads=True)
+        whole, later, rotten = (new_segment(disk, base=base) for base in (0, 100, 200))
+        append(whole, *records(0, 1))
+        append(later, *records(101, 102))
+        append(rotten, *records(200, 201))
+        rotten.log_file.pwrite((1 << 30).to_bytes(4, "big"), 8)
+        for segment, expected, reads in ((whole, [0, 1], 1), (later, [101, 102], 3), (rotten, None, 2)):
+            disk.operations.clear()
+            assert bases(segment, segment.base_offset) == expected
+            assert [operation.name for operation in disk.operations] == ["pread"] * reads
+            assert all(operation.length <= 1 << 20 for operation in disk.operations)
+            # As where the first batch is looked for.
+            assert (locate(segment, segment.base_offset) is None) == (expected is None)
+            assert bases(segment, segment.base_offset) == bases(segment, segment.base_offset - 1)
+
+    def test_a_rotten_length_is_not_read_where_the_last_read_ended(self) -> None:
+        """Memory for so many bytes would be asked for, and they are not there."""
+        disk = RecordingDisk(MemoryDisk(directories=[DIRECTORY]), reads=True)
+        segment = new_segment(disk)
+        append(segment, *records(50, 51))
+        size = len(records(50)[0])
+        assert bases(segment, 50, max_bytes=size) == [50]
+        segment.log_file.pwrite((1 << 30).to_bytes(4, "big"), size + 8)
+        disk.operations.clear()
+        assert bases(segment, 51) is None
+        assert max(operation.length for operation in disk.operations) <= 1 << 20
+
     def test_a_damaged_header_is_said(self) -> None:
         """A size that no batch has, in a segment that was sound when it was opened."""
         disk = MemoryDisk(directories=[DIRECTORY])
