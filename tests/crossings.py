@@ -179,7 +179,7 @@ def _append_pair(place: Path) -> Iterator[Callable[[], object]]:
         yield lambda: log.append(b"paid", key=b"order-17")
 
 
-@walk("read", max_files=7, files_today=8)
+@walk("read", max_files=7, files_today=7)
 def _read(place: Path) -> Iterator[Callable[[], object]]:
     with Log.open(place / "orders-0") as log:
         log.append([b"one", b"two"])

@@ -95,7 +95,8 @@ class Segment:
         # Held by whatever changes the segment, so that a reader that rebuilds an index does not interfere.
         self.lock = threading.RLock()
         self._is_let_go = False
-        self._file: File | None = None
+        self.open_file: File | None = None
+        """The `.log` while it is open, for writing; `log_file` opens it."""
         self._first_timestamp_ms: int | None = None
         self._largest = (NO_TIMESTAMP, base_offset) if is_new else None
         self.appended_from = size
@@ -114,7 +115,7 @@ class Segment:
         """Zeros were cut off, and only `sync_log` makes that durable."""
         if is_new:
             preallocated = config.segment_bytes if config.preallocate else 0
-            self._file = _create(disk, self.path(LOG_SUFFIX), preallocated)
+            self.open_file = _create(disk, self.path(LOG_SUFFIX), preallocated)
         self.indexes = SegmentIndexes(self, is_new=is_new)
         self.aborts = TransactionIndexFile(self)
         self.sealing = Sealing(self)
@@ -142,19 +143,19 @@ class Segment:
     @property
     def log_file(self) -> File:
         """The `.log`, open for writing."""
-        file = self._file
+        file = self.open_file
         if file is None:
             with self.lock:
-                if self._file is None:
+                if self.open_file is None:
                     self.check_held()
-                    self._file = self.disk.open(self.path(LOG_SUFFIX), write=True)
-                file = self._file
+                    self.open_file = self.disk.open(self.path(LOG_SUFFIX), write=True)
+                file = self.open_file
         return file
 
     @contextmanager
     def log_for_reading(self) -> Iterator[File]:
         """Open the `.log` for as long as it is read, also after `let_go`."""
-        file = self._file
+        file = self.open_file
         if file is not None:
             yield file
             return
@@ -250,7 +251,7 @@ class Segment:
     def _write_at_end(self, data: Buffer) -> int:
         """Write all of `data` at the end, or nothing; return the position it starts at."""
         position = self.size
-        file = self._file or self.log_file
+        file = self.open_file or self.log_file
         try:
             file.pwrite(data, position)
         except OSError:
@@ -364,7 +365,7 @@ class Segment:
         Otherwise a writer would hold five descriptors a segment.
         """
         with self.lock:
-            self._file = None
+            self.open_file = None
             self._is_ready = False
             self.indexes.let_go()
 

@@ -180,7 +180,7 @@ def read_batches(
     or past `start_offset` below `end_offset`. Raises `OSError`, `CorruptBatch`.
     """
     size = segment.size
-    file = segment.log_file
+    file = segment.open_file or segment.log_file
     hints = segment.indexes.hints
     position = 0 if start_offset == segment.base_offset else hints.get(start_offset)
     data = b""
