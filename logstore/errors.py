@@ -313,9 +313,13 @@ class CorruptIndex(EngineError):
 
 
 class CorruptSeal(EngineError):
-    """A seal cannot be read; it is treated as missing."""
+    """A seal cannot be read; it is treated as missing. `is_unfinished`: a crash left it without content."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def __init__(self, message: str, *, is_unfinished: bool = False) -> None:
+        super().__init__(message)
+        self.is_unfinished = is_unfinished
 
 
 class UnsupportedCompression(EngineError):

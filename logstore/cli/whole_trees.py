@@ -304,7 +304,8 @@ class _Partition:
         try:
             seal = read_seal(self._disk, self._directory, base_offset)
         except CorruptSeal as error:
-            yield self._damage(name, 0, str(error))
+            text = f"{error}; opening the log removes it" if error.is_unfinished else str(error)
+            yield Finding(f"{self._directory}/{name}", 0, text, not error.is_unfinished)
             return
         if seal is not None:
             seals[base_offset] = seal

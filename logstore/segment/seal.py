@@ -84,6 +84,8 @@ def _checksum(data: Buffer) -> int:
 
 def decode_seal(data: Buffer, *, base_offset: int) -> Seal:
     """Decode the seal of the segment at `base_offset`. Raises `CorruptSeal`."""
+    if not any(data):  # created but not written, or not durably
+        raise CorruptSeal(f"seal {base_offset}: a crash left it without content", is_unfinished=True)
     if len(data) < _HEAD.size:
         raise CorruptSeal(f"seal {base_offset}: {len(data)} bytes are too few")
     version, crc, *fields = _HEAD.unpack_from(data)

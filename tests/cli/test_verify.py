@@ -203,3 +203,18 @@ def test_our_own_files_are_no_notes(command: Command, tmp_path: Path) -> None:
     with BrokerCluster(1, directory=str(tmp_path)) as cluster:
         cluster.create_topic("orders")
     assert findings(command, tmp_path, 0) == []
+
+
+@pytest.mark.parametrize("left", [b"", bytes(58)], ids=["empty", "zeros"])
+def test_a_seal_that_a_kill_left_without_content_is_no_damage(
+    command: Command, log_dir: Path, left: bytes
+) -> None:
+    """It is created, then written. Anything else that is no seal is damage."""
+    seal = sorted((log_dir / "orders-0").glob("*.seal"))[-1]
+    content = seal.read_bytes()
+    seal.write_bytes(left)
+    base_offset = int(seal.stem)
+    text = f"seal {base_offset}: a crash left it without content; opening the log removes it"
+    assert findings(command, log_dir, 0) == [(seal.name, text)]
+    seal.write_bytes(content[:40])
+    assert (seal.name, f"seal {base_offset}: 40 bytes are too few") in findings(command, log_dir, 1)

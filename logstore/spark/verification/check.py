@@ -352,7 +352,8 @@ class _Sweeper:
         try:
             seal = read_seal(self._disk, self._run.directory, base)
         except CorruptSeal as error:
-            broken(0, 0, str(error))
+            if not error.is_unfinished:
+                broken(0, 0, str(error))
             return
         if seal is None:
             return

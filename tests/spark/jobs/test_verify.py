@@ -446,6 +446,16 @@ def test_a_record_that_compaction_may_not_take(compacted: Tree) -> None:
     assert found[0]["offset"] >= first
 
 
+def test_a_seal_that_a_kill_left_without_content_is_no_damage(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path, 1, sealed=True)
+    seal = next(tmp_path.rglob("*.seal"))
+    content = seal.read_bytes()
+    seal.write_bytes(b"")
+    assert run(*tree.nodes()).facts["findings"] == []
+    seal.write_bytes(content[:-1])
+    assert [each["kind"] for each in wrong(run(*tree.nodes()))] == ["seal"]
+
+
 def test_a_changed_record_in_what_was_compacted(compacted: Tree) -> None:
     """Where batches cannot be compared, records are."""
     name = compacted.partitions[1]
