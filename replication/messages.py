@@ -17,6 +17,11 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import RecordError
 from logstore.replication.durability import Durability
 from logstore.replication.log_dir_messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from logstore.replication.transaction_messages import (
+    Aborted,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from logstore.segment.epochs import EpochEndOffset
 
 CONSUMER_REPLICA_ID = -1
@@ -159,13 +164,6 @@ class FetchRequest(NamedTuple):
     session_epoch: int = FINAL_SESSION_EPOCH
     forgotten: tuple[TopicPartition, ...] = ()
     uses_ids: bool = False
-
-
-class Aborted(NamedTuple):
-    """An aborted transaction: readers skip its data from `first_offset` to the marker."""
-
-    producer_id: int
-    first_offset: int
 
 
 class FetchResult(NamedTuple):
@@ -575,6 +573,7 @@ RequestBody: TypeAlias = (
     | ListPartitionReassignmentsRequest
     | DeleteRecordsRequest
     | AlterReplicaLogDirsRequest
+    | WriteTxnMarkersRequest
     | MetadataRequest
 )
 ResponseBody: TypeAlias = (
@@ -596,5 +595,6 @@ ResponseBody: TypeAlias = (
     | ListPartitionReassignmentsResponse
     | DeleteRecordsResponse
     | AlterReplicaLogDirsResponse
+    | WriteTxnMarkersResponse
     | MetadataResponse
 )

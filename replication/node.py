@@ -32,7 +32,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.log.manager import LogManager
-from logstore.replication import healing, log_moves, messages, orders, serving
+from logstore.replication import healing, log_moves, markers, messages, orders, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.controller import SERVICES, Controller
 from logstore.replication.departure import Departure
@@ -66,6 +66,7 @@ from logstore.replication.metastore.operations import Create, Delete, Get, Outco
 from logstore.replication.order_gate import OrderGate, Verdict, order_in
 from logstore.replication.replica_manager import ReplicaManager, owes_answers
 from logstore.replication.state_change import Sink, unheard
+from logstore.replication.transaction_messages import WriteTxnMarkersRequest
 
 # Each epoch stays in the registration until a controller has read a later one: a few suffice.
 _MOST_FORMER_EPOCHS = 256
@@ -82,6 +83,7 @@ SERVED: Final[dict[type[messages.RequestBody], Callable[..., list[Effect]]]] = {
     messages.FetchRequest: serving.fetch,
     messages.DeleteRecordsRequest: serving.delete_records,
     AlterReplicaLogDirsRequest: log_moves.alter_log_dirs,
+    WriteTxnMarkersRequest: markers.write_txn_markers,
     messages.ListOffsetsRequest: serving.list_offsets,
     messages.OffsetForLeaderEpochRequest: serving.offset_for_leader_epoch,
     messages.MetadataRequest: serving.describe_cluster,

@@ -31,6 +31,7 @@ from logstore.errors import OutOfOrderSequence, OutOfResources
 from logstore.log.append import AppendInfo, append_as_leader
 from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_records
+from logstore.log.validation import AppendOrigin
 from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.errors import (
@@ -317,8 +318,10 @@ class Partition:
 
     # --- the leader's path --------------------------------------------------------------------
 
-    def append(self, data: Buffer, acks: int, now_ms: int) -> tuple[AppendInfo, bool]:
-        """Append a client's batch; also returns whether the high watermark moved.
+    def append(
+        self, data: Buffer, acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> tuple[AppendInfo, bool]:
+        """Append a client's batch, or a marker; also returns whether the high watermark moved.
 
         Raises `NotLeaderOrFollower`, `NotEnoughReplicas` and the log's refusals, with nothing appended.
         """
@@ -335,7 +338,7 @@ class Partition:
             raise refusal
         log, ends = self.log, self._ends
         try:
-            info = append_as_leader(log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
+            info = append_as_leader(log, data, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
         except OutOfResources as error:
             self.refusals.note(data, error, now_ms, log.producer_state)
             raise

@@ -23,7 +23,6 @@ from logstore.replication.messages import (
     LATEST_TIMESTAMP,
     NO_EPOCH,
     NO_LEADER,
-    Aborted,
     FetchPartition,
     FetchRequest,
     FetchResult,
@@ -33,6 +32,7 @@ from logstore.replication.partition import Partition
 from logstore.replication.reconcile import divergence_of
 from logstore.replication.replica import UNKNOWN_BROKER_EPOCH
 from logstore.replication.strays import is_of_another_incarnation
+from logstore.replication.transaction_messages import Aborted
 from logstore.replication.waiting import Amount
 from logstore.segment.epochs import EpochEndOffset
 

@@ -16,6 +16,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord
+from logstore.log.append import AppendInfo
 from logstore.replication import healing, membership, reading
 from logstore.replication.config import ReplicaSelector
 from logstore.replication.durability import Durability
@@ -100,8 +101,11 @@ def _append(
     manager.waiting.wake(topic_partition)
     manager.flushes.want(partition)
     result = ProduceResult(ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset)
-    if acks != ACKS_ALL:
-        return Status(result)
+    return Status(result) if acks != ACKS_ALL else until_committed(partition, info, result)
+
+
+def until_committed(partition: Partition, info: AppendInfo, result: ProduceResult) -> PendingAppend:
+    """Return the status of an append that `result` answers once it is committed."""
     # A batch that had been sent before may be of an earlier epoch.
     epoch = partition.log.epoch_for_offset(info.last_offset) if info.is_duplicate else partition.leader_epoch
     return PendingAppend(

@@ -28,7 +28,8 @@ from logstore.log.cursor_file import check_cursor_name
 from logstore.log.following import check_timeout
 from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, TimestampOffset
 from logstore.log.reading import Reading, first_of
-from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted
+from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from logstore.replication.transaction_messages import Aborted
 from logstore.segment.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from logstore.broker.errors import MalformedMessage
+from logstore.broker.wire import types as t
 from logstore.broker.wire.compiling import compiled
 from logstore.broker.wire.declarations import Field, Struct
 from logstore.disk.errors import ErrorCode, InvalidTopic
@@ -92,6 +93,34 @@ def by_topic(partitions: Iterable[tuple[TopicPartition, V]]) -> dict[str, list[t
     for (topic, partition), value in partitions:
         topics.setdefault(topic, []).append((partition, value))
     return topics
+
+
+def results_of_markers(
+    body: t.WriteTxnMarkersRequest, code_of: Callable[[int, str, int], ErrorCode]
+) -> t.WriteTxnMarkersResponse:
+    """Return the answer with the code of each marker, by producer id, topic and partition."""
+    partition = t.WriteTxnMarkersResponseWritableTxnMarkerPartitionResult
+    return t.WriteTxnMarkersResponse(
+        markers=[
+            t.WriteTxnMarkersResponseWritableTxnMarkerResult(
+                producer_id=each.producer_id,
+                topics=[
+                    t.WriteTxnMarkersResponseWritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            partition(
+                                partition_index=number,
+                                error_code=code_of(each.producer_id, topic.name, number),
+                            )
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in each.topics
+                ],
+            )
+            for each in body.markers
+        ]
+    )
 
 
 def checked(topic: str, partition: int) -> TopicPartition:

@@ -34,7 +34,8 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
 from logstore.format.record import MAX_LONG
 from logstore.log.stretches import Stretch
-from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted, FetchResult
+from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchResult
+from logstore.replication.transaction_messages import Aborted
 from logstore.segment.scan import Fault, header_dtype, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.client import ClientSettings, ClientThread

@@ -19,7 +19,7 @@ from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
 from logstore.log.log import Log
 from logstore.log.read import FetchIsolation
-from logstore.replication.messages import Aborted
+from logstore.replication.transaction_messages import Aborted
 from tests.logstore.logs import DIRECTORY
 from tests.logstore.plain_logs import new_disk
 

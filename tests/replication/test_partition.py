@@ -34,7 +34,6 @@ from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LARGEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    Aborted,
     AlterPartitionResult,
     BrokerEndpoint,
     FetchPartition,
@@ -46,6 +45,7 @@ from logstore.replication.messages import (
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.partition import ACKS_ALL, Counters, Partition
 from logstore.replication.replica import NEVER_MS
+from logstore.replication.transaction_messages import Aborted
 from logstore.segment.epochs import EpochEndOffset
 
 TP = TopicPartition("t", 0)

@@ -14,7 +14,8 @@ from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.disk.errors import ErrorCode
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
-from logstore.replication.messages import Aborted, FetchResult
+from logstore.replication.messages import FetchResult
+from logstore.replication.transaction_messages import Aborted
 from logstore.spark.broker_logs import RangeFetch
 from logstore.spark.client import ClientThread
 from logstore.spark.logs import Bounds, Cause, Missing, OffsetRange

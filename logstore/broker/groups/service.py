@@ -299,6 +299,20 @@ class GroupService:
                 self._runtime.after_turn[self._read_on] = None
         return effects
 
+    def load_again(self, number: int) -> None:
+        """Load a partition from its log again, if this node leads it.
+
+        A marker was written there, which ends offset commits of a transaction; it counts once it is
+        committed, as all that is loaded.
+        """
+
+        def start() -> None:
+            if number in self._led:
+                self._carry_out([*self._unload(number), *self._look()])
+                self._read_on()
+
+        self._runtime.in_line(start, lambda reason: None)
+
     def _unload(self, number: int) -> list[Effect]:
         del self._led[number]
         self._loads.pop(number, None)

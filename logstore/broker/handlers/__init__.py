@@ -26,6 +26,7 @@ from logstore.broker.handlers import (
     sessions,
     tokens,
     topics,
+    transactions,
     users,
 )
 from logstore.broker.handlers.forwarding import at_the_controller
@@ -52,6 +53,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     21: offsets.delete_records,
     22: sessions.init_producer_id,
     23: offsets.offset_for_leader_epoch,
+    27: transactions.write_txn_markers,
     29: acls.describe,
     30: acls.create,
     31: acls.delete,
@@ -77,6 +79,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     51: users.alter,
     60: metadata.describe_cluster,
     61: producers.describe,
+    65: transactions.describe_transactions,
+    66: transactions.list_transactions,
     68: groups.consumer_heartbeat,
 }
 """By API key."""

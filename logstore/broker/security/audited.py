@@ -72,6 +72,18 @@ def _reassigned(request: Any, answer: Any) -> _Changes:
             yield event, {"partition": f"{topic.name}-{each.partition_index}", "replicas": replicas}
 
 
+def _markers_written(request: Any, answer: Any) -> _Changes:
+    for marker, result in zip(request.markers, answer.markers, strict=True):
+        outcome = "committed" if marker.transaction_result else "aborted"
+        for topic in result.topics:
+            for each in _done(topic.partitions):
+                where = f"{topic.name}-{each.partition_index}"
+                yield (
+                    "transaction ended",
+                    {"partition": where, "producer_id": marker.producer_id, "outcome": outcome},
+                )
+
+
 def _leaders_elected(request: Any, answer: Any) -> _Changes:
     kind = "unclean" if request.election_type == 1 else "preferred"
     for topic in answer.replica_election_results:
@@ -108,6 +120,7 @@ ADMINISTRATIVE: Final[Mapping[int, Callable[[Any, Any], _Changes]]] = {
     19: _topics_created,
     20: _topics_deleted,
     21: _records_deleted,
+    27: _markers_written,
     33: _settings_replaced,
     37: _partitions_created,
     42: _groups_deleted,

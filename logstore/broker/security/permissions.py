@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.security import delegation
 from logstore.broker.security.acls import CLUSTER_NAME, Operation, Resource
+from logstore.broker.translation import results_of_markers
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
@@ -185,7 +186,7 @@ def refused_entry(kind: Any, entry: Any, code: ErrorCode) -> Struct:
                 values[name] = [_partition(field.element, each, code) for each in _partitions_of(entry)]
         elif isinstance(entry, str) and field.kind == "string" and not name.startswith("error"):
             values.setdefault(name, entry)
-            entry = "" if name in ("name", "group_id", "key") else entry
+            entry = "" if name in ("name", "group_id", "key", "transactional_id") else entry
         elif hasattr(entry, name):
             values[name] = getattr(entry, name)
     return kind(**values)  # type: ignore[no-any-return]
@@ -434,6 +435,12 @@ def _init_producer_id(question: Question) -> Struct | None:
     return question.refused(R.CLUSTER, producer_id=-1, producer_epoch=-1)
 
 
+def _write_txn_markers(question: Question) -> Struct | None:
+    if question.may_cluster(O.ALTER) or question.may_cluster(O.CLUSTER_ACTION):
+        return None
+    return results_of_markers(question.body, lambda *_: _CODES[R.CLUSTER])
+
+
 def _configs(operation: Operation, answer: str) -> Check:
     def check(question: Question) -> Struct | None:
         kept: list[Any] = []
@@ -540,6 +547,7 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     21: _entries(O.DELETE),
     22: _init_producer_id,
     23: _entries(O.DESCRIBE, or_cluster=O.CLUSTER_ACTION),
+    27: _write_txn_markers,
     29: _cluster(O.DESCRIBE),
     30: _every_result(O.ALTER, "creations", "results"),
     31: _every_result(O.ALTER, "filters", "filter_results"),
@@ -563,5 +571,7 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     51: _alter_users,
     60: _describe_cluster,
     61: _entries(O.READ),
+    65: _entries(O.DESCRIBE, R.TRANSACTIONAL_ID, field="transactional_ids", answer="transaction_states"),
+    66: _nothing,
 }
 """By API key: what a request needs. An API that is not here is not served to anyone but super users."""

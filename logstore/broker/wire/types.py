@@ -793,6 +793,50 @@ class OffsetForLeaderEpochResponse(Struct, key=23, versions="2-4", flexible="4+"
     )
 
 
+class WriteTxnMarkersRequestWritableTxnMarkerTopic(Struct):
+    name: str = wire("string")
+    partition_indexes: list[int] = wire(["int32"])
+
+
+class WriteTxnMarkersRequestWritableTxnMarker(Struct):
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    transaction_result: bool = wire("bool")
+    topics: list[WriteTxnMarkersRequestWritableTxnMarkerTopic] = wire(
+        [WriteTxnMarkersRequestWritableTxnMarkerTopic]
+    )
+    coordinator_epoch: int = wire("int32")
+
+
+class WriteTxnMarkersRequest(Struct, key=27, versions="1", flexible="1+"):
+    markers: list[WriteTxnMarkersRequestWritableTxnMarker] = wire([WriteTxnMarkersRequestWritableTxnMarker])
+
+
+class WriteTxnMarkersResponseWritableTxnMarkerPartitionResult(Struct):
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16")
+
+
+class WriteTxnMarkersResponseWritableTxnMarkerTopicResult(Struct):
+    name: str = wire("string")
+    partitions: list[WriteTxnMarkersResponseWritableTxnMarkerPartitionResult] = wire(
+        [WriteTxnMarkersResponseWritableTxnMarkerPartitionResult]
+    )
+
+
+class WriteTxnMarkersResponseWritableTxnMarkerResult(Struct):
+    producer_id: int = wire("int64")
+    topics: list[WriteTxnMarkersResponseWritableTxnMarkerTopicResult] = wire(
+        [WriteTxnMarkersResponseWritableTxnMarkerTopicResult]
+    )
+
+
+class WriteTxnMarkersResponse(Struct, key=27, versions="1", flexible="1+"):
+    markers: list[WriteTxnMarkersResponseWritableTxnMarkerResult] = wire(
+        [WriteTxnMarkersResponseWritableTxnMarkerResult]
+    )
+
+
 class DescribeAclsRequest(Struct, key=29, versions="1-3", flexible="2+"):
     resource_type_filter: int = wire("int8")
     resource_name_filter: str | None = wire("string", nullable="0+")
@@ -1633,6 +1677,55 @@ class DescribeProducersResponseTopicResponse(Struct):
 class DescribeProducersResponse(Struct, key=61, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
     topics: list[DescribeProducersResponseTopicResponse] = wire([DescribeProducersResponseTopicResponse])
+
+
+class DescribeTransactionsRequest(Struct, key=65, versions="0", flexible="0+"):
+    transactional_ids: list[str] = wire(["string"])
+
+
+class DescribeTransactionsResponseTopicData(Struct):
+    topic: str = wire("string")
+    partitions: list[int] = wire(["int32"])
+
+
+class DescribeTransactionsResponseTransactionState(Struct):
+    error_code: int = wire("int16")
+    transactional_id: str = wire("string")
+    transaction_state: str = wire("string")
+    transaction_timeout_ms: int = wire("int32")
+    transaction_start_time_ms: int = wire("int64", default=-1)
+    producer_id: int = wire("int64")
+    producer_epoch: int = wire("int16")
+    topics: list[DescribeTransactionsResponseTopicData] = wire([DescribeTransactionsResponseTopicData])
+
+
+class DescribeTransactionsResponse(Struct, key=65, versions="0", flexible="0+"):
+    throttle_time_ms: int = wire("int32")
+    transaction_states: list[DescribeTransactionsResponseTransactionState] = wire(
+        [DescribeTransactionsResponseTransactionState]
+    )
+
+
+class ListTransactionsRequest(Struct, key=66, versions="0-2", flexible="0+"):
+    state_filters: list[str] = wire(["string"])
+    producer_id_filters: list[int] = wire(["int64"])
+    duration_filter: int = wire("int64", versions="1+", default=-1)
+    transactional_id_pattern: str | None = wire("string", versions="2+", nullable="2+", default=None)
+
+
+class ListTransactionsResponseTransactionState(Struct):
+    transactional_id: str = wire("string")
+    producer_id: int = wire("int64")
+    transaction_state: str = wire("string")
+
+
+class ListTransactionsResponse(Struct, key=66, versions="0-2", flexible="0+"):
+    throttle_time_ms: int = wire("int32")
+    error_code: int = wire("int16")
+    unknown_state_filters: list[str] = wire(["string"])
+    transaction_states: list[ListTransactionsResponseTransactionState] = wire(
+        [ListTransactionsResponseTransactionState]
+    )
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):

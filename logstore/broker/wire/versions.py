@@ -5,7 +5,8 @@ looks for a version that it never sends: librdkafka before 2.11 needs Produce 0 
 FindCoordinator 0 for lz4 and groups. Its probes for Fetch 4 and ListOffsets 1 are in the ranges anyway. A
 request in a version that is advertised and not served closes the connection.
 
-Not supported: transactions (24-28, 65, 66), and APIs that no classic client needs (69 and up).
+Not supported: transactions (24-26, 28), and APIs that no classic client needs (69 and up). Tools need 27, 65
+and 66 to end a hanging transaction.
 ConsumerGroupHeartbeat (68) is advertised to be refused: librdkafka looks for another coordinator for ever
 where it is missing. Messages between brokers are not advertised, but for ControlledShutdown: an operator's
 tool sends it, too (`logstore brokers drain`).
@@ -50,6 +51,7 @@ TABLE = (
     Versions(21, "DeleteRecords", "0-2", "0-2"),
     Versions(22, "InitProducerId", "0-4", "0-4"),
     Versions(23, "OffsetForLeaderEpoch", "2-4", "2-4"),
+    Versions(27, "WriteTxnMarkers", "1", "1"),
     Versions(29, "DescribeAcls", "1-3", "1-3"),
     Versions(30, "CreateAcls", "1-3", "1-3"),
     Versions(31, "DeleteAcls", "1-3", "1-3"),
@@ -76,5 +78,7 @@ TABLE = (
     Versions(56, "AlterPartition", "", "3"),
     Versions(60, "DescribeCluster", "0-1", "0-1"),
     Versions(61, "DescribeProducers", "0", "0"),
+    Versions(65, "DescribeTransactions", "0", "0"),
+    Versions(66, "ListTransactions", "0-2", "0-2"),
     Versions(68, "ConsumerGroupHeartbeat", "0-1", "0-1"),
 )

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from logstore.broker.groups.records import encode_offset_key
+from logstore.broker.groups.records import OffsetAndMetadata, encode_offset, encode_offset_key
 from logstore.broker.groups.requests import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -16,7 +16,8 @@ from logstore.broker.groups.requests import (
 from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.format.batch import encode_batch_of_pairs
+from logstore.format.batch import encode_batch, encode_batch_of_pairs, encode_marker_batch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Outcome, StoreError
 from tests.broker.groups.service_world import (
@@ -84,6 +85,37 @@ class TestElections:
             world.engine.turn()
             await world.engine.read()
             assert world.committed() == -1
+
+        run(test)
+
+    def test_a_marker_has_its_partition_loaded_again(self) -> None:
+        """Also while it is being loaded: that load ends before the marker."""
+
+        async def test(world: World) -> None:
+            log = world.engine.logs[HOME]
+            value = encode_offset(OffsetAndMetadata(9))
+            record = Record(0, 1, encode_offset_key(GROUP, T0), value)
+            log.append(
+                encode_batch(
+                    [record], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+                )
+            )
+            world.engine.make_topic()
+            world.engine.lead(0)
+            await settle()
+            marker = EndTransactionMarker(ControlType.COMMIT, 0)
+            data = encode_marker_batch(marker, producer_id=7, producer_epoch=0, timestamp_ms=1)
+            log.append(data, commit=False)
+            for _ in range(2):
+                world.service.load_again(HOME)
+                assert world.committed() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                log.high_watermark = log.log_end_offset
+                world.engine.turn()
+                await world.engine.read()
+                assert world.committed() == 9
+            world.engine.resign()
+            world.service.load_again(HOME)
+            assert world.committed() is ErrorCode.NOT_COORDINATOR, "another node has loaded it"
 
         run(test)
 

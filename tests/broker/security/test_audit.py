@@ -375,6 +375,37 @@ ANSWERED: list[tuple[Struct, Struct, list[tuple[str, dict[str, object]]]]] = [
         [("records deleted", {"partition": "a-0", "log_start_offset": 7})],
     ),
     (
+        t.WriteTxnMarkersRequest(
+            markers=[
+                t.WriteTxnMarkersRequestWritableTxnMarker(producer_id=7, transaction_result=is_commit)
+                for is_commit in (False, True)
+            ]
+        ),
+        t.WriteTxnMarkersResponse(
+            markers=[
+                t.WriteTxnMarkersResponseWritableTxnMarkerResult(
+                    producer_id=7,
+                    topics=[
+                        t.WriteTxnMarkersResponseWritableTxnMarkerTopicResult(
+                            name=name,
+                            partitions=[
+                                t.WriteTxnMarkersResponseWritableTxnMarkerPartitionResult(
+                                    partition_index=index, error_code=code
+                                )
+                                for index, code in enumerate((0, 47))
+                            ],
+                        )
+                    ],
+                )
+                for name in ("a", "b")
+            ]
+        ),
+        [
+            ("transaction ended", {"partition": "a-0", "producer_id": 7, "outcome": "aborted"}),
+            ("transaction ended", {"partition": "b-0", "producer_id": 7, "outcome": "committed"}),
+        ],
+    ),
+    (
         t.DeleteGroupsRequest(groups_names=["g"]),
         t.DeleteGroupsResponse(results=[t.DeleteGroupsResponseDeletableGroupResult(group_id="g")]),
         [("group deleted", {"group": "g"})],

@@ -224,6 +224,22 @@ MATRIX: tuple[Asked, ...] = (
         (Need(TOPIC, ((O.CLUSTER_ACTION, R.CLUSTER, CLUSTER_NAME), (O.DESCRIBE, R.TOPIC, THEIRS))),),
     ),
     Asked("DescribeProducers", {"topics": both("name", {"partition_indexes": [0]})}, (on_theirs(O.READ),)),
+    Asked(
+        "WriteTxnMarkers",
+        {"markers": [{"topics": both("name", {"partition_indexes": [0]})}]},
+        (
+            Need(
+                CLUSTER,
+                ((O.ALTER, R.CLUSTER, CLUSTER_NAME), (O.CLUSTER_ACTION, R.CLUSTER, CLUSTER_NAME)),
+                is_whole=True,
+            ),
+        ),
+    ),
+    Asked(
+        "DescribeTransactions",
+        {"transactional_ids": [OURS, THEIRS]},
+        (Need(TRANSACTIONAL_ID, ((O.DESCRIBE, R.TRANSACTIONAL_ID, THEIRS),)),),
+    ),
     Asked("DescribeAcls", RULES, (cluster(O.DESCRIBE),)),
     Asked("CreateAcls", {"creations": [RULE, RULE]}, (cluster(O.ALTER),)),
     Asked("DeleteAcls", {"filters": [RULES]}, (cluster(O.ALTER),)),
@@ -277,11 +293,12 @@ NEEDS_NOTHING = {
     "SaslHandshake",
     "SaslAuthenticate",
     "DescribeCluster",
+    "ListTransactions",
     "RenewDelegationToken",
     "ExpireDelegationToken",
 }
 """DescribeCluster tells everyone the brokers, and only its bit field depends on rights. Tokens are changed by
-their owners and renewers."""
+their owners and renewers. ListTransactions has none to list."""
 SHAPES: Final = [
     (api, row, version)
     for row in MATRIX

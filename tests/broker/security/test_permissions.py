@@ -26,7 +26,7 @@ from tests.broker.security.authority import broker, stores, trusting
 from tests.broker.security.test_login import Bench, by
 
 O, R = Operation, Resource  # noqa: E741
-TOPIC, GROUP, CLUSTER, NO_TOKEN, TOKEN = 29, 30, 31, 62, 65
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, NO_TOKEN, TOKEN = 29, 30, 31, 53, 62, 65
 ACLS = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "super.users": "User:ANONYMOUS;User:ann",
@@ -146,6 +146,11 @@ REQUESTS: dict[str, tuple[dict[str, Any], int]] = {
     "InitProducerId": ({"transactional_id": None}, CLUSTER),
     "OffsetForLeaderEpoch": ({"topics": [{"topic": "orders", "partitions": [{"partition": 0}]}]}, TOPIC),
     "DescribeProducers": ({"topics": [{"name": "orders", "partition_indexes": [0]}]}, TOPIC),
+    "WriteTxnMarkers": (
+        {"markers": [{"producer_id": 7, "topics": [{"name": "orders", "partition_indexes": [0, 1]}]}]},
+        CLUSTER,
+    ),
+    "DescribeTransactions": ({"transactional_ids": ["x"]}, TRANSACTIONAL_ID),
     "DescribeAcls": ({"pattern_type_filter": 1, **EVERY_RULE}, CLUSTER),
     "CreateAcls": ({"creations": [NEW_RULE]}, CLUSTER),
     "DeleteAcls": ({"filters": [{"pattern_type_filter": 1, **EVERY_RULE}]}, CLUSTER),
@@ -199,6 +204,7 @@ NO_PLACE = {("ElectLeaders", 0), ("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
 """Versions without a field for the error: the answer is empty."""
 WITHOUT_ERROR = {
     "ListGroups",
+    "ListTransactions",
     "DescribeCluster",
     "DescribeDelegationToken",
     "ApiVersions",
@@ -449,6 +455,18 @@ def test_other_brokers_follow_the_rules() -> None:
                     await town.authorizer.change(remove=[rule(O.READ)])
                     while authorizer.rules.acls:
                         await asyncio.sleep(0.001)
+
+    run(test)
+
+
+@pytest.mark.parametrize("operation", [O.ALTER, O.CLUSTER_ACTION])
+def test_either_right_on_the_cluster_ends_transactions(operation: Operation) -> None:
+    async def test() -> None:
+        async with Town(rule(operation, R.CLUSTER, "kafka-cluster")) as town:
+            topic = t.WriteTxnMarkersRequestWritableTxnMarkerTopic(name="orders", partition_indexes=[0])
+            marker = t.WriteTxnMarkersRequestWritableTxnMarker(producer_id=7, topics=[topic])
+            answer = await town.asks(t.WriteTxnMarkersRequest(markers=[marker]))
+            assert codes(answer) == {0}
 
     run(test)
 

@@ -73,7 +73,7 @@ class Generator:
             return self.message(kind, version)
         if name == "error_code" or name.endswith("_error_code"):
             return draw.choice(list(ErrorCode)).value
-        if name.endswith("_timestamp_ms"):
+        if name.endswith("_timestamp_ms") or name == "transaction_start_time_ms":
             return draw.choice([0, draw.randrange(1 << 31)])  # kio reads none below
         if name.endswith("_ms"):
             return draw.choice([-1, 0, draw.randrange(1 << 31)])

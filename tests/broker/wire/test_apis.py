@@ -42,7 +42,7 @@ def test_the_answer_to_an_unknown_version_of_api_versions_is_in_the_first_one() 
     data = b"".join(encode(api_versions(35), 0))
     answer, _ = decode(t.ApiVersionsResponse, 0, memoryview(data))
     assert answer.error_code == 35
-    assert len(answer.api_keys) == 47
+    assert len(answer.api_keys) == 50
 
 
 def test_an_api_is_found_by_its_types() -> None:

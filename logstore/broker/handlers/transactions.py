@@ -1,0 +1,138 @@
+"""Transactions that hang: WriteTxnMarkers ends them; ListTransactions and DescribeTransactions know of none.
+
+No transaction is coordinated here. A directory that was written by Apache Kafka may hold an open one all the
+same: it holds the last stable offset back, and with it readers of committed data and compaction. Tools find
+it by DescribeProducers, ask whether a coordinator will end it, and then have the partition's leader write the
+marker (KIP-664).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+
+from logstore.broker.dispatch import Call, Services
+from logstore.broker.groups.served import OFFSETS_TOPIC
+from logstore.broker.translation import results_of_markers
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.record import ControlType, EndTransactionMarker
+from logstore.replication.messages import ResponseBody
+from logstore.replication.transaction_messages import (
+    ProducerMarker,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+MOST_MARKERS: Final = 1_000
+"""The most markers that one request writes, counted by partition: they are appended in one turn."""
+_STATES: Final = frozenset(
+    (
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "PrepareAbort",
+        "CompleteCommit",
+        "CompleteAbort",
+        "Dead",
+        "PrepareEpochFence",
+    )
+)
+"""The names of a transaction's states in Kafka."""
+_MAY_BE_WRITTEN: Final = frozenset(
+    (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+)
+_Place: TypeAlias = tuple[int, str, int]
+"""Of a marker: producer id, topic, partition."""
+
+
+def write_txn_markers(
+    call: Call, body: t.WriteTxnMarkersRequest, services: Services
+) -> t.WriteTxnMarkersResponse | None:
+    """Write transaction markers, as an operator's tool asks for; answered once they are committed.
+
+    INVALID_REQUEST (42): a producer twice in a partition, a negative producer id or epoch, and all markers of
+    a request for more than `MOST_MARKERS`. Committed offsets in transactions count once the group coordinator
+    has loaded them again.
+    """
+    listed: Counter[_Place] = Counter(
+        (marker.producer_id, topic.name, number)
+        for marker in body.markers
+        for topic in marker.topics
+        for number in topic.partition_indexes
+    )
+    if listed.total() > MOST_MARKERS:
+        return results_of_markers(body, lambda *_: ErrorCode.INVALID_REQUEST)
+    wanted: dict[TopicPartition, list[ProducerMarker]] = {}
+    for each in body.markers:
+        kind = ControlType.COMMIT if each.transaction_result else ControlType.ABORT
+        marker = EndTransactionMarker(kind, each.coordinator_epoch)
+        for topic in each.topics:
+            for number in topic.partition_indexes:
+                is_once = listed[each.producer_id, topic.name, number] == 1
+                if is_once and each.producer_id >= 0 and each.producer_epoch >= 0:
+                    wanted.setdefault(TopicPartition(topic.name, number), []).append(
+                        ProducerMarker(each.producer_id, each.producer_epoch, marker)
+                    )
+    request = WriteTxnMarkersRequest(
+        {where: tuple(markers) for where, markers in wanted.items()},
+        services.settings.limits.request_timeout_ms,
+    )
+    services.ask(call, request, partial(_written, body, request, services))
+    if call.on_lost is not None:
+        call.on_lost = partial(_abandoned, request, services, call.on_lost)
+    return None
+
+
+def _written(
+    body: t.WriteTxnMarkersRequest,
+    request: WriteTxnMarkersRequest,
+    services: Services,
+    answer: ResponseBody,
+) -> t.WriteTxnMarkersResponse:
+    assert isinstance(answer, WriteTxnMarkersResponse), answer
+    codes: dict[_Place, ErrorCode] = {}
+    for where, found in answer.partitions.items():
+        for each, code in zip(request.partitions[where], found, strict=True):
+            codes[each.producer_id, *where] = code
+        if not _MAY_BE_WRITTEN.isdisjoint(found):
+            _load_again(where, services)
+    return results_of_markers(body, lambda *place: codes.get(place, ErrorCode.INVALID_REQUEST))
+
+
+def _abandoned(request: WriteTxnMarkersRequest, services: Services, abandon: Callable[[], None]) -> None:
+    """Give up on a request whose connection has closed. Its markers may be in the logs."""
+    abandon()
+    for where in request.partitions:
+        _load_again(where, services)
+
+
+def _load_again(where: TopicPartition, services: Services) -> None:
+    """Have the group coordinator learn of a marker in a partition of its topic."""
+    if where.topic == OFFSETS_TOPIC:
+        services.groups.load_again(where.partition)
+
+
+def list_transactions(
+    call: Call, body: t.ListTransactionsRequest, services: Services
+) -> t.ListTransactionsResponse:
+    """List the transactions that are coordinated here: none."""
+    unknown = [each for each in dict.fromkeys(body.state_filters) if each not in _STATES]
+    return t.ListTransactionsResponse(unknown_state_filters=unknown)
+
+
+def describe_transactions(
+    call: Call, body: t.DescribeTransactionsRequest, services: Services
+) -> t.DescribeTransactionsResponse:
+    """Answer TRANSACTIONAL_ID_NOT_FOUND (105) for each id, once."""
+    return t.DescribeTransactionsResponse(
+        transaction_states=[
+            t.DescribeTransactionsResponseTransactionState(
+                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=each
+            )
+            for each in dict.fromkeys(body.transactional_ids)
+        ]
+    )
