@@ -204,8 +204,10 @@ def _compare(image: Image, found: list[Directory], brokers: set[int]) -> None:
     for topic_partition, offset in sorted(undecided.items()):
         image.notes.append(
             f"{topic_partition} has a transaction that has been open since offset {offset}, and nothing will "
-            "end it: consumers with isolation.level=read_committed stop there. Before you adopt them, "
-            "run Kafka until transaction.timeout.ms has passed: its coordinator aborts it"
+            "end it by itself: consumers with isolation.level=read_committed stop there. Before you adopt "
+            "them, run Kafka until transaction.timeout.ms has passed: its coordinator ends it as decided. "
+            "If that is not possible, abort it once the brokers run: "
+            f"logstore transactions abort {topic_partition} --start-offset {offset} --bootstrap HOST:PORT"
         )
     known = set()
     for name, topic in sorted(image.topics.items()):

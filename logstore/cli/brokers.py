@@ -174,8 +174,8 @@ class Brokers:
                 raise RequestRefused(error, f"no topic or partition {name}; {similar([name], topics)}")
         return sorted(found)
 
-    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, dict[str, list[tuple[int, None]]]]:
-        """Return partitions by their leader and topic. Raises `RequestRefused` for one without a leader."""
+    def leaders(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Return partitions by their leader. Raises `RequestRefused` for one without a leader."""
         wanted = set(partitions)
         metadata = self.metadata(sorted({each.topic for each in wanted}))
         leaders = {
@@ -183,13 +183,18 @@ class Brokers:
             for topic in metadata.topics
             for each in topic.partitions
         }
-        led: dict[int, list[tuple[TopicPartition, None]]] = {}
+        led: dict[int, list[TopicPartition]] = {}
         for each in sorted(wanted):
             leader = leaders.get(each, -1)
             if leader < 0:
                 raise RequestRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"{each} has no leader")
-            led.setdefault(leader, []).append((each, None))
-        return {leader: by_topic(found) for leader, found in led.items()}
+            led.setdefault(leader, []).append(each)
+        return led
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, dict[str, list[tuple[int, None]]]]:
+        """Return partitions by their leader and topic. Raises as `leaders`."""
+        led = self.leaders(partitions)
+        return {leader: by_topic((each, None) for each in found) for leader, found in led.items()}
 
     def offsets(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time (-1 the end, -2 the start); None if there is none."""
@@ -239,6 +244,10 @@ _MEANINGS: Final = {
     ErrorCode.BROKER_NOT_AVAILABLE: "no such broker is registered; `logstore brokers list` shows all",
     ErrorCode.GROUP_ID_NOT_FOUND: "no such group; `logstore groups list` shows all",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "the producer has written with a newer epoch since; "
+    "`logstore producers` shows it",
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "a newer coordinator has ended a transaction of this producer "
+    "since; `logstore producers` shows it",
     **{
         error: f"the user lacks a permission on the {what}; `logstore acls add --{option}` gives it, by a "
         "user that may"

@@ -64,6 +64,7 @@ try:
         tokens,
         top,
         topics,
+        transactions,
         users,
         verify,
         why,
@@ -126,6 +127,7 @@ app.command(context_settings=handed_on.ANYTHING)(handed_on.simulate)
 app.add_typer(queue.app, name="queue")
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(administration.brokers, name="brokers")
 app.add_typer(administration.configs, name="configs")
 app.add_typer(users.app, name="users")

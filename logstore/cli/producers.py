@@ -6,6 +6,8 @@ batch. The verb asks brokers, also those of Apache Kafka (DescribeProducers, KIP
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
 
 _LAST_YEAR_MS: Final = 253_402_300_799_999
+_MOST_AT_ONCE: Final = 500
+"""Partitions in one request."""
 
 
 def producers(
@@ -36,7 +40,8 @@ def producers(
     from logstore.cli.brokers import check
 
     with asked_at(bootstrap, command_config) as brokers:
-        found = _described(brokers, brokers.partitions_named(topics), broker)
+        named = brokers.partitions_named(topics)
+        found = described(brokers, brokers.leaders(named) if broker is None else {broker: named})
     for where, partition in sorted(found.items()):
         check(partition.error_code, str(where), partition.error_message)
     for where, partition in sorted(found.items()):
@@ -62,34 +67,32 @@ def producers(
                 last = "-" if each.last_sequence < 0 else each.last_sequence
                 print(
                     f"{where}  producer {each.producer_id}  epoch {each.producer_epoch}  "
-                    f"last sequence {last}  last timestamp {_time(each.last_timestamp)}{told}"
+                    f"last sequence {last}  last timestamp {time_of(each.last_timestamp)}{told}"
                 )
     return 0
 
 
-def _described(
-    brokers: Brokers, partitions: list[TopicPartition], broker: int | None
+def described(
+    brokers: Brokers, asked: Mapping[int, Iterable[TopicPartition]]
 ) -> dict[TopicPartition, DescribeProducersResponsePartitionResponse]:
-    """Ask the leader of each partition, or one broker for all of them."""
+    """Return the producers of partitions; `asked` has the broker to ask about each."""
     from logstore.broker.translation import by_topic
     from logstore.broker.wire import types as t
     from logstore.disk.topic_partition import TopicPartition
 
-    if broker is None:
-        asked = brokers.by_leader(partitions)
-    else:
-        asked = {broker: by_topic((each, None) for each in partitions)}
     found = {}
-    for each, topics in asked.items():
-        wanted = [
-            t.DescribeProducersRequestTopicRequest(
-                name=name, partition_indexes=[number for number, _ in some]
-            )
-            for name, some in topics.items()
-        ]
-        for topic in brokers.broker(each, t.DescribeProducersRequest(topics=wanted)).topics:
-            for one in topic.partitions:
-                found[TopicPartition(topic.name, one.partition_index)] = one
+    for broker, partitions in asked.items():
+        named = iter(sorted(partitions))
+        while some := list(islice(named, _MOST_AT_ONCE)):
+            wanted = [
+                t.DescribeProducersRequestTopicRequest(
+                    name=name, partition_indexes=[number for number, _ in numbers]
+                )
+                for name, numbers in by_topic((each, None) for each in some).items()
+            ]
+            for topic in brokers.broker(broker, t.DescribeProducersRequest(topics=wanted)).topics:
+                for one in topic.partitions:
+                    found[TopicPartition(topic.name, one.partition_index)] = one
     return found
 
 
@@ -97,7 +100,7 @@ def _known(number: int) -> int | None:
     return number if number >= 0 else None
 
 
-def _time(time_ms: int) -> str:
+def time_of(time_ms: int) -> str:
     """Return a producer's own timestamp, which may be any number."""
     from logstore.replication.state_change import format_time
 

@@ -6,9 +6,12 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaTopicPartition
 
 from logstore import Log, LogReader, Record, encode_batch
 from logstore.broker import Broker, BrokerConfig
@@ -127,10 +130,50 @@ def test_a_transaction_that_nothing_will_end_is_noted(command: Command, tmp_path
             )
         log.end_transaction(1, 0, commit=True)
     notes = json.loads(command("adopt", log_dir, "--json").out)["notes"]
-    assert [note for note in notes if "orders-0 has a transaction" in note and "since offset 4" in note]
+    (note,) = [note for note in notes if "orders-0 has a transaction" in note and "since offset 4" in note]
+    assert "logstore transactions abort orders-0 --start-offset 4 --bootstrap HOST:PORT" in note
     with Log.open(log_dir / "orders-0") as log:
         log.end_transaction(2, 0, commit=False)
     assert "has a transaction" not in command("adopt", log_dir, "--json").out
+
+
+def test_a_transaction_of_an_adopted_directory_is_aborted_as_the_note_says(
+    command: Command, tmp_path: Path
+) -> None:
+    root = old_log_dir(tmp_path / "kafka", 1, 1, "AAECAwQFBgcICQoLDA0ODw")
+    hour_ago_ms = int(time.time() * 1000) - 3_600_000
+    with Log.open(root / "orders-0") as log:
+        log.append_batches(
+            encode_batch(
+                [Record(0, hour_ago_ms, None, b"undecided")],
+                producer_id=2,
+                producer_epoch=0,
+                base_sequence=0,
+                is_transactional=True,
+            )
+        )
+        log.append(b"later")
+    adopted = command("adopt", root, "--metadata", tmp_path / "store", "--apply", "--json")
+    (note,) = [each for each in json.loads(adopted.out)["notes"] if "has a transaction" in each]
+    words = note.split("once the brokers run: logstore ")[1].split()
+    config = BrokerConfig(node_id=1, log_dirs=(str(root),), metadata=f"embedded:{tmp_path / 'store'}")
+    with Broker(config) as broker:
+        over = ("--bootstrap", broker.bootstrap)
+        assert (
+            "producer 2  epoch 0  open since offset 1" in command("transactions", "find-hanging", *over).out
+        )
+        done = command(*words[:-1], broker.bootstrap)
+        assert (done.code, done.err) == (0, "")
+        assert command("transactions", "find-hanging", *over).code == 0
+        consumer = KafkaConsumer(
+            bootstrap_servers=broker.bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=20_000,
+        )
+        consumer.assign([KafkaTopicPartition("orders", 0)])
+        assert [each.value for each in islice(consumer, 2)] == [b"0", b"later"]
+        consumer.close()
 
 
 def test_a_member_of_the_isr_without_its_directory_is_left_out() -> None:
