@@ -13,12 +13,15 @@ from pathlib import Path
 
 from bench.kafka.jars import Missing
 from tests.interop.cluster import Cluster, running
-from tests.suites import kafka_python, tools
+from tests.suites import kafka_python, tools, transactions
 from tests.suites.verdict import Result, Verdict, judge, read_expected
 
 _SUITES: Mapping[str, tuple[Callable[[Cluster, Path], dict[str, Result]], Mapping[str, str]]] = {
     "kafka-python": (kafka_python.run, kafka_python.SETTINGS),
-    **{f"kafka-tools-{version}": (partial(tools.run, version), {}) for version in tools.VERSIONS},
+    **{
+        f"kafka-tools-{version}": (partial(tools.run, version, [*tools.CHECKS, *transactions.CHECKS]), {})
+        for version in tools.VERSIONS
+    },
 }
 _EXPECTED = Path(__file__).with_name("expected.toml")
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from tests.suites.verdict import Result
 
 VERSIONS: Final = ("3.9.1", "4.1.1")
 _PATIENCE_S: Final = 180
-_TOOLS: Final = "org.apache.kafka.tools"
+TOOLS: Final = "org.apache.kafka.tools"
 _TOPIC: Final = "tools"
 _RECORDS: Final = 2_000
 
@@ -36,15 +36,15 @@ def check(function: Check) -> Check:
     return function
 
 
-def run(version: str, cluster: Cluster, directory: Path) -> dict[str, Result]:
-    """Run all checks with the tools of a release; return their results by name.
+def run(version: str, checks: Sequence[Check], cluster: Cluster, directory: Path) -> dict[str, Result]:
+    """Run checks with the tools of a release; return their results by name.
 
     Raises `Missing` without Java or the jars.
     """
     tools = Tools(version, cluster, directory)
     results: dict[str, Result] = {}
     with (directory / "kafka-tools.txt").open("w") as said:
-        for each in CHECKS:
+        for each in checks:
             name = each.__name__.replace("_", "-")
             try:
                 each(tools)
@@ -63,8 +63,8 @@ class Tools:
         self.cluster, self.directory = cluster, directory
         self._java = ["java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-cp", f"{jars(version)}/*"]
         is_moved = int(version.partition(".")[0]) >= 4
-        self.api_versions = f"{_TOOLS if is_moved else 'kafka.admin'}.BrokerApiVersionsCommand"
-        self.console_producer = f"{_TOOLS if is_moved else 'kafka.tools'}.ConsoleProducer"
+        self.api_versions = f"{TOOLS if is_moved else 'kafka.admin'}.BrokerApiVersionsCommand"
+        self.console_producer = f"{TOOLS if is_moved else 'kafka.tools'}.ConsoleProducer"
 
     def command(self, tool: str, *arguments: str) -> list[str]:
         """Return the command that starts a tool."""
@@ -93,7 +93,7 @@ class Tools:
         )
 
     def topics(self, *arguments: str, code: int = 0) -> str:
-        return self.ask(f"{_TOOLS}.TopicCommand", *arguments, code=code)
+        return self.ask(f"{TOOLS}.TopicCommand", *arguments, code=code)
 
     def configs(self, *arguments: str) -> str:
         return self.ask("kafka.admin.ConfigCommand", *arguments)
@@ -227,19 +227,19 @@ def broker_api_versions(tools: Tools) -> None:
 @check
 def features(tools: Tools) -> None:
     """There are none: the answer to ApiVersions lists no feature, as from Kafka's brokers with ZooKeeper."""
-    assert "SupportedMinVersion" not in tools.ask(f"{_TOOLS}.FeatureCommand", "describe")
+    assert "SupportedMinVersion" not in tools.ask(f"{TOOLS}.FeatureCommand", "describe")
 
 
 @check
 def cluster_id(tools: Tools) -> None:
     assert "Cluster ID: " in tools.run(
-        f"{_TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", tools.cluster.bootstrap
+        f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", tools.cluster.bootstrap
     )
 
 
 @check
 def log_dirs(tools: Tools) -> None:
-    said = tools.ask(f"{_TOOLS}.LogDirsCommand", "--describe", "--topic-list", _TOPIC)
+    said = tools.ask(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", _TOPIC)
     found = json.loads(next(row for row in said.splitlines() if row.startswith("{")))
     assert len(found["brokers"]) == 3
     assert all(each["error"] is None for broker in found["brokers"] for each in broker["logDirs"])
@@ -251,7 +251,7 @@ def log_dirs(tools: Tools) -> None:
 @check
 def verifiable_producer(tools: Tools) -> None:
     said = tools.ask(
-        f"{_TOOLS}.VerifiableProducer", "--topic", _TOPIC, "--max-messages", str(_RECORDS), "--acks", "-1"
+        f"{TOOLS}.VerifiableProducer", "--topic", _TOPIC, "--max-messages", str(_RECORDS), "--acks", "-1"
     )
     (total,) = (each for each in rows_of(said) if each["name"] == "tool_data")
     assert (total["sent"], total["acked"]) == (_RECORDS, _RECORDS), total
@@ -260,7 +260,7 @@ def verifiable_producer(tools: Tools) -> None:
 @check
 def verifiable_consumer(tools: Tools) -> None:
     said = tools.ask(
-        f"{_TOOLS}.VerifiableConsumer",
+        f"{TOOLS}.VerifiableConsumer",
         *("--topic", _TOPIC, "--group-id", "verifiable", "--max-messages", str(_RECORDS)),
         *("--reset-policy", "earliest"),
     )
@@ -273,7 +273,7 @@ def verifiable_consumer(tools: Tools) -> None:
 def console_producer_and_consumer(tools: Tools) -> None:
     tools.ask(tools.console_producer, "--topic", "console", given="one\ntwo\nthree\n")
     said = tools.ask(
-        f"{_TOOLS}.consumer.ConsoleConsumer",
+        f"{TOOLS}.consumer.ConsoleConsumer",
         *("--topic", "console", "--from-beginning", "--max-messages", "3", "--timeout-ms", "60000"),
     )
     assert [row for row in said.splitlines() if row in ("one", "two", "three")] == ["one", "two", "three"]
@@ -283,17 +283,17 @@ def console_producer_and_consumer(tools: Tools) -> None:
 def producer_and_consumer_performance(tools: Tools) -> None:
     sizes = ("--num-records", str(_RECORDS), "--record-size", "100", "--throughput", "-1")
     way = ("--producer-props", f"bootstrap.servers={tools.cluster.bootstrap}", "acks=all")
-    said = tools.run(f"{_TOOLS}.ProducerPerformance", "--topic", "console", *sizes, *way)
+    said = tools.run(f"{TOOLS}.ProducerPerformance", "--topic", "console", *sizes, *way)
     assert f"{_RECORDS} records sent" in said, said
     ends = ("--topic", "console", "--messages", str(_RECORDS), "--timeout", "60000")
-    said = tools.ask(f"{_TOOLS}.ConsumerPerformance", *ends)
+    said = tools.ask(f"{TOOLS}.ConsumerPerformance", *ends)
     assert "MB.sec" in said, said
     assert "Exiting before consuming" not in said, said
 
 
 @check
 def get_offsets(tools: Tools) -> None:
-    said = tools.ask(f"{_TOOLS}.GetOffsetShell", "--topic", _TOPIC)
+    said = tools.ask(f"{TOOLS}.GetOffsetShell", "--topic", _TOPIC)
     ends = [int(row.rsplit(":", 1)[1]) for row in said.splitlines() if row.startswith(f"{_TOPIC}:")]
     assert ends == [_RECORDS], said
 
@@ -302,9 +302,9 @@ def get_offsets(tools: Tools) -> None:
 def delete_records(tools: Tools) -> None:
     wanted = {"partitions": [{"topic": _TOPIC, "partition": 0, "offset": 5}], "version": 1}
     path = tools.file("delete.json", wanted)
-    said = tools.ask(f"{_TOOLS}.DeleteRecordsCommand", "--offset-json-file", path)
+    said = tools.ask(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", path)
     assert "low_watermark: 5" in said, said
-    said = tools.ask(f"{_TOOLS}.GetOffsetShell", "--topic", _TOPIC, "--time", "-2")
+    said = tools.ask(f"{TOOLS}.GetOffsetShell", "--topic", _TOPIC, "--time", "-2")
     assert f"{_TOPIC}:0:5" in said, said
 
 
@@ -324,7 +324,7 @@ def dump_log(tools: Tools) -> None:
 def replica_verification(tools: Tools) -> None:
     """It reads every replica, with replica id -2, and ends only when it is stopped."""
     command = tools.command(
-        f"{_TOOLS}.ReplicaVerificationTool",
+        f"{TOOLS}.ReplicaVerificationTool",
         *("--broker-list", tools.cluster.bootstrap, "--topics-include", _TOPIC),
         *("--report-interval-ms", "1000", "--time", "-2"),
     )
@@ -347,7 +347,7 @@ def replica_verification(tools: Tools) -> None:
 
 @check
 def consumer_groups_list_and_describe(tools: Tools) -> None:
-    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     said = tools.ask(groups, "--list")
     assert "verifiable" in said.split(), said
     said = tools.ask(groups, "--describe", "--group", "verifiable")
@@ -356,7 +356,7 @@ def consumer_groups_list_and_describe(tools: Tools) -> None:
 
 @check
 def consumer_groups_reset_offsets(tools: Tools) -> None:
-    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     of_group = ("--group", "verifiable", "--topic", _TOPIC)
     tools.ask(groups, "--reset-offsets", *of_group, "--to-offset", "7", "--execute")
     said = tools.ask(groups, "--describe", "--group", "verifiable")
@@ -366,7 +366,7 @@ def consumer_groups_reset_offsets(tools: Tools) -> None:
 
 @check
 def consumer_groups_by_state_and_type(tools: Tools) -> None:
-    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     said = tools.ask(groups, "--list", "--state", "Empty")
     assert any(row.split() == ["verifiable", "Empty"] for row in said.splitlines()), said
     said = tools.ask(groups, "--list", "--type", "classic")
@@ -377,7 +377,7 @@ def consumer_groups_by_state_and_type(tools: Tools) -> None:
 @check
 def consumer_groups_export_and_reset_from_a_file(tools: Tools) -> None:
     """The files of Kafka's tool and of ours are the same."""
-    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     of_group = ("--reset-offsets", "--group", "verifiable")
     said = tools.ask(groups, *of_group, "--topic", _TOPIC, "--by-duration", "PT1H", "--export", "--dry-run")
     assert f"{_TOPIC},0,5" in said.splitlines(), said
@@ -390,14 +390,14 @@ def consumer_groups_export_and_reset_from_a_file(tools: Tools) -> None:
 
 @check
 def consumer_groups_delete_offsets(tools: Tools) -> None:
-    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     said = tools.ask(groups, "--delete-offsets", "--group", "verifiable", "--topic", _TOPIC)
     assert re.search("Request succeed(ed)? for deleting offsets", said), said
 
 
 @check
 def consumer_groups_delete(tools: Tools) -> None:
-    groups = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
     tools.ask(groups, "--delete", "--group", "verifiable")
     said = tools.ask(groups, "--list")
     assert "verifiable" not in said.split(), said
@@ -410,7 +410,7 @@ def reassign(tools: Tools, replicas: list[int], *options: str) -> str:
     """Execute a plan for partition 0, and verify it until it is complete; return the last words."""
     wanted = [{"topic": _TOPIC, "partition": 0, "replicas": replicas}]
     plan = tools.file("plan.json", {"version": 1, "partitions": wanted})
-    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     tools.ask(tool, "--reassignment-json-file", plan, "--execute", *options)
     said = ""
 
@@ -426,7 +426,7 @@ def reassign(tools: Tools, replicas: list[int], *options: str) -> str:
 @check
 def reassign_partitions_generate(tools: Tools) -> None:
     topics = tools.file("topics.json", {"topics": [{"topic": _TOPIC}], "version": 1})
-    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     said = tools.ask(tool, "--topics-to-move-json-file", topics, "--broker-list", "0,1,2", "--generate")
     current, proposed = rows_of(said)
     assert [len(each["partitions"]) for each in (current, proposed)] == [1, 1]
@@ -444,7 +444,7 @@ def reassign_partitions_cancel_and_list(tools: Tools) -> None:
     """Both end with 0 though nothing moves, and `--cancel` deletes throttles that were never set."""
     wanted = [{"topic": _TOPIC, "partition": 0, "replicas": [2, 1]}]
     plan = tools.file("plan.json", {"version": 1, "partitions": wanted})
-    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     said = tools.ask(tool, "--reassignment-json-file", plan, "--cancel")
     assert "None of the specified partition reassignments are active." in said, said
     assert "Clearing broker-level throttles on brokers 0,1,2" in said, said
@@ -460,7 +460,7 @@ def reassign_partitions_with_a_throttle(tools: Tools) -> None:
 
 def homes(tools: Tools) -> dict[int, str]:
     """Return the log dir of partition 0 on each broker that has it, as kafka-log-dirs says."""
-    said = tools.ask(f"{_TOOLS}.LogDirsCommand", "--describe", "--topic-list", _TOPIC)
+    said = tools.ask(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", _TOPIC)
     found = json.loads(next(row for row in said.splitlines() if row.startswith("{")))
     return {
         broker["broker"]: log_dir["logDir"]
@@ -483,7 +483,7 @@ def reassign_partitions_between_log_dirs(tools: Tools) -> None:
         }
         partition = {"topic": _TOPIC, "partition": 0, "replicas": [0, 1], "log_dirs": [wanted[0], wanted[1]]}
         plan = tools.file("plan.json", {"version": 1, "partitions": [partition]})
-        tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+        tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
         said = tools.ask(tool, "--reassignment-json-file", plan, "--execute", *options)
         assert said.count("Successfully started moving log directory to") == 2, said
         tools.until(lambda plan=plan: _are_moved(tools, plan), "the moves between log dirs")  # type: ignore[misc]
@@ -492,7 +492,7 @@ def reassign_partitions_between_log_dirs(tools: Tools) -> None:
 
 
 def _are_moved(tools: Tools, plan: str) -> bool:
-    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     said = tools.ask(tool, "--reassignment-json-file", plan, "--verify")
     return said.count("completed successfully") >= 2
 
@@ -503,7 +503,7 @@ def reassign_partitions_to_a_named_log_dir(tools: Tools) -> None:
     place = tools.cluster.log_dirs[2][1]
     partition = {"topic": _TOPIC, "partition": 0, "replicas": [0, 2], "log_dirs": ["any", place]}
     plan = tools.file("plan.json", {"version": 1, "partitions": [partition]})
-    tool = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+    tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
     tools.ask(tool, "--reassignment-json-file", plan, "--execute", "--timeout", "60000")
     tools.until(lambda: homes(tools).get(2) == place, "the replica on broker 2")
     assert "is completed" in tools.ask(tool, "--reassignment-json-file", plan, "--verify")
@@ -511,7 +511,7 @@ def reassign_partitions_to_a_named_log_dir(tools: Tools) -> None:
 
 @check
 def leader_election(tools: Tools) -> None:
-    election = f"{_TOOLS}.LeaderElectionCommand"
+    election = f"{TOOLS}.LeaderElectionCommand"
     tools.ask(election, "--election-type", "preferred", "--all-topic-partitions")
     row = tools.topics("--describe", "--topic", _TOPIC, "--unavailable-partitions")
     assert "Partition:" not in row, row
@@ -521,25 +521,6 @@ def leader_election(tools: Tools) -> None:
 @check
 def leader_election_unclean(tools: Tools) -> None:
     """Where there is a leader nothing changes; an election is tested on simulated brokers."""
-    election = f"{_TOOLS}.LeaderElectionCommand"
+    election = f"{TOOLS}.LeaderElectionCommand"
     said = tools.ask(election, "--election-type", "unclean", "--topic", _TOPIC, "--partition", "0")
     assert "Valid replica already elected" in said, said
-
-
-# --- transactions -------------------------------------------------------------------------------------
-
-
-@check
-def transactions_describe_producers(tools: Tools) -> None:
-    """The performance tool's producer is idempotent: `acks=all`."""
-    of_partition = ("describe-producers", "--topic", "console", "--partition", "0")
-    said = tools.ask(f"{_TOOLS}.TransactionsCommand", *of_partition)
-    assert said.startswith("ProducerId\tProducerEpoch\tLatestCoordinatorEpoch\tLastSequence"), said
-    rows = [row.split() for row in said.splitlines() if row[:1].isdecimal()]
-    assert rows, said
-    assert all(int(row[3]) >= 0 and row[5] == "None" for row in rows), said
-
-
-@check
-def transactions_list(tools: Tools) -> None:
-    tools.ask(f"{_TOOLS}.TransactionsCommand", "list")
