@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 
+from bench.kafka.jars import Missing, jars
+from bench.kafka.servers import Kafka
 from logstore.broker import BrokerCluster
 from logstore.broker.connections import Connections
 from logstore.broker.limits import Address
@@ -223,3 +228,30 @@ def test_a_partition_without_a_leader_is_named_and_the_others_are_searched(comma
             1,
             "logstore: alone-0 could not be asked: broker 1 has no replica\n",
         )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_transaction_that_apache_kafka_coordinates_is_left_alone(command: Command, tmp_path: Path) -> None:
+    """Needs Java and jars from Maven."""
+    try:
+        servers = Kafka(tmp_path, 3, version="3.9.1", jars=jars("3.9.1"))
+    except Missing as error:
+        pytest.fail(str(error))
+    try:
+        servers.start_all()
+        servers.wait_until_whole()
+        over = ("--bootstrap", servers.bootstrap)
+        assert command("topics", "create", "orders", "--wait", 30, *over).code == 0
+        find = ("transactions", "find-hanging", "--max-transaction-timeout", 0, *over)
+        with closing(KafkaProducer(bootstrap_servers=servers.bootstrap, transactional_id="mine")) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            offset = producer.send("orders", b"x", partition=0).get(30).offset
+            assert command(*find) == (0, "no hanging transactions\n", "")
+            ended = command("transactions", "abort", "orders-0", "--start-offset", offset, *over)
+            assert ended.code == 1
+            assert "of transactional id 'mine', and will end it; nothing was aborted" in ended.err
+            producer.commit_transaction()
+    finally:
+        servers.end_all()
