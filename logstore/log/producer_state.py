@@ -57,6 +57,8 @@ REMEMBERED_BATCHES: Final = 5
 """A producer may have this many requests in flight, and repeat any of them."""
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
+LARGEST_TIMEOUT_MS: Final = 15 * 60_000
+"""Kafka's default of `transaction.max.timeout.ms`."""
 LATE_MS: Final = 5 * 60_000
 """A transaction is late if it is open this long after the largest timeout."""
 

@@ -11,10 +11,12 @@ from logstore.broker.metrics import Watched, page
 from logstore.broker.pauses import Pauses
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.format.record import Record
 from tests.broker.asking import Asker
 from tests.broker.groups.desk import T0, T1, Desk
 from tests.broker.handlers.administering import produce
 from tests.broker.handlers.data_requests import batch, producing
+from tests.broker.handlers.test_transactions import begin, ending, write
 from tests.broker.nodes import Nodes
 from tests.broker.test_observing import values
 
@@ -93,6 +95,33 @@ def test_waiting_requests_and_followers_behind() -> None:
             size = node.logs.logs()[topic_partition].size
             assert seen[f'logstore_logdir_size_bytes{{logdir="{log_dir}"}}'] == size > 0
             assert seen[f'logstore_logdir_free_bytes{{logdir="{log_dir}"}}'] == node.logs.room(log_dir).free
+
+    asyncio.run(test())
+
+
+def test_partitions_with_a_transaction_that_hangs_are_counted() -> None:
+    """By the time of its last record, where it is led, until its marker is there."""
+
+    async def test() -> None:
+        async with asyncio.timeout(60), Nodes(2) as nodes:
+            where = await nodes.create_topic("t", (0, 1))
+            leader = nodes.leader(where)
+
+            def hanging() -> dict[int, float]:
+                name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+                return {
+                    each: values(page(Watched(runtime.node)).content)[name]
+                    for each, runtime in nodes.running.items()
+                }
+
+            now_ms = nodes.running[leader].now_ms()
+            await begin(nodes, 7, Record(0, now_ms - 19 * 60_000, None, b"soon"), where=where)
+            assert hanging() == {0: 0, 1: 0}
+            await begin(nodes, 8, Record(0, now_ms - 21 * 60_000, None, b"late"), where=where)
+            assert hanging() == {leader: 1, 1 - leader: 0}
+            async with Asker(nodes.addresses[leader]) as client:
+                await write(client, ending(8))
+            assert hanging() == {0: 0, 1: 0}
 
     asyncio.run(test())
 
