@@ -101,6 +101,7 @@ NORMAL = {
     "kafka_controller_controllerstats_uncleanleaderelections_total": 0,
     "kafka_server_replicamanager_underminisrpartitioncount": 0,
     "kafka_server_replicamanager_underreplicatedpartitions": 0,
+    "kafka_server_replicamanager_partitionswithlatetransactionscount": 0,
     "kafka_server_replicamanager_damagedpartitionscount": 0,
     "kafka_server_replicamanager_damagesfound_total": 0,
     "kafka_server_replicamanager_failedpartitionscount": 0,
@@ -131,6 +132,7 @@ TROUBLES: dict[str, dict[str, object]] = {
     "LogstoreOfflinePartitions": {"kafka_controller_kafkacontroller_offlinepartitionscount": 2},
     "LogstoreUnderMinIsr": {"kafka_server_replicamanager_underminisrpartitioncount": 1},
     "LogstoreUnderReplicated": {"kafka_server_replicamanager_underreplicatedpartitions": 1},
+    "LogstoreHangingTransactions": {"kafka_server_replicamanager_partitionswithlatetransactionscount": 1},
     "LogstoreDamage": {"kafka_server_replicamanager_damagesfound_total": "0x20 1x{n}"},
     "LogstoreFailedPartitions": {"kafka_server_replicamanager_failedpartitionscount": 1},
     "LogstoreCommittedRecordsLost": {
