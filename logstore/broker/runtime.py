@@ -441,10 +441,15 @@ class Runtime:
 
     def ask_controller(self, body: RequestBody, then: Callable[[ResponseBody | None], None]) -> None:
         """Put a client's request to the controller, on any broker; `then` gets None without an answer."""
-        if self._is_controller():
-            self.ask(body, Asked(then, lambda _: then(None)))
-        elif not self.peers.ask_controller(body, then):
+
+        def unanswered(reason: str = "") -> None:
+            # Not from within: `then` may ask for the next of many, and each would be refused as well.
             self._loop.call_soon(then, None)
+
+        if self._is_controller():
+            self.ask(body, Asked(then, unanswered))
+        elif not self.peers.ask_controller(body, then):
+            unanswered()
 
     def forward(
         self, request: Struct, version: int, client_id: str | None, then: Callable[[Struct | None], None]

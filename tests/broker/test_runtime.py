@@ -17,6 +17,7 @@ from logstore.broker.limits import Limits
 from logstore.broker.node_messages import to_wire
 from logstore.broker.producing import Producer
 from logstore.broker.runtime import Asked
+from logstore.broker.topic_creation import MOST_QUEUED
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
@@ -450,6 +451,22 @@ def test_what_stands_in_line_when_the_node_stops_is_refused() -> None:
             await nodes.kill(0)
             runtime.in_line(lambda: told.append("done"), told.append)
             assert told == ["this broker is stopping"] * 2
+
+    run(test)
+
+
+def test_a_stop_with_many_topics_waiting_for_their_creation_is_clean() -> None:
+    """Each of them is asked for when the one before it got no answer: not from within that."""
+
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            await nodes.create_topic("t", (0,))
+            creation = nodes.brokers[0].services.topic_creation
+            for number in range(MOST_QUEUED):
+                creation.want(NewTopic(f"t{number}", 1, 1))
+            assert creation.queued > 0.9 * MOST_QUEUED
+            await nodes.stop(0)
+            assert (await nodes.start(0)).node.logs.was_clean
 
     run(test)
 
