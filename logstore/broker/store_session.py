@@ -22,7 +22,15 @@ from logstore.replication.effects import (
     WatchFired,
 )
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Operation, Outcome, StoreError
+from logstore.replication.metastore.operations import (
+    Create,
+    Multi,
+    Operation,
+    Outcome,
+    Set,
+    StoreError,
+    check_size,
+)
 
 
 class StoreSession:
@@ -48,8 +56,13 @@ class StoreSession:
     async def ask(self, operation: Operation) -> Outcome:
         """Return the operation's outcome; after CONNECTION_LOSS it may have been applied.
 
-        Raises `MetadataStoreFailed` if no session could be opened in time.
+        Raises `WriteTooLarge`, and `MetadataStoreFailed` if no session could be opened in time.
         """
+        match operation:
+            case Multi(writes):
+                check_size(*writes)
+            case Create() | Set():
+                check_size(operation)
         try:
             async with asyncio.timeout(self._patience_s):
                 session_id = await self._session()

@@ -21,7 +21,7 @@ from logstore.replication.controller.election import Incarnation
 from logstore.replication.durability import Durability
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
-from logstore.replication.metastore.operations import Check, Multi, Operation, Outcome, Write
+from logstore.replication.metastore.operations import Check, Multi, Operation, Outcome, Write, check_size
 from logstore.replication.state_change import Side, Sink, StateChange, unheard
 
 if TYPE_CHECKING:  # their procedures need the context
@@ -126,7 +126,11 @@ class Context:
     # --- the store ----------------------------------------------------------------------------
 
     def fenced(self, *writes: Write) -> Multi:
-        """Return a Multi of these writes that fails if another controller has been elected."""
+        """Return a Multi of these writes that fails if another controller has been elected.
+
+        Raises `WriteTooLarge`.
+        """
+        check_size(*writes)
         return Multi((self._fence, *writes))
 
     def parsed(

@@ -52,6 +52,7 @@ from logstore.replication.controller.procedure import (
 )
 from logstore.replication.errors import UnknownTopicOrPartition
 from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import WriteTooLarge
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.operations import Delete, Get, Outcome, Set, Write
 
@@ -212,7 +213,7 @@ def requests_changed(context: Context) -> Steps[None]:
             _check_replicas(target)
             _check_exists(context, each, deletion_waits=False)
             yield from _begin(context, each, target)
-        except (InvalidReplicaAssignment, UnknownTopicOrPartition) as error:
+        except (InvalidReplicaAssignment, UnknownTopicOrPartition, WriteTooLarge) as error:
             mark("reassignment: a request in the store is invalid")
             context.record(each, "refuses a reassignment", str(error))
             done[each] = target

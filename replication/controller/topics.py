@@ -209,6 +209,7 @@ def create_topics(
             check_new_topic(topic, taken)
             assignment.check_new_partitions(count + (len(topic.assignment) or topic.partitions))
             node = assign(context, topic)
+            _creation(context, topic, node, None)  # it may be too large
             count += len(node.partitions)
             planned[topic.name] = (topic, node)
             taken |= by_metric_name([topic.name])
@@ -320,7 +321,10 @@ def _write_topics(
 def _creation(
     context: Context, topic: m.NewTopic, node: layout.TopicAssignment, config_version: int | None
 ) -> Multi:
-    """Return the writes of a new topic; `config_version` is that of settings already in the store."""
+    """Return the writes of a new topic; `config_version` is that of settings already in the store.
+
+    Raises `WriteTooLarge`.
+    """
     path, settings = layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs)
     return context.fenced(
         Create(layout.topic_path(topic.name), layout.encode_topic(node), make_parents=True),

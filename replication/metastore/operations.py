@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from logstore.replication.metastore.errors import WriteTooLarge
 
 ANY_VERSION = -1
+LARGEST_WRITE: Final = 1_000_000
+"""Bytes of a write, or of all writes of a `Multi`: a request of 1 MiB (`jute.maxbuffer`) and its headers."""
+_HEADER_BYTES = 100
 
 
 class StoreError(Enum):
@@ -106,6 +111,23 @@ class Multi:
 
 
 Operation: TypeAlias = Get | Children | Write | Multi
+
+
+def check_size(*writes: Write) -> None:
+    """Raise `WriteTooLarge` if these writes do not fit into a request.
+
+    A server would close the connection without an answer, which looks like any lost reply: the writer would
+    repeat the write.
+    """
+    size = sum(
+        _HEADER_BYTES + len(each.path) + (len(each.data) if isinstance(each, Create | Set) else 0)
+        for each in writes
+    )
+    if size > LARGEST_WRITE:
+        raise WriteTooLarge(
+            f"this needs a write of {size} bytes to the metadata store, which takes {LARGEST_WRITE}: use "
+            "shorter settings or fewer partitions"
+        )
 
 
 @dataclass(frozen=True, slots=True)

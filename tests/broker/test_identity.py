@@ -22,9 +22,18 @@ from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.embedded import EmbeddedStore
-from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed, WriteTooLarge
 from logstore.replication.metastore.memory import MemoryStore
-from logstore.replication.metastore.operations import Create, Get, Operation, Outcome, Set, StoreError
+from logstore.replication.metastore.operations import (
+    LARGEST_WRITE,
+    Create,
+    Get,
+    Multi,
+    Operation,
+    Outcome,
+    Set,
+    StoreError,
+)
 from logstore.testing.disks import Fault, FaultyDisk
 
 
@@ -208,6 +217,19 @@ def test_a_conversation_is_had_in_a_session_of_its_own() -> None:
             await asyncio.to_thread(shared.end, opened.result())
             assert (await session.ask(Get("/a"))).error is StoreError.SESSION_EXPIRED
             assert (await session.ask(Get("/a"))).data == b"1", "a new session, unasked"
+
+    with SharedStore(EmbeddedStore("/meta", disk=MemoryDisk()), clock=lambda: 0) as shared:
+        asyncio.run(run(shared))
+
+
+def test_what_no_server_takes_is_refused_and_not_sent() -> None:
+    async def run(shared: SharedStore) -> None:
+        async with StoreSession(shared.client) as session:
+            write = Create("/a", bytes(LARGEST_WRITE))
+            for each in (write, Multi((write,))):
+                with pytest.raises(WriteTooLarge, match="use shorter settings"):
+                    await session.ask(each)
+            assert (await session.ask(Get("/a"))).error is StoreError.NO_NODE
 
     with SharedStore(EmbeddedStore("/meta", disk=MemoryDisk()), clock=lambda: 0) as shared:
         asyncio.run(run(shared))

@@ -24,7 +24,7 @@ from logstore.replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from logstore.replication.metastore import layout
+from logstore.replication.metastore import layout, operations
 from logstore.replication.metastore.operations import Create, Delete, Get, Set
 from tests.replication.controller.world import World, topic
 
@@ -352,6 +352,15 @@ class TestRequestNode:
         assert node(made).partitions == {0: (3, 2, 1)}
         assert layout.REASSIGNMENT_PATH not in context.unreadable
         assert requests(made) is None
+
+    def test_what_no_node_can_hold_is_struck_and_ends_no_term(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = world((1,), (1,))
+        epoch = made.controller_epoch
+        monkeypatch.setattr(operations, "LARGEST_WRITE", 1_000)
+        write_requests(made, listing(entry(0, *range(2, 200)), entry(1, 2)))
+        assert requests(made) == [(1, [2])]
+        assert ongoing(made).keys() == {TopicPartition("t", 1)}
+        assert made.controller_epoch == epoch
 
     def test_the_latest_request_counts(self) -> None:
         made = world((1,))

@@ -21,8 +21,14 @@ from logstore.replication.messages import (
     NewPartitions,
     NewTopic,
 )
-from logstore.replication.metastore import layout
-from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
+from logstore.replication.metastore import layout, operations
+from logstore.replication.metastore.operations import (
+    ANY_VERSION,
+    Children,
+    Create,
+    Get,
+    Set,
+)
 from tests.replication.controller.world import World, topic
 
 T0 = TopicPartition("t", 0)
@@ -230,6 +236,34 @@ def test_settings_that_a_former_topic_left_do_not_stand_in_the_way() -> None:
     world.admin(Create(CONFIG, layout.encode_topic_config({"retention.ms": "1"}), make_parents=True))
     assert world.create(topic((1,), segment_bytes="65536")).topics["t"].error is ErrorCode.NONE
     assert settings(world) == {"segment.bytes": "65536"}
+
+
+LONG = ",".join(["0:1"] * 300_000)
+
+
+def test_what_no_request_to_the_store_can_hold_is_refused_and_ends_no_term() -> None:
+    """A server closes the connection without an answer: repeated, it ended the term of each controller."""
+    world = World(1)
+    world.create(topic((1,)))
+    epoch = world.controller_epoch
+    assert alter(world, leader_replication_throttled_replicas=LONG).error is ErrorCode.POLICY_VIOLATION
+    assert settings(world) == {}
+    made = world.create(
+        topic((1,), name="u", leader_replication_throttled_replicas=LONG), topic((1,), name="v")
+    ).topics
+    assert (made["u"].error, made["v"].error) == (ErrorCode.POLICY_VIOLATION, ErrorCode.NONE)
+    assert world.admin(Get(layout.topic_path("u"))).stat is None
+    assert world.controller_epoch == epoch
+
+
+def test_partitions_that_no_node_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1)
+    world.create(topic((1,)))
+    epoch = world.controller_epoch
+    monkeypatch.setattr(operations, "LARGEST_WRITE", 1_000)
+    assert add(world, 1_000).error is ErrorCode.POLICY_VIOLATION
+    assert add(world, 10).error is ErrorCode.NONE
+    assert world.controller_epoch == epoch
 
 
 # --- racks ------------------------------------------------------------------------------------
