@@ -40,7 +40,7 @@ from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Children, Create, Get, Multi, Operation, Outcome, Set
-from logstore.replication.metastore.tree import size_of
+from logstore.replication.metastore.tree import Tree, size_of
 
 _SHORTEST_TIMEOUT_MS, _LONGEST_TIMEOUT_MS = 100, 600_000
 LARGEST_REQUEST: Final = 1 << 20
@@ -232,7 +232,7 @@ class MetadataServer:
             for each in pending:
                 if not self._speaks_for_its_session(each):
                     continue
-                growth = _growth(each.asked.operation)
+                growth = _growth(self._store.tree, each.asked.operation)
                 if growth > max(room, 0):
                     self._report_growth()
                     refused = each.asked._replace(operation=None, error=jute.QUOTA_EXCEEDED)
@@ -353,15 +353,18 @@ class MetadataServer:
         self.close()
 
 
-def _growth(operation: Operation | None) -> int:
-    """Return by how much an operation may enlarge the tree; 0 if it writes nothing new."""
+def _growth(tree: Tree, operation: Operation | None) -> int:
+    """Return by how much an operation may enlarge the tree, which may be full: leaders are elected by writes
+    that replace others of about the same size.
+    """
     match operation:
         case Create(path, data):
             return size_of(path, data)
-        case Set(_, data):
-            return len(data)
+        case Set(path, data):
+            node = tree.node(path)
+            return max(len(data) - len(node.data), 0) if node is not None else len(data)
         case Multi(writes):
-            return sum(map(_growth, writes))
+            return sum(_growth(tree, each) for each in writes)
     return 0
 
 

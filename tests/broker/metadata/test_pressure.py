@@ -5,7 +5,15 @@ from __future__ import annotations
 import struct
 
 import pytest
-from kazoo.protocol.serialization import Create, Delete, GetData, Ping, SetData
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Delete,
+    GetData,
+    Ping,
+    SetData,
+    Transaction,
+)
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from logstore.broker.metadata import server as served
@@ -136,6 +144,29 @@ def test_the_tree_has_a_largest_size_and_whoever_deletes_may_write_again(
         assert await peer.error() == (21, 0)
         peer.ask(22, create("/again", 15 * KIB))
         assert await peer.error() == (22, 0)
+
+    running(scenario)
+
+
+def test_a_tree_of_the_largest_size_takes_what_replaces_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders are elected by such writes."""
+    monkeypatch.setattr(served, "MOST_TREE_BYTES", 8 * KIB)
+
+    async def scenario(rig: Rig) -> None:
+        peer = await rig.connect()
+        await peer.greet()
+        errors = []
+        for xid, request in enumerate(
+            [
+                create("/state", 7 * KIB),
+                SetData("/state", bytes(7 * KIB), -1),
+                Transaction([CheckVersion("/state", 1), SetData("/state", bytes(7 * KIB), 1)]),
+                SetData("/state", bytes(8 * KIB), -1),
+            ]
+        ):
+            peer.ask(xid, request)
+            errors.append((await peer.error())[1])
+        assert errors == [0, 0, 0, QUOTA_EXCEEDED]
 
     running(scenario)
 
