@@ -82,7 +82,7 @@ class StoreSession:
         finally:
             del self._answers[call_id]
         if outcome.error is StoreError.SESSION_EXPIRED:
-            self._opened = None
+            self._forget(session_id)
         return outcome
 
     async def close(self) -> None:
@@ -106,6 +106,11 @@ class StoreSession:
             self._store.open_session(self._timeout_ms)
         return await asyncio.shield(self._opened)
 
+    def _forget(self, session_id: int) -> None:
+        """Open another session for the next question, unless that was done since this one ended."""
+        if self._opened is not None and self._opened.done() and self._opened.result() == session_id:
+            self._opened = None
+
     def _from_any_thread(self, event: StoreEvent) -> None:
         try:
             self._loop.call_soon_threadsafe(self._take, event)
@@ -117,8 +122,8 @@ class StoreSession:
             case SessionOpened(session_id):
                 if self._opened is not None and not self._opened.done():
                     self._opened.set_result(session_id)
-            case SessionExpired():
-                self._opened = None
+            case SessionExpired(session_id):
+                self._forget(session_id)
                 for changed in self.watchers.values():
                     changed()
             case WatchFired(_, path) if path in self.watchers:

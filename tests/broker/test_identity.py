@@ -20,6 +20,13 @@ from logstore.broker.store_session import StoreSession
 from logstore.checkpoint.identity import MetaProperties, read_meta_properties, write_meta_properties
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed, WriteTooLarge
@@ -220,6 +227,68 @@ def test_a_conversation_is_had_in_a_session_of_its_own() -> None:
 
     with SharedStore(EmbeddedStore("/meta", disk=MemoryDisk()), clock=lambda: 0) as shared:
         asyncio.run(run(shared))
+
+
+class ByHand:
+    """A client of the store whose answers the test gives."""
+
+    name = "of a test"
+
+    def __init__(self, on_event: Callable[[StoreEvent], None]) -> None:
+        self.on_event = on_event
+        self.opened = 0
+        self.calls: list[StoreCall] = []
+
+    def open_session(self, timeout_ms: int) -> None:
+        self.opened += 1
+
+    def submit(self, call: StoreCall) -> None:
+        self.calls.append(call)
+
+    def close_session(self, session_id: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_every_question_of_a_session_that_ended_is_asked_in_the_same_next_one() -> None:
+    """Each of them opened a session, and all but the last waited for one that was forgotten."""
+
+    async def run() -> None:
+        clients: list[ByHand] = []
+
+        def store_of(on_event: Callable[[StoreEvent], None]) -> ByHand:
+            clients.append(ByHand(on_event))
+            return clients[0]
+
+        async def settle() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        async def until_answered(session: StoreSession, path: str) -> Outcome:
+            while (outcome := await session.ask(Get(path))).error is StoreError.SESSION_EXPIRED:
+                pass
+            return outcome
+
+        async with StoreSession(store_of) as session:
+            (client,) = clients
+            asking = [asyncio.ensure_future(until_answered(session, path)) for path in ("/a", "/b")]
+            await settle()
+            client.on_event(SessionOpened(1))
+            await settle()
+            for call in client.calls:
+                client.on_event(StoreReply(call.call_id, Outcome(StoreError.SESSION_EXPIRED)))
+            await settle()
+            client.on_event(SessionExpired(1))
+            await settle()
+            client.calls.clear()
+            client.on_event(SessionOpened(2))
+            await settle()
+            assert [call.session_id for call in client.calls] == [2, 2]
+            for call in client.calls:
+                client.on_event(StoreReply(call.call_id, Outcome(data=b"1")))
+            assert [(await each).data for each in asking] == [b"1", b"1"]
+            assert client.opened == 2
+
+    asyncio.run(asyncio.wait_for(run(), 10))
 
 
 def test_what_no_server_takes_is_refused_and_not_sent() -> None:
