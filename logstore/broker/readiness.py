@@ -12,7 +12,8 @@ from typing import Final
 
 from logstore.broker.runtime import Runtime
 from logstore.broker.store_session import StoreSession
-from logstore.disk.topic_partition import TopicPartition
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError
@@ -23,7 +24,7 @@ _RETRY_S: Final = 0.05
 async def until_topics_known(runtime: Runtime, store: StoreSession) -> None:
     """Return once the broker's metadata has every partition of the store.
 
-    Topics that are being deleted or whose nodes cannot be read have no place in the metadata.
+    Topics that are being deleted, or whose names or nodes are invalid, have no place in the metadata.
     """
     metadata = runtime.node.replicas.metadata
     while True:
@@ -46,17 +47,19 @@ async def until_topics_known(runtime: Runtime, store: StoreSession) -> None:
 
 async def _partitions_in(store: StoreSession) -> set[TopicPartition]:
     names = (await _answered(store, Children(layout.TOPICS_PATH))).children
-    nodes = await asyncio.gather(
-        *(_answered(store, Get(layout.topic_path(name))) for name in names),
+    # The deletions first: a topic and its deletion go together, and nothing is announced when they have gone.
+    reads = await asyncio.gather(
         *(_answered(store, Get(layout.delete_topic_path(name))) for name in names),
+        *(_answered(store, Get(layout.topic_path(name))) for name in names),
     )
     found: set[TopicPartition] = set()
-    for name, node, deletion in zip(names, nodes, nodes[len(names) :], strict=False):
+    for name, deletion, node in zip(names, reads, reads[len(names) :], strict=False):
         if node.stat is None or deletion.stat is not None:
             continue
         try:
+            check_topic_name(name)
             found.update(TopicPartition(name, each) for each in layout.parse_topic(node.data).partitions)
-        except CorruptMetadata:
+        except (CorruptMetadata, InvalidTopic):
             continue  # the controller reports it
     return found
 
