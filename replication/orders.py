@@ -393,12 +393,8 @@ def _create(
         if is_replaceable:
             mark("replica manager: a damaged log is cut, to follow")
         logs.reopen(topic_partition, config=config, accept_loss=is_replaceable)
-    if not state.is_new and logs.offline_dirs and logs.get(topic_partition) is None:
-        # The log is probably in the dir that failed. An empty log in another dir would pass for it.
-        mark("replica manager: a replica whose log may be in a failed dir")
-        raise LogDirOffline(
-            f"{topic_partition} may be in a log dir that failed; repair the dir and restart the broker"
-        )
+    if not state.is_new:  # an empty log in another dir would pass for it
+        _check_not_in_failed_dir(manager, topic_partition)
     log = logs.get_or_begin(topic_partition, config=config, topic_id=topic_id).partition
     if log.sync_name is not None:
         if state.leader == manager.config.node_id:
@@ -414,6 +410,14 @@ def _create(
     healing.after_read(manager, partition)
     manager.deleted.pop(topic_partition, None)
     return partition
+
+
+def _check_not_in_failed_dir(manager: ReplicaManager, topic_partition: TopicPartition) -> None:
+    """Raise `LogDirOffline` if a replica without a log here may have one in a log dir that failed."""
+    logs = manager.logs
+    if logs.offline_dirs and topic_partition not in logs.damaged and logs.get(topic_partition) is None:
+        mark("replica manager: a replica whose log may be in a failed dir")
+        raise LogDirOffline(f"{topic_partition} may be in a failed log dir; repair it and restart the broker")
 
 
 def _log_config(manager: ReplicaManager, topic: str, body: LeaderAndIsrRequest) -> LogConfig:
@@ -536,6 +540,9 @@ def stop_one(
     is_sentinel = order.leader_epoch in (NO_EPOCH, BEING_DELETED)
     if known is not None and not is_sentinel and order.leader_epoch < known.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
+    if order.delete and manager.deleted.get(topic_partition, ("", 0))[0] != topic_id:
+        # It would come back with its dir, beside the log of the next topic of this name.
+        _check_not_in_failed_dir(manager, topic_partition)
     _stop_serving(manager, topic_partition)
     if order.delete:
         manager.drop(topic_partition)

@@ -36,6 +36,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore.layout import parse_state, partition_state_path
 from logstore.replication.metastore.operations import Get
+from logstore.replication.node import Node
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from logstore.testing.stage import batch
 from tests.replication.test_driver import BASE, TP, error, is_whole, values, write
@@ -174,6 +175,38 @@ def test_f2_what_was_in_a_dir_that_fails_at_the_start_is_not_begun_anew(durabili
     assert TP not in made.nodes[0].logs.logs()
     assert OTHER in made.nodes[0].logs.logs()
     assert TP in made.nodes[0].replicas.offline
+
+
+def test_f2_a_deletion_waits_for_a_log_that_may_be_in_a_failed_dir() -> None:
+    """It was confirmed, and the next topic of that name had its log in the other dir. With the failed dir
+    repaired there were two, and nothing told which was newer."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__, dirs=("data", "more"))
+    home = home_of(made, TP)
+    made.stop_node(0)
+    made.administer(DeleteTopicsRequest(("t",)))
+    disks[0].inject(Fault(path=lambda path: path.startswith(home), forever=True))
+    made.start_node(0)
+    made.advance(20_000)
+    (controller,) = (each for each in made.nodes.values() if each.controller.is_active)
+    context = controller.controller.context
+    assert context is not None
+    assert context.deletions["t"].blocking == {0: "KAFKA_STORAGE_ERROR"}
+    made.stop_node(0)
+    disks[0].heal()
+    made.start_node(0)
+    assert made.run_until(lambda: all("t" not in topics_of(each) for each in made.nodes.values()))
+    made.create_topic(NewTopic("t", assignment=((0, 1, 2),)))
+    write(made, b"new")
+    made.stop_node(0)
+    made.start_node(0)
+    assert made.run_until(lambda: TP in made.nodes[0].replicas.partitions)
+    assert not made.nodes[0].logs.damaged
+
+
+def topics_of(node: Node) -> set[str]:
+    context = node.controller.context
+    return set(context.topics) if context is not None else set()
 
 
 def test_a_replica_refused_for_a_full_disk_returns_when_there_is_room() -> None:
