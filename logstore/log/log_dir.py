@@ -372,8 +372,13 @@ class LogDir:
             self.checkpoints.forget([topic_partition])
             directory = f"{self.path}/{name}"
             self._disk.make_dir(directory)
-            publish(self._disk, directory, ARRIVING, b"")
-            self._disk.sync_dir(self.path)
+            try:
+                publish(self._disk, directory, ARRIVING, b"")
+                self._disk.sync_dir(self.path)
+            except OSError as error:
+                if is_refusal(error):
+                    remove_tree(self._disk, directory)  # the next start would take it for a move under way
+                raise
         self.futures[topic_partition] = name
 
     def _forget(self, topic_partitions: Sequence[TopicPartition]) -> None:

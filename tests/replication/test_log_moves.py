@@ -188,6 +188,22 @@ def test_a_full_target_is_named_and_the_replica_serves_as_before(monkeypatch: py
     assert not made.nodes[0].replicas.full_dirs.since_ms, "a copy that finds no room makes no log dir full"
 
 
+def test_a_move_that_is_refused_for_want_of_room_does_not_begin_with_the_next_start() -> None:
+    made, disks = cluster()
+    write(made, b"1")
+    source, target = home(made, 1), other(made, 1)
+    disks[1].inject(
+        Fault(operation="pwrite", path=lambda path: "-future" in path, forever=True, errno=errno.ENOSPC)
+    )
+    assert alter(made, 1, target) is ErrorCode.KAFKA_STORAGE_ERROR
+    disks[1].heal()
+    assert not [entry.name for entry in disks[1].scan(target) if entry.name.endswith("-future")]
+    made.stop_node(1)
+    made.start_node(1)
+    made.advance(60_000)
+    assert home(made, 1) == source
+
+
 @pytest.mark.parametrize("operation", ["pwrite", "sync"])
 def test_a_target_that_dies_ends_the_move_and_nothing_else(operation: str) -> None:
     made, disks = cluster()
