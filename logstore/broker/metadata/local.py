@@ -6,8 +6,9 @@
     broker's loop ──submit──▶ queue ──▶ the store's thread ──call_many, one sync──▶ on_event
 
 The event loop never waits for a sync. A session lasts until it is closed: nothing can separate it from its
-own process, and a stalled process stalls all its brokers. A disk failure is final: every later call returns
-CONNECTION_LOSS, and `failure` has the reason.
+own process, and a stalled process stalls all its brokers. After a disk failure every call returns
+CONNECTION_LOSS, and `failure` has the reason. That is final, unless the disk was only full: then the store is
+opened again as soon as that succeeds, which reads what the disk kept, and every session is over.
 """
 
 from __future__ import annotations
@@ -16,14 +17,24 @@ import logging
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from logstore.replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
+from logstore.disk.errors import EngineError
+from logstore.errors import is_refusal
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Operation, Outcome, StoreError
 
 OnEvent: TypeAlias = Callable[[StoreEvent], None]
+_OPEN_AGAIN_MS: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +42,22 @@ _log = logging.getLogger(__name__)
 class SharedStore:
     """Runs one `EmbeddedStore` for any number of clients. Any thread may call."""
 
-    def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int]) -> None:
-        """Take over `store`, which `close` closes; `clock` returns epoch milliseconds."""
+    def __init__(
+        self,
+        store: EmbeddedStore,
+        *,
+        clock: Callable[[], int],
+        open_store: Callable[[], EmbeddedStore] | None = None,
+    ) -> None:
+        """Take over `store`, which `close` closes; `clock` returns epoch milliseconds.
+
+        `open_store` opens it again after a full disk.
+        """
         self.failure: MetadataStoreFailed | None = None
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._open_store = store, clock, open_store
+        self._open_again_ms = 0
+        self._postponed: list[Callable[[], None]] = []
+        """The openings and ends of sessions that the failed store could not write."""
         self._inbox: SimpleQueue[Callable[[], None] | tuple[OnEvent, StoreCall] | None] = SimpleQueue()
         self._owners: dict[int, OnEvent] = {}
         self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
@@ -104,6 +127,8 @@ class SharedStore:
                 waiting.append(self._inbox.get_nowait())
         except Empty:
             pass
+        if self.failure is not None and self._open_store is not None:
+            self._open_again(self.failure, self._open_store)
         calls: list[tuple[OnEvent, StoreCall]] = []
         for item in waiting:
             if isinstance(item, tuple):
@@ -113,12 +138,37 @@ class SharedStore:
             calls = []
             if item is None:
                 return False
-            try:
-                item()
-            except MetadataStoreFailed as error:
-                self._fail(error)
+            self._begin_or_end(item)
         self._carry_out(calls)
         return True
+
+    def _begin_or_end(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except MetadataStoreFailed as error:
+            self._fail(error)
+            self._postponed.append(act)
+
+    def _open_again(self, failure: MetadataStoreFailed, open_store: Callable[[], EmbeddedStore]) -> None:
+        """Open the store again if its disk was only full, once a second. The sessions are over then."""
+        cause, now_ms = failure.__cause__, self._clock()
+        if not isinstance(cause, OSError) or not is_refusal(cause) or now_ms < self._open_again_ms:
+            return
+        self._open_again_ms = now_ms + _OPEN_AGAIN_MS
+        try:
+            self._store.close()
+            self._store = open_store()
+        except (EngineError, OSError) as error:
+            _log.info("the metadata store cannot be opened again yet: %s", error)
+            return
+        _log.warning("the metadata store works again; every session with it is over")
+        self.failure = None
+        owners, self._owners = self._owners, {}
+        for session_id, owner in owners.items():
+            owner(SessionExpired(session_id))
+        postponed, self._postponed = self._postponed, []
+        for act in postponed:
+            self._begin_or_end(act)
 
     def _carry_out(self, calls: list[tuple[OnEvent, StoreCall]]) -> None:
         if not calls:

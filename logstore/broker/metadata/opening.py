@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Protocol
 
 from logstore.broker.clock import SteadyClock
@@ -55,8 +56,8 @@ def open_store(directory: str | None = None, *, disk: Disk | None = None) -> Sha
         disk = OsDisk() if directory is not None else MemoryDisk()
     if directory is not None and isinstance(disk, OsDisk):
         directory = os.path.abspath(directory)  # the working directory may change
-    store = EmbeddedStore(directory if directory is not None else _IN_MEMORY, disk=disk)
-    return SharedStore(store, clock=SteadyClock())
+    make = partial(EmbeddedStore, directory if directory is not None else _IN_MEMORY, disk=disk)
+    return SharedStore(make(), clock=SteadyClock(), open_store=make)
 
 
 def absolute(name: str) -> str:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from queue import SimpleQueue
 
 from logstore.broker.metadata.local import LocalStore, SharedStore
+from logstore.broker.metadata.opening import open_store
 from logstore.disk.memory import MemoryDisk
-from logstore.replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.operations import Create, Get, Operation, Outcome, StoreError, WatchKind
 from logstore.testing.disks import Fault, FaultyDisk
@@ -63,6 +72,30 @@ def test_a_disk_that_fails_is_told_with_every_call() -> None:
             assert user.call(Create(path)).error is StoreError.CONNECTION_LOSS
         assert shared.failure is not None
         user.store.close()
+
+
+def test_a_store_on_a_full_disk_works_again_once_there_is_room() -> None:
+    """It stayed dead until its process was started again, long after there was room."""
+    disk = FaultyDisk(MemoryDisk())
+    with open_store("/meta", disk=disk) as shared:
+        user = User(shared)
+        assert user.call(Create("/before", b"1")).error is None
+        disk.inject(Fault(operation="pwrite", forever=True, errno=errno.ENOSPC))
+        assert user.call(Create("/full")).error is StoreError.CONNECTION_LOSS
+        user.store.open_session(1_000)
+        assert user.call(Get("/before")).error is StoreError.CONNECTION_LOSS
+        assert shared.failure is not None
+        disk.heal()
+        shared._open_again_ms = 0  # it waits a second between two attempts
+        user.store.submit(StoreCall(user.session_id, 0, Get("/before")))
+        assert user.next() == SessionExpired(user.session_id)
+        opened = user.next()
+        assert isinstance(opened, SessionOpened), "the session that was asked for meanwhile"
+        assert user.next() == StoreReply(0, Outcome(StoreError.SESSION_EXPIRED))
+        user.session_id = opened.session_id
+        assert shared.failure is None
+        assert user.call(Get("/before")).data == b"1"
+        assert user.call(Create("/after")).error is None
 
 
 def test_closing_does_what_was_asked_before() -> None:
