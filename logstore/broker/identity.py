@@ -1,18 +1,27 @@
 """The owner of log dirs: the cluster's id, and `meta.properties` in every log dir.
 
     /cluster/id      {"version":"1","id":"…"}     written by the first broker that finds none
-    meta.properties  version, broker.id, cluster.id, directory.id
+    meta.properties  version, broker.id, cluster.id, directory.id, logstore.log.dirs
 
 A broker does not start on log dirs of another cluster or another broker: it would take their logs for strays
-and delete them. The check comes before any log is opened.
+and delete them. Nor does it start on fewer log dirs than before (`logstore.log.dirs` is their number): it
+would begin the logs in the others anew, empty, and count as in sync with them. The check comes before any log
+is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
-from logstore.checkpoint.identity import MetaProperties, read_meta_properties, write_meta_properties
+from logstore.checkpoint.entry_files import INT32_MAX, parse_number
+from logstore.checkpoint.identity import (
+    META_PROPERTIES,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.disk.ids import new_id
@@ -22,6 +31,8 @@ from logstore.replication.metastore.operations import Create, Get, Operation, Ou
 
 AskStore = Callable[[Operation], Awaitable[Outcome]]
 _ROUNDS = 20
+LOG_DIRS = "logstore.log.dirs"
+"""The property of `meta.properties` with the number of the broker's log dirs; Kafka ignores it."""
 
 
 class InconsistentClusterId(EngineError):
@@ -32,6 +43,12 @@ class InconsistentClusterId(EngineError):
 
 class InconsistentBrokerId(EngineError):
     """A log dir belongs to another broker."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class LogDirMissing(EngineError):
+    """The broker has had more log dirs than it is started with."""
 
     code = ErrorCode.INVALID_CONFIG
 
@@ -55,20 +72,21 @@ async def find_cluster_id(ask: AskStore, random: Random) -> str:
 def claim_log_dirs(
     log_dirs: Sequence[str], *, disk: Disk, broker_id: int, cluster_id: str, random: Random
 ) -> list[str]:
-    """Check that every dir is this broker's, and mark new ones; return the dirs that failed.
+    """Check that every dir is this broker's and none is missing, and mark them; return the dirs that failed.
 
     The log manager decides about dirs that cannot be read or written. Raises `InconsistentClusterId`,
-    `InconsistentBrokerId` and `CorruptCheckpoint` before anything is written.
+    `InconsistentBrokerId`, `LogDirMissing` and `CorruptCheckpoint` before anything is written.
     """
-    unmarked, failed = [], []
+    marks: dict[str, MetaProperties | None] = {}
+    failed = []
     for directory in log_dirs:
         try:
             found = read_meta_properties(disk, directory)
         except OSError:
             failed.append(directory)
             continue
+        marks[directory] = found
         if found is None:
-            unmarked.append(directory)
             continue
         if found.node_id != broker_id:
             raise InconsistentBrokerId(
@@ -80,11 +98,32 @@ def claim_log_dirs(
                 f"{directory} belongs to cluster {found.cluster_id}, but the metadata store to cluster "
                 f"{cluster_id}; name the right store or use another log dir"
             )
-    for directory in unmarked:
-        properties = MetaProperties(node_id=broker_id, cluster_id=cluster_id, directory_id=new_id(random))
+    _check_none_is_missing(log_dirs, {each: found for each, found in marks.items() if found is not None})
+    count = str(len(log_dirs))
+    for directory, found in marks.items():
+        if found is None:
+            found = MetaProperties(node_id=broker_id, cluster_id=cluster_id, directory_id=new_id(random))
+        elif found.extra.get(LOG_DIRS) == count:
+            continue
         try:
             make_durable_dir(disk, directory)
-            write_meta_properties(disk, directory, properties)
+            write_meta_properties(disk, directory, replace(found, extra={**found.extra, LOG_DIRS: count}))
         except OSError:
             failed.append(directory)
     return failed
+
+
+def _check_none_is_missing(log_dirs: Sequence[str], marked: Mapping[str, MetaProperties]) -> None:
+    counts = {
+        directory: parse_number(found.extra[LOG_DIRS], INT32_MAX, where=f"{directory}: {LOG_DIRS}")
+        for directory, found in marked.items()
+        if LOG_DIRS in found.extra
+    }
+    most = max(counts.values(), default=0)
+    if most > len(log_dirs):
+        raise LogDirMissing(
+            f"log.dirs names {len(log_dirs)} of the {most} log dirs that this broker has had; put the others "
+            "back. In the place of a lost one name an empty directory: its replicas are fetched from other "
+            f"brokers. If the replicas of the others were moved away, remove the line {LOG_DIRS} from "
+            f"{META_PROPERTIES} in {', '.join(counts)}"
+        )

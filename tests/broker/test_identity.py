@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from logstore.broker.identity import (
+    LOG_DIRS,
     InconsistentBrokerId,
     InconsistentClusterId,
+    LogDirMissing,
     claim_log_dirs,
     find_cluster_id,
 )
@@ -18,8 +21,11 @@ from logstore.broker.metadata.local import SharedStore
 from logstore.broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
 from logstore.broker.store_session import StoreSession
 from logstore.checkpoint.identity import MetaProperties, read_meta_properties, write_meta_properties
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from logstore.replication.effects import (
     SessionExpired,
     SessionOpened,
@@ -42,6 +48,7 @@ from logstore.replication.metastore.operations import (
     StoreError,
 )
 from logstore.testing.disks import Fault, FaultyDisk
+from tests.broker.nodes import Nodes
 
 
 class Lossy:
@@ -209,6 +216,62 @@ def test_a_dir_that_fails_is_left_to_the_log_manager() -> None:
     disk.inject(Fault(path=lambda path: path.startswith("/bad")))
     assert claim(disk, "/bad", "/good") == ["/bad"]
     assert read_meta_properties(disk, "/good") is not None
+
+
+def test_a_dir_that_was_taken_out_is_missed() -> None:
+    """A broker would begin its logs anew in the others, empty, and count as in sync with them."""
+    disk = MemoryDisk(directories=["/a"])
+    write_meta_properties(disk, "/a", MetaProperties(node_id=1, extra={"unknown": "stays"}))
+    assert claim(disk, "/a") == []
+    assert claim(disk, "/a", "/b", "/c") == []
+    before = [read_meta_properties(disk, each) for each in ("/a", "/b", "/c")]
+    with pytest.raises(LogDirMissing, match=r"names 2 of the 3 .* the line logstore\.log\.dirs .* in /c"):
+        claim(disk, "/c", "/new")
+    assert [read_meta_properties(disk, each) for each in ("/a", "/b", "/c")] == before
+    assert [entry.name for entry in disk.scan("/")] == ["a", "b", "c"]
+    # An empty dir in its place is for the log manager, which counts the broker as unclean then.
+    assert claim(disk, "/a", "/new", "/c") == []
+    found = read_meta_properties(disk, "/a")
+    assert found is not None
+    assert found.extra == {"unknown": "stays", LOG_DIRS: "3"}
+    for each in ("/a", "/c"):
+        mark = read_meta_properties(disk, each)
+        assert mark is not None
+        write_meta_properties(disk, each, replace(mark, extra={}))
+    assert claim(disk, "/a", "/c") == []
+    with pytest.raises(LogDirMissing):
+        claim(disk, "/c")
+
+
+def test_a_number_of_log_dirs_that_cannot_be_read_is_an_error() -> None:
+    disk = MemoryDisk(directories=["/a"])
+    write_meta_properties(disk, "/a", MetaProperties(node_id=1, extra={LOG_DIRS: "many"}))
+    with pytest.raises(CorruptCheckpoint, match=r"/a: logstore.log.dirs"):
+        claim(disk, "/a")
+
+
+def test_a_broker_without_one_of_its_log_dirs_does_not_start_and_loses_nothing() -> None:
+    """It was the last of the ISR, led with an empty log, and the other replica was cut to it."""
+
+    async def run() -> None:
+        nodes = Nodes(2)
+        nodes.log_dirs = ["a", "b"]
+        async with asyncio.timeout(60), nodes:
+            topics = [await nodes.create_topic(name, (0, 1)) for name in ("t", "u")]
+            for each in topics:
+                await nodes.client.produce(each, encode_batch([Record(0, 5, None, b"x")]))
+            await nodes.until(lambda: all(nodes.ends(each) == {0: 1, 1: 1} for each in topics))
+            await nodes.stop(1)
+            await nodes.stop(0)
+            nodes.log_dirs = ["a"]
+            with pytest.raises(LogDirMissing):
+                await nodes.start(0)
+            nodes.log_dirs = ["a", "b"]
+            await nodes.start(0)
+            await nodes.start(1)
+            await nodes.until(lambda: all(nodes.ends(each) == {0: 1, 1: 1} for each in topics))
+
+    asyncio.run(run())
 
 
 # --- the conversation ---------------------------------------------------------------------------
