@@ -25,7 +25,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.entry_files import (
+    HIGH_WATERMARK_CHECKPOINT,
+    read_leader_epoch_checkpoint,
+    read_offset_checkpoint,
+)
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
@@ -217,32 +221,52 @@ class DirectoryLogs:
     def _end(self, directory: str) -> _End:
         """Return the bounds of a copy now, reading only what was appended since the last call."""
         copy = self._copy(directory)
+        starts = self._near_end(directory)
         while True:
+            start = None
+            is_new, found = copy.reader is None, False
             if copy.reader is None:
-                copy.leader_epoch = -1
-                start = self._near_end(directory)
+                copy.leader_epoch, start = -1, next(starts, None)
                 copy.reader = StretchReader(
                     directory, start_offset=start, disk=self._disk, stretch_bytes=_TAIL_BYTES
                 )
             try:
                 # The reader of the records reports damage; only the end matters here.
                 for stretch in sound_stretches(copy.reader):
+                    found = True
                     copy.leader_epoch = max(copy.leader_epoch, int(stretch.headers["leader_epoch"].max()))
             except OffsetOutOfRange:
-                copy.reader = None  # truncated: look for the new end
-            else:
-                start, end = copy.reader.log_start_offset, copy.reader.log_end_offset
-                return _End(copy.leader_epoch, max(start, 0), max(start, end, 0))
+                copy.reader = None  # truncated, or an index has offsets that a power cut took from the log
+                continue
+            if is_new and not found:
+                if start is not None:
+                    copy.reader = None  # the last batch, which has the leader epoch, is further up
+                    continue
+                copy.leader_epoch = self._listed_epoch(directory)
+            start, end = copy.reader.log_start_offset, copy.reader.log_end_offset
+            return _End(copy.leader_epoch, max(start, 0), max(start, end, 0))
 
-    def _near_end(self, directory: str) -> int | None:
-        """Return an offset near the end of the log; None if it has no segments."""
+    def _near_end(self, directory: str) -> Iterator[int]:
+        """Yield offsets at which to begin to look for the end of the log, the nearest one first."""
         files = SegmentFiles(self._disk, directory)
-        segments = files.segments()
-        if not segments:
-            return None
-        base_offset = segments[-1].base_offset
-        indexed = files.offset_index(base_offset).offsets
-        return int(indexed[-1]) if len(indexed) else base_offset
+        for base_offset, _ in reversed(files.segments()):
+            indexed = files.offset_index(base_offset).offsets
+            if len(indexed):
+                yield int(indexed[-1])
+            yield base_offset
+
+    def _listed_epoch(self, directory: str) -> int:
+        """Return the last leader epoch of a log without a batch; -1 if it is not known."""
+        try:
+            entries = read_leader_epoch_checkpoint(self._disk, directory)
+        except CorruptCheckpoint as error:
+            LOGGER.warning("cannot read the leader epochs of %s: %s", directory, error)
+            return -1
+        except OSError as error:
+            raise LogDirOffline(
+                f"{directory} is unreadable: {error}. Check the disk and its permissions"
+            ) from error
+        return entries[-1][0] if entries else -1
 
     # --- cut points and times -------------------------------------------------------------------------------
 

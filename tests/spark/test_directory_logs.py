@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from logstore import Log, LogGone, encode_batch
 from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
 from logstore.checkpoint.identity import META_PROPERTIES
@@ -195,6 +197,37 @@ def test_of_copies_the_newest_epoch_is_read_then_the_longest() -> None:
     assert bounds(logs) == (0, 4)
     assert read(logs, 0, 4, ["value"])[0][-1] == b"late 3"
     assert bounds(logs_of(disk, "/a", "/b")) == (0, 7)
+
+
+@pytest.mark.parametrize("end", [b"", bytes(200), BATCH_5[:40]], ids=["empty", "zeros", "torn"])
+def test_a_copy_without_a_batch_in_its_last_segment_keeps_its_epoch(end: bytes) -> None:
+    """It has just rolled, or lost what it wrote after that; the epoch is that of the segment before."""
+    disk = disk_of(
+        {
+            "/a/orders-0": {log_file(0): BATCH_0 + STALE},
+            "/b/orders-0": {log_file(0): BATCH_0 + LATE, log_file(4): end},
+        }
+    )
+    assert bounds(logs_of(disk, "/a", "/b")) == (0, 4)
+    assert read(logs_of(disk, "/a", "/b"), 3, 4, ["value"])[0] == [b"late 3"]
+
+
+def test_a_copy_that_retention_emptied_has_the_epoch_of_its_checkpoint() -> None:
+    disk = disk_of({"/a/orders-0": {log_file(0): BATCH_0 + STALE}, "/b/orders-0": {log_file(9): b""}})
+    assert bounds(logs_of(disk, "/a", "/b")) == (0, 7)
+    write_leader_epoch_checkpoint(disk, "/b/orders-0", [(5, 3)])
+    assert bounds(logs_of(disk, "/a", "/b")) == (9, 9)
+
+
+@pytest.mark.parametrize("batches", [0, 4, 9])
+def test_an_index_of_more_than_the_log_has(tmp_path: Path, batches: int) -> None:
+    """A power cut took the end of the log and left its index."""
+    with Log.open(tmp_path / "orders-0", LogConfig(index_interval_bytes=200)) as log:
+        for _ in range(10):
+            log.append(bytes(100))
+    file = tmp_path / "orders-0" / log_file(0)
+    os.truncate(file, file.stat().st_size // 10 * batches + (50 if batches else 0))
+    assert bounds(DirectoryLogs([str(tmp_path)])) == (0, batches)
 
 
 def test_the_highest_watermark_of_the_copies_counts() -> None:
