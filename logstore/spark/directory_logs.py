@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from logstore.arguments import as_directory
 from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     read_leader_epoch_checkpoint,
@@ -426,8 +427,9 @@ def expand(path: str) -> list[str]:
                 "directory"
             )
         path = path[match.end() :]
+    path = as_directory(path)  # the checkpoints of a partition's directory are in the one above it
     if not glob.has_magic(path):
-        return [path.rstrip("/") or "/"]
+        return [path]
     found = sorted(each.rstrip("/") for each in glob.glob(path))
     if not found:
         raise InvalidOption(f"nothing matches path {path!r}; name a log dir or a partition's directory")

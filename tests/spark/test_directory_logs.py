@@ -20,7 +20,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
-from logstore.disk.files import Disk
+from logstore.disk.files import Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_marker_batch, set_offsets_and_epoch
 from logstore.format.compression import Codec
@@ -104,6 +104,18 @@ def test_paths_that_cannot_be() -> None:
         expand("/nowhere/at/all/*")
     with pytest.raises(UnknownTopic, match="orders-0 does not exist"):
         logs_of(disk_of({"/data": {}})).bounds([ORDERS])
+
+
+def test_a_relative_path_is_that_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoints of a partition's directory are in the directory above it, not in /."""
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append([b"committed", b"not committed"])
+    write_offset_checkpoint(OsDisk(), str(tmp_path), HIGH_WATERMARK_CHECKPOINT, {ORDERS: 1})
+    monkeypatch.chdir(tmp_path)
+    assert bounds(DirectoryLogs(["orders-0"])) == bounds(DirectoryLogs(["."])) == (0, 1)
+    assert bounds(DirectoryLogs(["orders-*"])) == (0, 1)
 
 
 def test_globs_and_urls(tmp_path: Path) -> None:
