@@ -15,7 +15,6 @@ Nothing is written, locked or mapped.
 from __future__ import annotations
 
 import glob
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,10 +47,9 @@ from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles, 
 from logstore.spark.errors import InvalidOption, UnknownTopic
 from logstore.spark.header_rows import header_rows
 from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
-from logstore.spark.read_options import Isolation
+from logstore.spark.read_options import Isolation, local_path
 
 _TAIL_BYTES: Final = 1 << 20
-_SCHEME = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+):(//(?P<host>[^/]*))?(?=/)")
 
 _Marks = dict[str, Mapping[TopicPartition, int]]
 """The checkpointed high watermarks, by log dir."""
@@ -419,15 +417,13 @@ def expand(path: str) -> list[str]:
 
     Raises `InvalidOption` for another file system, and if nothing matches.
     """
-    match = _SCHEME.match(path)
-    if match is not None:
-        if match["scheme"].lower() != "file" or match["host"] not in (None, "", "localhost"):
-            raise InvalidOption(
-                f"path {path!r} is on another file system: mount it on every executor and name the mounted "
-                "directory"
-            )
-        path = path[match.end() :]
-    path = as_directory(path)  # the checkpoints of a partition's directory are in the one above it
+    local = local_path(path)
+    if local is None:
+        raise InvalidOption(
+            f"path {path!r} is on another file system: mount it on every executor and name the mounted "
+            "directory"
+        )
+    path = as_directory(local)  # the checkpoints of a partition's directory are in the one above it
     if not glob.has_magic(path):
         return [path]
     found = sorted(each.rstrip("/") for each in glob.glob(path))

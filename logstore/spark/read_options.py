@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.columns import SEGMENT, parse_columns
@@ -301,6 +302,19 @@ def check_one_place(what: str, paths: Sized, servers: str) -> None:
         raise InvalidOption(
             f"{what} (option path) or brokers (option {BOOTSTRAP_SERVERS}): {given}; give one of the two"
         )
+
+
+def local_path(text: str) -> str | None:
+    """Return the directory of a path or `file:` URI, without a trailing slash; None for anything else."""
+    try:
+        parts = urlsplit(text.replace("#", "%23").replace("?", "%3F"))
+    except ValueError:  # a malformed host, such as `file://[x`
+        return None
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        text = unquote(parts.path)
+    elif len(parts.scheme) > 1 and text[len(parts.scheme) :].startswith(":/"):
+        return None
+    return text.rstrip("/") or "/"
 
 
 def _duration_ms(name: str, text: str) -> int:

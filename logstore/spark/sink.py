@@ -22,10 +22,11 @@ from logstore.disk.ids import new_id
 from logstore.spark.errors import InvalidOption, WriteRefused
 from logstore.spark.ledger import Entry, Ledger, publish_once, read_ledger, staging_directory
 from logstore.spark.publishing import Message, Plan, Publisher, Stage, Staged, Target
+from logstore.spark.read_options import local_path
 from logstore.spark.row_sums import RowSum, check_same_rows
 from logstore.spark.sink_rows import Intake, Topic, written_columns
 from logstore.spark.targets import BrokerTarget, DirectoryTarget
-from logstore.spark.write_options import WriteOptions, local_path
+from logstore.spark.write_options import WriteOptions
 
 PAUSE_S: Final = 0.05
 DIRECTORY_SUFFIX: Final = ".logstore-sink"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from logstore.columnar.columnar import BATCH_BYTES
 from logstore.config import LogConfig
@@ -22,7 +21,7 @@ from logstore.format.compression import Codec
 from logstore.log.outgoing import Compression
 from logstore.spark.client import ClientSettings
 from logstore.spark.errors import InvalidOption
-from logstore.spark.read_options import BOOTSTRAP_SERVERS, Given, check_one_place
+from logstore.spark.read_options import BOOTSTRAP_SERVERS, Given, check_one_place, local_path
 
 _REQUEST_BYTES: Final = 1 << 20
 _DELIVERY_TIMEOUT_MS: Final = 120_000
@@ -179,16 +178,3 @@ def _directory(name: str, text: str) -> str:
             "without a scheme or with file:"
         )
     return path
-
-
-def local_path(text: str) -> str | None:
-    """Return the directory of a path or `file:` URI, without a trailing slash; None for anything else."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:  # a malformed host, such as `file://[x`
-        return None
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        text = unquote(parts.path)
-    elif len(parts.scheme) > 1 and text[len(parts.scheme) :].startswith(":/"):
-        return None
-    return text.rstrip("/") or "/"

@@ -125,6 +125,7 @@ def test_globs_and_urls(tmp_path: Path) -> None:
     assert expand(f"{tmp_path}/node-*") == [f"{tmp_path}/node-1", f"{tmp_path}/node-2"]
     assert expand(f"file://{tmp_path}/") == [str(tmp_path)]
     assert expand(f"file:{tmp_path}") == [str(tmp_path)]
+    assert expand("file:///a%20b") == ["/a b"]  # as a sink writes there
     assert expand("/") == ["/"]
 
 

@@ -11,7 +11,8 @@ from logstore.disk.errors import InvalidTopic
 from logstore.format.compression import Codec
 from logstore.log.outgoing import Compression
 from logstore.spark.errors import InvalidOption
-from logstore.spark.write_options import Delivery, WriteOptions, local_path
+from logstore.spark.read_options import local_path
+from logstore.spark.write_options import Delivery, WriteOptions
 
 BROKERS = {"path": "", "kafka__bootstrap__servers": "a:1"}
 
@@ -140,6 +141,7 @@ def test_a_topic_that_no_topic_is_called() -> None:
         ("a b", "a b"),
         ("file:/a", "/a"),
         ("file:///a%3Ab", "/a:b"),
+        ("file:///a#b?c", "/a#b?c"),
         ("file://localhost/a", "/a"),
         ("file://other/a", None),
         ("dbfs:/a", None),

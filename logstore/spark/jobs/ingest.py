@@ -29,7 +29,7 @@ from logstore.spark.brief_errors import quiet_proxy
 from logstore.spark.errors import RowRefused
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, named_values
 from logstore.spark.ledger import Entry, Json, read_ledger, remove_staged
-from logstore.spark.read_options import BOOTSTRAP_SERVERS
+from logstore.spark.read_options import BOOTSTRAP_SERVERS, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -110,16 +110,15 @@ def prepare(options: Namespace) -> Ingest:
         raise BadUsage("give either --topic NAME or --topic-from EXPR")
     if options.checkpoint is not None and len(options.paths) != 1:
         raise BadUsage("--checkpoint needs exactly one directory or pattern, whose new files are read")
-    if nothing := [path for path in options.paths if not _may_exist(path)]:
+    paths = tuple(path if local_path(path) is None else absolute(path) for path in options.paths)
+    if nothing := [path for path in paths if not _may_exist(path)]:
         raise BadUsage(f"no file matches {', '.join(nothing)}; correct the path or pattern")
-    if options.checkpoint is not None and Path(options.paths[0]).is_file():
-        raise BadUsage(
-            f"--checkpoint reads new files of a directory or pattern; {options.paths[0]} is a file"
-        )
+    if options.checkpoint is not None and Path(paths[0]).is_file():
+        raise BadUsage(f"--checkpoint reads new files of a directory or pattern; {paths[0]} is a file")
     if options.checkpoint is not None and options.write_id is not None:
         raise BadUsage("--checkpoint and --write-id exclude each other: a checkpoint names its own writes")
     inputs = Input(
-        tuple(absolute(path) for path in options.paths),
+        paths,
         options.format,
         options.schema,
         named_values("--reader-option", options.reader_option),
@@ -165,7 +164,7 @@ def _sink(options: Namespace) -> dict[str, str]:
 
 def _may_exist(path: str) -> bool:
     """Return whether a path or pattern matches a file; nobody can tell of other file systems' here."""
-    return "://" in path or any(iglob(path))
+    return local_path(path) is None or any(iglob(path))
 
 
 def _absolute(path: str | None) -> str | None:
@@ -183,9 +182,10 @@ def _write_id(text: str | None) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The input files: absolute paths or patterns; `schema` in Spark's DDL; `options` of Spark's reader."""
+    """The input files. `schema` is in Spark's DDL, `options` are those of Spark's reader."""
 
     paths: Sequence[str]
+    """absolute paths or patterns, or URLs of other file systems"""
     format: str
     schema: str | None
     options: Mapping[str, str]

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.work import Workers
-from logstore.spark.read_options import BOOTSTRAP_SERVERS, ReadOptions
+from logstore.spark.read_options import BOOTSTRAP_SERVERS, ReadOptions, local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,17 @@ def named_values(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def absolute(path: str) -> str:
-    """Return an absolute path: executors have another working directory."""
-    return str(Path(path).absolute())
+    """Return an absolute path, without `file:`: executors have another working directory.
+
+    Raises `InvalidOption` for a path on another file system.
+    """
+    local = local_path(path)
+    if local is None:
+        raise InvalidOption(
+            f"{path} is on another file system: mount it on the driver and all executors, and name the "
+            "mounted directory"
+        )
+    return str(Path(local).absolute())
 
 
 # --- the source of a job ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from logstore.spark.jobs.job import Answer, BadUsage
+from logstore.spark.jobs.job import Answer, BadUsage, absolute
 
 if TYPE_CHECKING:
     from logstore.replication.state_change_lines import Wanted
@@ -44,10 +44,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def prepare(options: Namespace) -> Merge:
-    """Check the options. Raises `BadUsage`."""
+    """Check the options. Raises `BadUsage` and `InvalidOption`."""
     from logstore.replication.state_change_lines import Wanted
 
-    output = Path(options.output).absolute()
+    output = Path(absolute(options.output))
     if output.exists():
         raise BadUsage(f"--output: {output} exists; name a new directory")
     numbers = [each.strip() for each in options.partitions.split(",") if each]

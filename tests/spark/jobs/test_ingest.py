@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from logstore.broker import BrokerCluster
 from logstore.disk.files import OsDisk
 from logstore.format.record import Record
 from logstore.log.reader import LogReader
+from logstore.spark.jobs import ingest
 from logstore.spark.jobs.ingest import Input
 from logstore.spark.ledger import Ledger
 from tests.spark.jobs.conftest import Command
@@ -85,6 +87,16 @@ def test_a_plan_reads_nothing_and_writes_nothing(command: Command, lines: Path, 
     assert (facts["files"], facts["incremental"], facts["done"]) == (2, False, None)
     assert facts["bytes"] == sum(path.stat().st_size for path in lines.iterdir())
     assert not (tmp_path / "logs").exists()
+
+
+def test_input_by_url(command: Command, lines: Path, tmp_path: Path) -> None:
+    """Paths of other file systems are left to Spark; they became files of the working directory."""
+    job = ("--to", tmp_path / "logs", "--topic", "t", "--plan", "--json")
+    assert json.loads(command("ingest", f"file://{lines}/a.log", *job).out)["files"] == 1
+    parser = ArgumentParser()
+    ingest.arguments(parser)
+    given = ["s3a://bucket/in", "--to", str(tmp_path), "--topic", "t"]
+    assert ingest.prepare(parser.parse_args(given)).inputs.paths == ("s3a://bucket/in",)
 
 
 def test_patterns_and_directories(lines: Path) -> None:

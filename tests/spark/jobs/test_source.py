@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.job import BadUsage, add_source, read_options
+from logstore.spark.jobs import export, merge_state_changes
+from logstore.spark.jobs.job import BadUsage, absolute, add_source, read_options
 from logstore.spark.offsets import AtOffsets, AtTime, Earliest, Latest
 from logstore.spark.read_options import Isolation, ReadOptions
 
@@ -33,6 +34,23 @@ def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     """Executors have a working directory of their own."""
     monkeypatch.chdir(tmp_path)
     assert parsed("data", "more").paths == (f"{tmp_path}/data", f"{tmp_path}/more")
+
+
+def test_urls_of_this_file_system_are_paths_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`--output s3://bucket/lake` made a table in the directory `s3:` here, and said that it was done."""
+    monkeypatch.chdir(tmp_path)
+    assert parsed(f"file://{tmp_path}/a%20b").paths == (f"{tmp_path}/a b",)
+    assert absolute("file:/lake") == "/lake"
+    for job, arguments in (
+        (export, ["data", "--output", "s3://bucket/lake"]),
+        (merge_state_changes, ["log", "--output", "s3://bucket/lake"]),
+    ):
+        parser = ArgumentParser()
+        job.arguments(parser)
+        with pytest.raises(InvalidOption, match=r"s3://bucket/lake is on another file system: mount it"):
+            job.prepare(parser.parse_args(arguments))
 
 
 def test_each_argument_is_an_option() -> None:
