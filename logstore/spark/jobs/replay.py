@@ -12,9 +12,10 @@ run that is killed leaves nothing, or a publication that the next run completes.
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
@@ -382,7 +383,7 @@ class Replay:
 
         with closing(open_logs(self.source)) as logs:
             bounds = selected_bounds(self.source, logs)
-            self._check_names({each.topic for each in bounds})
+            self._check_names(bounds)
             ranges = [
                 left_of(
                     each,
@@ -396,17 +397,29 @@ class Replay:
             ]
             return in_turn(cut(ranges, logs.cut_points, max_records=self.pace.piece_records()))
 
-    def _check_names(self, topics: set[str]) -> None:
+    def _check_names(self, partitions: Collection[TopicPartition]) -> None:
+        topics = {each.topic for each in partitions}
         if unknown := sorted(set(self.renames) - topics):
             raise BadUsage(f"--rename names {', '.join(unknown)}, which is not among the topics to read")
         targets = Counter(map(self._name, topics))
         if merged := [name for name, count in sorted(targets.items()) if count > 1]:
             raise BadUsage(f"several topics would be written to {', '.join(merged)}; rename one of them")
-        is_same_place = self.target in (*map(absolute, self.source.paths), self.source.bootstrap_servers)
-        if is_same_place and (onto := sorted(topic for topic in topics if self._name(topic) == topic)):
+        same = {each.topic for each in partitions if self._name(each.topic) == each.topic}
+        if onto := sorted(same & self.written_where_read(partitions)):
             raise BadUsage(
                 f"{', '.join(onto)} is source and target: give --rename {onto[0]}=NEW, or another target"
             )
+
+    def written_where_read(self, partitions: Collection[TopicPartition]) -> set[str]:
+        """Return the topics whose directories or brokers are the target's, by whatever path."""
+        from logstore.spark.directory_logs import expand
+
+        if self.sink.path is None:
+            is_same = set(self.target.split(",")) & set(self.source.bootstrap_servers.split(","))
+            return {each.topic for each in partitions} if is_same else set()
+        read = {os.path.realpath(found) for path in self.source.paths for found in expand(path)}
+        log_dir = os.path.realpath(self.sink.path)
+        return {each.topic for each in partitions if {log_dir, f"{log_dir}/{each.directory_name}"} & read}
 
     def _partitions(self, pieces: Sequence[OffsetRange]) -> dict[str, int]:
         """Return the partitions of each target topic, if it must be created: as many as in the source.

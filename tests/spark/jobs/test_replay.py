@@ -13,6 +13,7 @@ from logstore import Header, Log, Record, encode_batch
 from logstore.broker import BrokerCluster
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import parse_address
+from logstore.disk.topic_partition import TopicPartition
 from logstore.log.reader import LogReader
 from logstore.spark.jobs import replay
 from logstore.spark.jobs.job import Answer
@@ -156,6 +157,25 @@ def test_bad_usage(command: Command, source: Path, arguments: list[str], complai
     assert outcome.code in (1, 2)
     assert complaint in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_a_copy_onto_itself_by_another_path(command: Command, source: Path, tmp_path: Path) -> None:
+    """It would double the topic at every run."""
+    (tmp_path / "link").symlink_to(source)
+    paths = (
+        source / "orders-0",
+        f"{source.parent}/./{source.name}/../{source.name}",
+        f"{source}*",
+        tmp_path / "link",
+    )
+    for path in paths:
+        outcome = command("replay", path, "--to", source, "--checkpoint", tmp_path / "c", "--plan")
+        assert (outcome.code, "orders is source and target" in outcome.err) == (2, True), path
+    other = command("replay", source, "--to", source.parent, "--checkpoint", tmp_path / "c", "--plan")
+    assert other.code == 0
+    brokers = ("--brokers", "a:1,b:2", "--to-brokers", "b:2,c:3")
+    job = prepared(*brokers, "--checkpoint", tmp_path / "c")
+    assert job.written_where_read([TopicPartition("orders", 0)]) == {"orders"}
 
 
 def test_two_topics_are_not_merged(command: Command, source: Path, tmp_path: Path) -> None:
