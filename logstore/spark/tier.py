@@ -33,6 +33,7 @@ import numpy as np
 
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.files import OsDisk, make_durable_dir, publish
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.log.stretches import Stretch
 from logstore.segment.scan import scan_chunks, use_compiled
@@ -40,6 +41,7 @@ from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
 from logstore.spark.errors import InvalidOption
+from logstore.spark.ledger import sync_file
 from logstore.spark.logs import Bounds, Cause, Headers, Logs, Missing, OffsetRange
 
 VERSION: Final = 1
@@ -159,11 +161,25 @@ class Tier:
     def put_manifest(self, partition: TopicPartition, manifest: Manifest) -> None:
         """Replace the manifest of a partition as a whole."""
         path, content = self.path(partition, MANIFEST), manifest.encode()
-        if self._is_local:  # stores put an object as a whole
-            self.files.pipe_file(f"{path}.new", content)
-            self.files.mv(f"{path}.new", path)
+        if self._is_local:  # stores put an object as a whole, and durably
+            publish(OsDisk(), posixpath.dirname(path), MANIFEST, content)
         else:
             self.files.pipe_file(path, content)
+
+    def make_place(self, partition: TopicPartition) -> None:
+        """Make the directory of a partition's objects."""
+        place = posixpath.join(self.root, str(partition))
+        if self._is_local:
+            make_durable_dir(OsDisk(), place)
+        else:
+            self.files.makedirs(place, exist_ok=True)
+
+    def sync(self, path: str) -> None:
+        """Make an object durable: retention may delete the segment once a manifest names it."""
+        if self._is_local:
+            disk = OsDisk()
+            sync_file(disk, path)
+            disk.sync_dir(posixpath.dirname(path))
 
     def read(self, partition: TopicPartition, tiered: Tiered, start_offset: int) -> Iterator[Any]:
         """Yield chunks of an object as bytes and `Scanned`, from near `start_offset` on.

@@ -239,7 +239,7 @@ def copy(segment: Segment) -> Tiered:
     tier = Tier(segment.url)
     name = f"{wanted.start_offset:020d}-{wanted.end_offset:020d}-{new_id(Random())}.log"
     path = tier.path(wanted.topic_partition, name)
-    tier.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+    tier.make_place(wanted.topic_partition)
     digest = hashlib.sha256()
     position, latest_ms = 0, -1
     epochs: list[int] = []
@@ -260,6 +260,7 @@ def copy(segment: Segment) -> Tiered:
                 epochs += [int(stretch.headers["leader_epoch"][0]), int(stretch.headers["leader_epoch"][-1])]
                 latest_ms = max(latest_ms, int(stretch.headers["max_timestamp"].max()))
             raise_on_loss(missing)
+        tier.sync(path)
         _compare(tier, path, position, digest.hexdigest())
     except BaseException:
         _discard(tier, path)

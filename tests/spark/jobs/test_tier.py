@@ -37,6 +37,7 @@ from logstore.spark.read_options import ReadOptions, Selection
 from logstore.spark.readers import StreamReader
 from logstore.spark.reading import open_logs, plan_batch, read_range
 from logstore.spark.tier import CorruptTier, Manifest, Tier
+from logstore.testing.disks import RecordingDisk
 from tests.broker.asking import Asker
 from tests.spark.jobs.conftest import NOON_MS, Command, append
 from tests.spark.jobs.in_process import InProcess
@@ -148,6 +149,24 @@ def test_objects_are_the_segments_and_repeated_runs_copy_what_is_new(
     more = tiering(data, url).plan().facts
     assert more["segments"] == run(data, url)["segments"] > 0
     assert read(data, url) == (list(range(150)), [])
+
+
+def test_objects_are_durable_before_a_manifest_names_them(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention deletes the segments next, and then the power fails."""
+    disk = RecordingDisk(OsDisk())
+    monkeypatch.setattr("logstore.spark.tier.OsDisk", lambda: disk)
+    run(data, f"file://{tmp_path}/tier")
+    place = tmp_path / "tier" / "t-0"
+    steps = [(each.name, each.path) for each in disk.operations]
+    named = steps.index(("rename", f"{place}/manifest.json.tmp"))
+    for step in (("sync_dir", str(tmp_path)), ("sync_dir", f"{tmp_path}/tier")):
+        assert step in steps[:named]
+    for name in Tier(f"file://{tmp_path}/tier").manifest(T0).objects:
+        at = steps.index(("sync", f"{place}/{name.name}"))
+        assert steps[at + 1] == ("sync_dir", str(place))
+    assert steps[-1] == ("sync_dir", str(place))
 
 
 def test_nothing_above_recovery_point_high_watermark_and_open_transactions(data: Path, url: str) -> None:
