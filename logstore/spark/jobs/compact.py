@@ -203,6 +203,11 @@ class Compact:
         make_durable_dir(self._disk, self._ledger)
         with Ledger(self._disk, self._ledger) as ledger:
             if complete(ledger, self._carry_out) is not None and not self._overwrite:
+                if ledger.state.get("asked", self._asked()) != self._asked():
+                    raise OutputExists(
+                        f"{self._output} has what a run with other options was killed before it could move "
+                        "there: give --overwrite or another --output"
+                    )
                 return _answer({**ledger.state, "recovered": True})
             if is_there(self._disk, self._output) and not self._overwrite:
                 raise OutputExists(f"{self._output} exists; give --overwrite or another --output")
@@ -213,8 +218,14 @@ class Compact:
             facts = self._write(workers, staging)
             sync_tree(self._disk, f"{staging}/{TABLE}")
             self._disk.sync_dir(staging)
-            publish_once(ledger, number, lambda: facts, self._carry_out)
+            plan = {**facts, "asked": self._asked()}
+            publish_once(ledger, number, lambda: plan, self._carry_out)
         return _answer({**facts, "recovered": False})
+
+    def _asked(self) -> Json:
+        """Return the options that decide on the content of the output, as JSON has them."""
+        wanted = {**self._wanted._asdict(), "columns": list(self._wanted.columns)}
+        return {"source": dict(self._options), **wanted, "is_log": self._segments is not None}
 
     def _carry_out(self, intent: Intent) -> Json:
         place(self._disk, self._ledger, self._output, intent.number)
@@ -328,7 +339,7 @@ def sync_tree(disk: Disk, directory: str) -> None:
 
 def _answer(facts: Mapping[str, Any]) -> Answer:
     return Answer(
-        facts,
+        {name: fact for name, fact in facts.items() if name != "asked"},
         [
             f"compacted {amount(facts['records'])} records to {amount(facts['rows'])} rows: "
             f"{amount(facts['keys'])} keys, {amount(facts['tombstones'])} of them deleted, "

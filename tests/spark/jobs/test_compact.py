@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from logstore.disk.files import Disk, make_durable_dir
 from logstore.log.reader import LogReader
 from logstore.spark.jobs import compact
 from logstore.spark.jobs.compact import OutputExists, place
+from logstore.spark.jobs.job import Answer
+from logstore.spark.jobs.work import Workers
 from logstore.spark.ledger import Intent, Ledger, publish_once, remove_staged, staging_directory
 from logstore.testing.crash import CrashLab, CrashRun
 from logstore.testing.disks import MemoryDisk
 from tests.spark.jobs.conftest import NOON_MS, Command, Row, append
+from tests.spark.jobs.in_process import InProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +114,44 @@ def test_a_run_that_ended_midway_is_completed(
     assert command(*line, "--plan").facts["unfinished"]
     assert command(*line).facts["recovered"]
     assert len(read(tmp_path / "table")) == 2
+
+
+def test_a_killed_run_is_not_completed_for_another_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table is moved into place, and is no answer to other options."""
+    facts = dict.fromkeys(("records", "rows", "keys", "tombstones", "null_keys", "seconds"), 7)
+
+    def write(self: compact.Compact, workers: Workers, staging: str) -> dict[str, Any]:
+        Path(staging, "table").mkdir()
+        return facts
+
+    def killed(*arguments: object) -> None:
+        raise InterruptedError
+
+    def run(*more: str) -> Answer:
+        parser = ArgumentParser()
+        compact.arguments(parser)
+        line = [str(data), "--output", str(tmp_path / "table"), *more]
+        return compact.prepare(parser.parse_args(line)).run(InProcess())
+
+    def killed_run() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(compact, "place", killed)
+            run()
+
+    monkeypatch.setattr(compact.Compact, "_write", write)
+    for other in (["--assign", '{"orders":[1]}'], ["--tombstones", "keep"], ["--to", "segments"]):
+        with pytest.raises(InterruptedError):
+            killed_run()
+        with pytest.raises(OutputExists, match="a run with other options was killed"):
+            run(*other)
+        assert (tmp_path / "table").is_dir()
+        assert run(*other, "--overwrite").facts == facts | {"recovered": False}
+        shutil.rmtree(tmp_path / "table")
+    with pytest.raises(InterruptedError):
+        killed_run()
+    assert run().facts == facts | {"recovered": True}
 
 
 def test_an_empty_topic_is_an_empty_table(spark: SparkSession, command: Command, tmp_path: Path) -> None:
