@@ -28,7 +28,7 @@ from logstore.disk.ids import new_id
 from logstore.spark.brief_errors import quiet_proxy
 from logstore.spark.errors import RowRefused
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, named_values
-from logstore.spark.ledger import Entry, Json, read_ledger, remove_staged
+from logstore.spark.ledger import NOTHING_DONE, Entry, Json, read_ledger, remove_staged
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, local_path
 
 if TYPE_CHECKING:
@@ -326,7 +326,31 @@ class Ingest:
     def _entry(self, write_id: tuple[str, int]) -> Entry:
         return read_ledger(OsDisk(), self._named(write_id)[1])
 
+    def _check_target(self) -> None:
+        """Raise `BadUsage` if the checkpoint has written files that this target's ledger does not know."""
+        if self.checkpoint is None:
+            return
+        commits = Path(self.checkpoint, "commits")
+        names = [each.name for each in commits.iterdir()] if commits.is_dir() else []
+        last = max((int(name) for name in names if name.isdecimal()), default=NOTHING_DONE)
+        if last == NOTHING_DONE:
+            return
+        ledger = self._named((self._query(self.checkpoint), 0))[1]
+        done = read_ledger(OsDisk(), ledger).done
+        if last > done:
+            raise BadUsage(
+                f"--checkpoint {self.checkpoint} has written batches up to {last}, and {ledger} has those up "
+                f"to {done}: it was begun with another target or --staging. Repeat those, or give another "
+                "--checkpoint"
+            )
+
+    @staticmethod
+    def _query(checkpoint: str) -> str:
+        """Return the name under which a checkpoint's batches are written."""
+        return f"ingest-{json.loads(Path(checkpoint, 'metadata').read_text())['id']}"
+
     def plan(self) -> Answer:
+        self._check_target()
         files = self.inputs.files()
         size = sum(size for _, size in files)
         target = self.sink.get("path") or self.sink[BOOTSTRAP_SERVERS]
@@ -351,6 +375,7 @@ class Ingest:
 
         from logstore.spark.data_source import LogstoreDataSource
 
+        self._check_target()
         workers.session.dataSource.register(LogstoreDataSource)
         total = _Total()
         try:
@@ -381,8 +406,7 @@ class Ingest:
         stream = reader.schema(inputs.schema_of(session)).load(inputs.paths[0])
 
         def publish(rows: DataFrame, number: int) -> None:
-            query = json.loads(Path(checkpoint, "metadata").read_text())["id"]
-            self._write(rows, (f"ingest-{query}", number), total)
+            self._write(rows, (self._query(checkpoint), number), total)
 
         writer = stream.writeStream.foreachBatch(publish).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()

@@ -168,6 +168,11 @@ def test_incremental(command: Command, spark: object, lines: Path, tmp_path: Pat
     repeated = command(*asked, "--json").facts
     assert (repeated["rows"], repeated["repeated"]) == (0, 1)
     assert values(logs) == sorted([*LINES, "one more"])
+    other = ["ingest", lines, "--to", tmp_path / "other", *asked[4:]]
+    for more in ([], ["--plan"]):
+        outcome = command(*other, *more)
+        assert (outcome.code, "it was begun with another target" in outcome.err) == (2, True)
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.spark
