@@ -64,15 +64,27 @@ def kept_sums(state: Mapping[str, Any], version: int, rows: RowSum | None) -> di
     return {each: sums[each] for each in sorted(sums, key=int)[-KEPT:]}
 
 
-def check_same_rows(state: Mapping[str, Any], transaction: tuple[str, int], rows: RowSum) -> None:
+def check_same_rows(
+    state: Mapping[str, Any], transaction: tuple[str, int], rows: RowSum, topic: str | None = None
+) -> None:
     """Raise `WriteRefused` if the skipped `rows` are not those that were written under this version.
 
-    Versions older than the sums that are kept pass.
+    Versions older than the sums that are kept pass. `topic` is the option, which no sum has: it is compared
+    for the last version, whose partitions the state has.
     """
     app, version = transaction
     sums = {int(each): RowSum(*found) for each, found in state.get("rows", {}).items()}
-    if not sums or version < min(sums) or sums.get(version) == rows:
+    if not sums or version < min(sums):
         return
+    if sums.get(version) == rows:
+        written = {name.rpartition("-")[0] for name in state.get("sequences", {})}
+        if topic is None or not rows.rows or version < max(sums) or topic in written:
+            return
+        raise WriteRefused(
+            f"version {version} of txnAppId {app!r} was written to {', '.join(sorted(written))}, and this "
+            f"write is for {topic}: nothing was written. Give each topic its own txnAppId, or raise "
+            "txnVersion; set txnSameRows to false to skip it"
+        )
     if version not in sums:
         raise WriteRefused(
             f"option txnVersion is {version}, but version {max(sums)} of txnAppId {app!r} was written, and "

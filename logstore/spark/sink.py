@@ -126,7 +126,7 @@ class Sink:
             is_new = publish_once(held, number, lambda: publisher.plan(number, messages), publisher.carry_out)
             if not is_new and self.options.transaction is not None and self.options.same_rows:
                 rows = RowSum.of_all(message.rows for message in messages)
-                check_same_rows(held.state, self.options.transaction, rows)
+                check_same_rows(held.state, self.options.transaction, rows, self.options.topic)
             return is_new
 
     def abort(self, messages: Sequence[Message], ledger: str, number: int) -> None:

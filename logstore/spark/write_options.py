@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+from urllib.parse import quote
 
 from logstore.columnar.columnar import BATCH_BYTES
 from logstore.config import LogConfig
@@ -33,6 +34,7 @@ _REFUSED: Final = {
     "kafka.interceptor.classes": "rows are not sent through a producer; remove the option",
 }
 _LONGEST_NAME: Final = 200
+_LONGEST_QUOTED: Final = 240
 
 
 class Delivery(StrEnum):
@@ -152,8 +154,12 @@ def _transaction(given: Given, *, streaming: bool) -> tuple[str, int] | None:
         )
     if not app or not given.has("txnVersion"):
         raise InvalidOption("options txnAppId and txnVersion identify a write together; give both")
-    if len(app) > _LONGEST_NAME:
-        raise InvalidOption(f"option txnAppId has {len(app)} characters; the limit is {_LONGEST_NAME}")
+    quoted = quote(app, safe="")  # part of the name of the ledger's directory
+    if len(app) > _LONGEST_NAME or len(quoted) > _LONGEST_QUOTED:
+        raise InvalidOption(
+            f"option txnAppId has {len(app)} characters; the limit is {_LONGEST_NAME}, and "
+            f"{_LONGEST_QUOTED} when those other than ASCII letters, digits, _, . and - are percent-encoded"
+        )
     return app, given.number("txnVersion", 0, low=0)
 
 

@@ -36,6 +36,19 @@ def test_the_second_writer_is_told() -> None:
     assert values(disk) == {"t-0": ["a", "b", "c"]}
 
 
+def test_the_same_rows_for_another_topic() -> None:
+    """The option `topic` is in no row: the second write was skipped, and succeeded."""
+    disk = MemoryDisk()
+    assert write(disk, 7, ["a"], ["b"])
+    with pytest.raises(WriteRefused, match=r"version 7 of txnAppId 'nightly' was written to t, .* for u"):
+        write(disk, 7, ["a", "b"], topic="u")
+    assert not write(disk, 7, ["a", "b"], topic="u", txnSameRows="false")
+    assert write(disk, 8, ["a", "b"], topic="u")
+    assert write(disk, 9, [], topic="u")
+    assert not write(disk, 9, [], topic="t"), "no row is missing"
+    assert values(disk) == {"t-0": ["a", "b"], "u-0": ["a", "b"]}
+
+
 def test_versions_that_were_written_before_and_between() -> None:
     disk = MemoryDisk()
     assert write(disk, 3, ["a"])

@@ -97,6 +97,7 @@ def test_a_batch_write_has_a_name_and_a_version() -> None:
         ({"txnAppId": "", "txnVersion": "1"}, "give both"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "whole number, 0 or more"),
         ({"txnAppId": "a" * 201, "txnVersion": "1"}, "the limit is 200"),
+        ({"txnAppId": "ü" * 41, "txnVersion": "1"}, "41 characters; .* 240 when those"),
         ({"kafka__compression__type": "rar"}, "none or gzip"),
         ({"kafka__compression__type": "gzip", "kafka__compression__gzip__level": "0"}, "1 to 9"),
         ({"kafka__max__request__size": "61"}, "whole number, 62 or more"),
