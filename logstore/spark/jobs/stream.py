@@ -220,17 +220,18 @@ class Stream:
         return f"{self.ledger}/checkpoint"
 
     def plan(self) -> Answer:
+        from logstore.spark.micro_batches import MicroBatches
         from logstore.spark.reading import open_logs, selected_bounds
 
         entry = read_ledger(self.disk, self.ledger)
         state = entry.state if entry.intent is None else entry.intent.plan["state"]
         done = flat(state.get("offsets", {}))
-        batch = {name: value for name, value in self.source.items() if name != "maxOffsetsPerTrigger"}
-        options = ReadOptions.parse(batch, streaming=False)
+        options = ReadOptions.parse(self.source, streaming=True)
         with closing(open_logs(options)) as logs:
             bounds = selected_bounds(options, logs)
+            begun = done or MicroBatches(options, logs, clock_ms=lambda: 0, pause_s=lambda _: None).initial()
         left = {
-            each: max(bound.end_offset - done.get(each, bound.start_offset), 0)
+            each: max(bound.end_offset - begun.get(each, bound.start_offset), 0)
             for each, bound in sorted(bounds.items())
         }
         facts = {

@@ -144,6 +144,18 @@ def test_a_plan_reads_nothing(command: Command, data: Path, tmp_path: Path) -> N
     assert not (tmp_path / "table").exists()
 
 
+@pytest.mark.parametrize(
+    ("start", "left"),
+    [("latest", [0, 0]), ("earliest", [14, 20]), ('{"t":{"0":4,"1":-1}}', [10, 0])],
+)
+def test_a_plan_counts_from_the_start_that_is_asked_for(
+    command: Command, data: Path, tmp_path: Path, start: str, left: list[int]
+) -> None:
+    line = ["stream", data, "--output", tmp_path / "table", "--starting-offsets", start]
+    partitions = command(*line, "--plan", "--json").facts["partitions"]
+    assert [each["offsets"] for each in partitions] == left
+
+
 # --- JSON Schema --------------------------------------------------------------------------------------------
 
 
