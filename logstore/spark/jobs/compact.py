@@ -28,7 +28,14 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import CODECS
-from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, source_options
+from logstore.spark.jobs.job import (
+    Answer,
+    absolute,
+    add_source,
+    check_positive,
+    named_values,
+    source_options,
+)
 from logstore.spark.jobs.work import Workers, amount
 from logstore.spark.ledger import (
     Intent,
@@ -126,6 +133,8 @@ def prepare(options: Namespace) -> Compact:
 
         if options.brokers:
             raise InvalidOption("--to segments reads directories: brokers compact their own logs")
+        if "tier" in (name.lower() for name in named_values("--option", options.option)):
+            raise InvalidOption("--to segments copies batches of directories, not of a tier: leave it out")
         if options.columns is not None or options.codec is not None:
             raise InvalidOption("--columns and --codec are for tables: segments keep records and codecs")
         return Compact(

@@ -344,6 +344,7 @@ def test_transactions_and_many_segments(spark: SparkSession, command: Command, t
         (["--brokers", "localhost:9092"], "brokers compact their own"),
         (["DATA", "--columns", "value"], "are for tables"),
         (["DATA", "--task-offsets", "0"], "must be 1 or more"),
+        (["DATA", "--option", "Tier=memory://x"], "not of a tier"),
     ],
 )
 def test_segments_bad_usage(
