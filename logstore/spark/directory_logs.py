@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,15 +28,17 @@ import numpy as np
 from logstore.arguments import as_directory
 from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
 )
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
+from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
 from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffline, LogGone, OffsetOutOfRange
-from logstore.log.reader import has_owner
+from logstore.log.reader import find_checkpointed_offset, has_owner
 from logstore.log.stretches import Stretch, StretchReader
 from logstore.segment.damage import Verdict, judge
 from logstore.segment.scan import Fault, use_compiled
@@ -303,12 +306,14 @@ class DirectoryLogs:
     def _offset_by_time(self, directory: str, bounds: Bounds, time_ms: int) -> int | None:
         files = SegmentFiles(self._disk, directory)
         bases = [base for base, _ in files.segments()]
-        for base_offset, next_base in zip(bases, [*bases[1:], None], strict=True):
+        synced = find_checkpointed_offset(self._disk, directory, RECOVERY_POINT_CHECKPOINT)
+        for base_offset, next_base in pairwise([*bases, MAX_LONG]):
             index = files.time_index(base_offset)
-            end = bounds.end_offset if next_base is None else min(next_base, bounds.end_offset)
-            # The last entry of a rolled segment has its latest time; the active segment has no such entry
-            # yet.
-            if next_base is not None and len(index.times_ms) and index.times_ms[-1] < time_ms:
+            end = min(next_base, bounds.end_offset)
+            # The last entry of a rolled segment has its latest time. The active segment has no such entry
+            # yet, and an index that was not synced may have lost it.
+            is_whole = next_base <= (MAX_LONG - 1 if synced is None else synced)
+            if is_whole and len(index.times_ms) and index.times_ms[-1] < time_ms:
                 continue
             older = int(np.searchsorted(index.times_ms, time_ms)) - 1
             start = max(base_offset, bounds.start_offset, int(index.offsets[older]) if older >= 0 else 0)

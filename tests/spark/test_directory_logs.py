@@ -15,6 +15,7 @@ from logstore import Log, LogGone, encode_batch
 from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
     write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
@@ -492,6 +493,23 @@ def test_offsets_by_time(tmp_path: Path) -> None:
         logs = DirectoryLogs([str(tmp_path)])
         for asked in (0, 1000, 1001, 3000, 5000, 5001, 9000, 9001, 12000, 12001):
             expected = next((offset for offset, time in enumerate(times) if time >= asked), None)
+            assert logs.offsets_by_time({ORDERS: asked}) == {ORDERS: expected}
+
+
+def test_time_indexes_past_the_recovery_point_are_no_evidence(tmp_path: Path) -> None:
+    """A power cut left a part of them; a segment that seems too old may have the record."""
+    times = [1000, 1500, 5000, 6000, 7000, 9000]
+    with Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=350, index_interval_bytes=1)) as log:
+        for time_ms in times:
+            log.append_batches(encode_batch([Record(0, time_ms, None, bytes(30))]))
+    (tmp_path / "orders-0" / RECOVERY_POINT_CHECKPOINT).unlink()
+    cut = min((tmp_path / "orders-0").glob("*.timeindex"))
+    os.truncate(cut, 12)
+    logs = DirectoryLogs([str(tmp_path)])
+    for synced in (0, 2):
+        write_offset_checkpoint(OsDisk(), str(tmp_path), RECOVERY_POINT_CHECKPOINT, {ORDERS: synced})
+        for asked in (1500, 5000, 5001):
+            expected = next(offset for offset, time in enumerate(times) if time >= asked)
             assert logs.offsets_by_time({ORDERS: asked}) == {ORDERS: expected}
 
 
