@@ -209,4 +209,4 @@ def by_day(times: Any, rows: Any, offsets: Any) -> Iterator[tuple[int, Any, Any]
 
 def date_of(day: int) -> str:
     """Return `2026-11-20`; Hive's null for a record without a time, or with one outside the calendar."""
-    return _NO_DATE if day == _UNDATED else date.fromordinal(day + _EPOCH).isoformat()
+    return date.fromordinal(day + _EPOCH).isoformat() if _FIRST_DAY <= day <= _LAST_DAY else _NO_DATE

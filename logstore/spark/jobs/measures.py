@@ -255,9 +255,9 @@ class Measures:
     def facts(self) -> dict[str, Any]:
         """Return the counts as in the JSON report."""
         timed = self.latest_ms != NEVER
-        days: Counter[int] = Counter()
-        for hour, number in self.hours.items():
-            days[hour // 24] += number
+        days: Counter[str] = Counter()
+        for hour, number in sorted(self.hours.items()):
+            days[date_of(hour // 24)] += number
         facts: dict[str, Any] = {
             "records": self.records,
             "bytes": self.bytes,
@@ -279,7 +279,7 @@ class Measures:
                 "most_late_ms": self.most_late_ms,
                 "lateness": dict(zip(LATENESS_NAMES, self.lateness, strict=True)),
             },
-            "days": {date_of(day): count for day, count in sorted(days.items())},
+            "days": dict(days),
         }
         if self.batches:
             facts["batches"] = {

@@ -113,6 +113,13 @@ def test_a_task_that_found_nothing_changes_nothing() -> None:
     assert total.facts() == plain.facts()
 
 
+def test_times_outside_the_calendar_are_one_day() -> None:
+    """A producer that counts microseconds writes records of the year 57,859."""
+    measures = Measures()
+    measures.add(batch([(n, time, b"k", b"v") for n, time in enumerate((0, 1, 1763650000123456, 2**62))]))
+    assert measures.facts()["days"] == {"1970-01-01": 2, "__HIVE_DEFAULT_PARTITION__": 2}
+
+
 def test_batches_are_counted_by_their_headers() -> None:
     data = encode_batch([Record(0, 1, None, b"x" * 100)]) + encode_batch(
         [Record(0, 1, None, b"x" * 100)], codec=Codec.GZIP
