@@ -261,12 +261,12 @@ class Rows:
             reason = reason.when(topic.isNull(), f.lit("its topic is null"))
             reason = reason.when(~topic.rlike(_TOPIC), f.concat(f.lit("invalid topic name "), topic))
         if self.partition is not None:
-            partition = made["partition"] = f.expr(self.partition).cast("int")
+            partition = made["partition"] = f.expr(self.partition).try_cast("int")
             # The sink places rows whose partition is null, but not those where the cast made it null.
             unread = partition.isNull() & f.expr(self.partition).isNotNull()
             reason = reason.when(unread | (partition < 0), f.lit("its partition is not a number from 0 on"))
         if self.timestamp is not None:
-            timestamp = made["timestamp"] = f.expr(self.timestamp).cast("timestamp")
+            timestamp = made["timestamp"] = f.expr(self.timestamp).try_cast("timestamp")
             unread = timestamp.isNull() & f.expr(self.timestamp).isNotNull()
             reason = reason.when(unread, f.lit("its timestamp is not a time"))
         selected = [column.alias(name) for name, column in made.items()]

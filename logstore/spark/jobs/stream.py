@@ -172,7 +172,9 @@ class Rows:
             *(column.alias(name) for name, column in columns.items()),
             reason.alias(_REASON),
         )
-        time = f.col("_timestamp") if self.event_time is None else f.expr(self.event_time).cast("timestamp")
+        time = f.col("_timestamp")
+        if self.event_time is not None:
+            time = f.expr(self.event_time).try_cast("timestamp")  # one bad row must not end the query
         late = f.lit(False)
         if self.late_after_s is not None and latest_ms is not None:
             bound_ms = latest_ms - 1000 * self.late_after_s

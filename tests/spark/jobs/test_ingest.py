@@ -211,6 +211,39 @@ def test_json_rows_and_those_that_are_refused(command: Command, spark: object, t
 
 
 @pytest.mark.spark
+def test_partitions_and_times_that_are_none(command: Command, spark: object, tmp_path: Path) -> None:
+    """Spark's casts raise by default: one such row ended the job with a traceback, also with --refused."""
+    file = tmp_path / "rows.json"
+    bad = [("x", "2026-01-01"), ("0", "noon"), ("99999999999", "2026-01-01"), ("-1", "2026-01-01")]
+    rows = [{"p": p, "at": at} for p, at in [("0", "2026-01-01T00:00:00Z"), *bad, (None, None)]]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    line = [
+        "ingest",
+        file,
+        "--format",
+        "json",
+        "--topic",
+        "t",
+        "--to",
+        tmp_path / "logs",
+        "--partitions",
+        "1",
+    ]
+    line += ["--partition", "p", "--timestamp", "at"]
+    ended = command(*line)
+    assert ended.code == 1
+    assert "a row cannot be written: its partition is not a number" in ended.err
+    aside = tmp_path / "aside"
+    facts = command(*line, "--refused", aside, "--json").facts
+    assert (facts["rows"], facts["refused"]) == (2, 4)
+    told = [json.loads(text) for path in aside.glob("*/part-*") for text in path.read_text().splitlines()]
+    assert sorted(each["reason"] for each in told) == [
+        *["its partition is not a number from 0 on"] * 3,
+        "its timestamp is not a time",
+    ]
+
+
+@pytest.mark.spark
 def test_csv_and_parquet_columns(command: Command, spark: object, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("k,v,p\na,1,0\nb,2,1\nc,,1\n")

@@ -102,6 +102,11 @@ def test_late_rows_and_directories(spark: SparkSession, command: Command, tmp_pa
     assert len(rows(tmp_path / "kept")) == 6
     command(*line, "--output", tmp_path / "refused", "--late", "refuse", "--batch-records", 3)
     assert refused(tmp_path / "refused") == [(0, 5, "it is late")], "of the second batch of three"
+    append(tmp_path / "data" / "t-0", [(NOON_MS, "k", good(6, at="2026-11-20T12:01:00Z"))])
+    timed = [*line, "--event-time", "CASE WHEN id = 6 THEN 'noon' ELSE string(at) END"]
+    assert command(*timed, "--output", tmp_path / "text").facts["late"] == 2, (
+        "a time that is none is not late"
+    )
 
 
 @pytest.mark.spark
