@@ -374,6 +374,7 @@ class Stream:
                     "format": self.table_format,
                     "partition_by": self.partition_by,
                     "latest_ms": max(times, default=None),
+                    "columns": seen["columns"],
                     "offsets": _end_offsets(self.checkpoint, number),
                     "totals": totals._asdict(),
                 },
@@ -409,15 +410,21 @@ class Stream:
         good = observed.where(f.col(_REASON).isNull()).drop(_REASON, _LATE, "_event_ms", *unwanted)
         if unknown := [name for name in self.partition_by if name not in good.columns]:
             raise BadUsage(f"--partition-by {','.join(unknown)}: the columns are {', '.join(good.columns)}")
+        columns = {**state.get("columns", {}), **_kinds(good)}
+        if changed := [name for name, kind in state.get("columns", {}).items() if columns[name] != kind]:
+            raise StreamMismatch(
+                f"column {changed[0]} is {columns[changed[0]]}, in {self.output} it is "
+                f"{state['columns'][changed[0]]}: stream to a new directory, or give the schema of the table"
+            )
         writer = good.write.mode("overwrite")
         if self.table_format == DELTA:
-            columns = None if state else self.partition_by
-            if problem := delta_table.mismatch(self.disk, good, self.output, columns):
+            known = None if state else self.partition_by
+            if problem := delta_table.mismatch(self.disk, good, self.output, known):
                 raise StreamMismatch(problem)
         elif self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         writer.parquet(f"file://{staging}/{_TABLE}")
-        counts = dict(seen.get)
+        counts = {**seen.get, "columns": columns}
         if counts["refused"]:
             first = counts["first"]
             if self.rows.fails:
@@ -470,6 +477,11 @@ class Stream:
             else "nothing new to stream"
         )
         return Answer(facts, lines, is_yes=not new.refused)
+
+
+def _kinds(rows: DataFrame) -> dict[str, str]:
+    """Return the type of each column, as the ledger keeps it: files of other types make no table."""
+    return {each.name: each.dataType.simpleString() for each in rows.schema.fields}
 
 
 def _as_usage(error: Exception) -> Exception:

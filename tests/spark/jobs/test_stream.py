@@ -81,6 +81,13 @@ def test_rows_once_and_bad_ones_aside(
     assert (again.code, again.facts["rows"], again.facts["total"]["rows"]) == (0, 1, 31)
     assert rows(table)[-1]["id"] == 200
     assert command(*line[:-1]).out == "nothing new to stream\n"
+    # Files of another type would make a table that nobody can read.
+    append(data / "t-1", [(NOON_MS, "k", good(300))])
+    other = command(*line[:-1], "--schema", SCHEMA.replace("id INT", "id STRING"))
+    assert (other.code, "column id is string" in complaint(other)) == (1, True)
+    wider = command(*line, "--schema", f"{SCHEMA}, more INT").facts
+    assert (wider["rows"], wider["total"]["rows"]) == (1, 32), "a new column is added"
+    assert spark.read.option("mergeSchema", "true").parquet(str(table)).count() == 32
     # Without its checkpoint it would read all again, under numbers that are taken.
     (table / stream.LEDGER_DIRECTORY / "checkpoint").rename(tmp_path / "elsewhere")
     assert "restore it" in command(*line).err
