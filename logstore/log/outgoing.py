@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from logstore.config import LogConfig
 from logstore.disk.files import Buffer
-from logstore.format.batch import Batch, assemble_plain, encode_batch
+from logstore.format.batch import HEADER_BYTES, Batch, assemble_plain, encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import (
     MAX_PLAIN_BYTES,
@@ -37,7 +37,9 @@ Appendable: TypeAlias = Buffer | Record | Batch | Pair | None
 """A value, a record (its offset is ignored), a ready batch, or a (key, value) pair."""
 
 RECORD_OVERHEAD = 32
-"""The estimated size of a record in addition to its key and value."""
+"""The estimated size of a record in addition to its key, value and headers."""
+_HEADER_OVERHEAD = 10
+"""The most that a header takes in addition to its name and value."""
 READY_BYTES = 1 << 20
 """Batches for validation are joined up to this size."""
 ROWS_AT_A_TIME = 4096
@@ -68,8 +70,22 @@ PLAIN: Final = Compression(Codec.NONE)
 
 
 def full_batch_bytes(config: LogConfig) -> int:
-    """Return the size at which a batch of records is full."""
-    return max(config.max_message_bytes // 2, 1)
+    """Return the size at which a batch of records is full.
+
+    With the record that fills it, which is smaller, it is below `max.message.bytes` and `segment.bytes`.
+    """
+    return max((min(config.max_message_bytes, config.segment_bytes) - HEADER_BYTES) // 2, 1)
+
+
+def size_of(record: Record) -> int:
+    """Return the estimated size of a record in a batch. Raises `TypeError` for invalid parts."""
+    try:
+        size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD
+        for name, value in record.headers:
+            size += len(name.encode()) + len(value or b"") + _HEADER_OVERHEAD
+        return size
+    except _NOT_ENCODABLE as error:
+        raise _wrong_part(error) from error
 
 
 def compression_of(config: LogConfig) -> Compression:
@@ -172,7 +188,10 @@ def _of_pairs(
 
 
 def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of each batch among records of these sizes; the filling record is included."""
+    """Yield start and stop of each batch among records of these sizes.
+
+    The filling record is included, unless it fills a batch by itself.
+    """
     if 0 < len(sizes) <= MAX_PLAIN_VALUES and sum(sizes) + RECORD_OVERHEAD * len(sizes) <= target_bytes:
         yield 0, len(sizes)
         return
@@ -180,6 +199,8 @@ def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
     start, done = 0, 0
     while start < len(ends):
         stop = min(bisect_left(ends, done + target_bytes, start) + 1, start + MAX_PLAIN_VALUES, len(ends))
+        if stop > start + 1 and sizes[stop - 1] + RECORD_OVERHEAD >= target_bytes:
+            stop -= 1
         yield start, stop
         start, done = stop, ends[stop - 1]
 
@@ -214,8 +235,13 @@ def _of_any(
             yield item.buffer
             continue
         record = _record_of(item, len(pending), now_ms)
+        size = size_of(record)
+        if pending and size >= target_bytes:
+            yield _encoded(pending, compression)
+            record = record._replace(offset=0)
+            pending, pending_bytes = [], 0
         pending.append(record)
-        pending_bytes += len(record.value or b"") + len(record.key or b"") + RECORD_OVERHEAD
+        pending_bytes += size
         if pending_bytes >= target_bytes:
             yield _encoded(pending, compression)
             pending, pending_bytes = [], 0

@@ -144,6 +144,42 @@ def test_batches_have_about_the_size_asked_for(form: str, count: int, size: int)
         assert max(counts) <= ROWS_AT_A_TIME
 
 
+def _headed(size: int) -> Record:
+    return Record(0, T0, None, b"v", (Header("h\u00e9", b"x" * size), Header("none", None)))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [b"x" * 200] * 2_000,
+        [(b"k", b"x" * 200)] * 2_000,
+        [_headed(200)] * 2_000,
+        [b"x" * 40_000, b"y" * 99_000],
+        [(b"k", b"x" * 40_000), (None, b"y" * 99_000), (b"k", b"z")],
+        [_headed(40_000), _headed(99_000), _headed(1)],
+        [b"x" * 49_900] * 2 + [b"y"],
+    ],
+    ids=["values", "pairs", "headers", "a large value", "a large pair", "large headers", "halves"],
+)
+@pytest.mark.parametrize(
+    "config",
+    [LogConfig(max_message_bytes=100_000), LogConfig(segment_bytes=100_000)],
+    ids=["batch", "segment"],
+)
+def test_records_that_fit_alone_are_not_refused_together(config: LogConfig, rows: list[Any]) -> None:
+    """They are put into batches that fit; large headers count, and so does the size of a segment."""
+    _, log = opened(config)
+    assert log.append(rows).offsets == range(len(rows))
+    assert [record.offset for record in log.read()] == list(range(len(rows)))
+
+
+@pytest.mark.parametrize("headers", [((1, b"x"),), (("h", 1),)])
+def test_a_header_that_is_none_is_refused(headers: Any) -> None:
+    _, log = opened(LogConfig())
+    with pytest.raises(TypeError, match="header names str"):
+        log.append([Record(0, T0, None, b"v", headers)])
+
+
 @pytest.mark.parametrize("rows", [[b"x", "text"], [(b"k", "text")], [(b"k", b"v", b"h")], [b"x", 7]])
 def test_what_is_no_record_is_refused_with_those_beside_it(rows: list[Any]) -> None:
     _, log = opened(LogConfig())
