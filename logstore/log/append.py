@@ -289,8 +289,12 @@ def append_records(
     key: bytes | None = None,
     headers: Sequence[tuple[str, bytes | None]] = (),
     timestamp_ms: int | None = None,
+    target_bytes: int | None = None,
 ) -> AppendInfo:
-    """Append values, records, pairs or batches in the log's newest epoch; see `Log.append`."""
+    """Append values, records, pairs or batches in the log's newest epoch; see `Log.append`.
+
+    A batch of records is full at `target_bytes`, by default as the settings say now.
+    """
     now_ms = log.clock() if timestamp_ms is None else timestamp_ms
     compression = compression_of(log.config)
     if records is None or isinstance(records, bytes | bytearray | memoryview):
@@ -307,7 +311,7 @@ def append_records(
         records,
         now_ms=now_ms,
         compression=compression,
-        target_bytes=full_batch_bytes(log.config),
+        target_bytes=full_batch_bytes(log.config) if target_bytes is None else target_bytes,
     ):
         result = result.joined(_append_outgoing(log, batch, log.clock()))
     return result

@@ -31,7 +31,7 @@ from logstore.arguments import as_offset, is_number
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
 from logstore.log.append import AppendInfo, append_records
-from logstore.log.outgoing import RECORD_OVERHEAD, Appendable, full_batch_bytes
+from logstore.log.outgoing import RECORD_OVERHEAD, Appendable, full_batch_bytes, size_of
 from logstore.log.partition_log import Clock, PartitionLog
 from logstore.log.serializers import Serializer, serialized
 
@@ -42,10 +42,12 @@ _OF_THE_LOG: Final = (LogDirOffline, LogClosed, OutOfResources)
 class _Batch:
     """Records that are written together, and afterwards the result of each."""
 
-    __slots__ = ("done", "due_s", "outcomes", "rows", "size", "writer")
+    __slots__ = ("done", "due_s", "outcomes", "rows", "size", "target_bytes", "writer")
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
+        self.target_bytes = full_batch_bytes(writer._log.config)
+        """When it is full. Also for the write: with a smaller one, it could be written in part."""
         self.rows: list[Appendable] = []
         self.size = 0
         self.due_s = 0.0
@@ -141,7 +143,6 @@ class Writer:
         self._linger_s = linger_ms / 1000
         self._most = self._max_batch = max_batch
         """Records in a batch; 0 while `_check` has an error to raise."""
-        self._target_bytes = full_batch_bytes(log.config)
         self._unreported: list[BaseException] = []
         self._closed: LogClosed | None = None
         self._thread = threading.Thread(target=self._run, name=f"writer of {log!r}", daemon=True)
@@ -205,14 +206,14 @@ class Writer:
             if found is None:
                 return self._directly(ready, key, headers, timestamp_ms)
             row, size = found
-        if size >= self._target_bytes:
+        if size >= self._open.target_bytes:
             return self._directly(row, None, (), None)
         is_full = False
         while True:
             with self._lock:
                 batch = self._open
                 number = len(batch.rows)
-                if number < self._most and batch.size < self._target_bytes:
+                if number < self._most and batch.size < batch.target_bytes:
                     batch.rows.append(row)
                     batch.size += size
                     if not number or self._is_idle:  # an interrupt may have ended the call for the first
@@ -220,7 +221,7 @@ class Writer:
                         if self._is_idle:
                             self._is_idle = False
                             self._arrived.notify()
-                    is_full = number + 1 == self._most or batch.size >= self._target_bytes
+                    is_full = number + 1 == self._most or batch.size >= batch.target_bytes
                     break
             self._check()
             self._write_open()
@@ -301,7 +302,7 @@ class Writer:
             self._open = _Batch(self)
         outcomes: AppendInfo | list[AppendInfo | BaseException]
         try:
-            outcomes = append_records(self._log, batch.rows)
+            outcomes = append_records(self._log, batch.rows, target_bytes=batch.target_bytes)
         except Exception as error:
             outcomes = self._one_by_one(batch.rows, error)
         except BaseException as interrupt:
@@ -311,10 +312,11 @@ class Writer:
             raise
         if isinstance(outcomes, list):
             failed = [each for each in outcomes if isinstance(each, BaseException)]
-            failed[0].add_note(f"{len(failed)} records of this writer were not written")
-            with self._lock:
-                self._unreported += dict.fromkeys(failed)
-                self._most = 0
+            if failed:
+                failed[0].add_note(f"{len(failed)} records of this writer were not written")
+                with self._lock:
+                    self._unreported += dict.fromkeys(failed)
+                    self._most = 0
         batch.finish(outcomes)
 
     def _one_by_one(self, rows: list[Appendable], error: Exception) -> list[AppendInfo | BaseException]:
@@ -388,7 +390,8 @@ def _row_of(
         return None
     if not {type(key), type(value)} <= {bytes, type(None)}:
         return None
-    return row, len(key or b"") + len(value or b"") + RECORD_OVERHEAD
+    size = size_of(row) if isinstance(row, Record) else len(key or b"") + len(value or b"") + RECORD_OVERHEAD
+    return row, size
 
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -94,6 +95,13 @@ class TestBatches:
             for _ in range(20):
                 writer.append(bytes(100))
         assert [batch.record_count for batch in log.read_batches()] == [4] * 5
+
+    def test_large_headers_count(self, log: Log) -> None:
+        """Each batch was refused, its records were appended one by one, and no `Pending` was told."""
+        with log.writer(linger_ms=LONG_MS) as writer:
+            pending = [writer.append(b"a", headers=[("h", bytes(20_000))]) for _ in range(100)]
+        assert [each.written(LIMIT_S).first_offset for each in pending] == list(range(100))
+        assert len(list(log.read_batches())) == 4
 
     def test_keys_headers_times_pairs_and_tombstones_keep_their_order(self, log: Log) -> None:
         with log.writer(linger_ms=LONG_MS) as writer:
@@ -342,6 +350,24 @@ class TestErrors:
             writer.append(b"a")
         assert values(log) == [b"a"]
 
+    @pytest.mark.parametrize("has_bad", [False, True])
+    def test_a_limit_that_is_lowered_while_records_wait(self, has_bad: bool) -> None:
+        """Their batch is too large now. Each is written once, by itself; only one that is refused fails."""
+        log = opened(message_timestamp_after_max_ms=1000)
+        partition = log.partition
+        with log.writer(linger_ms=LONG_MS) as writer:
+            pending = [writer.append(b"%01000d" % number) for number in range(50)]
+            bad = writer.append(b"bad", timestamp_ms=20_000) if has_bad else None
+            partition.config = replace(partition.config, max_message_bytes=5000)  # as `LogManager` does
+            writer._write_open()
+            assert [each.written(LIMIT_S).first_offset for each in pending] == list(range(50))
+            if bad is not None:
+                with pytest.raises(InvalidTimestamp):
+                    bad.written()
+            for number in range(50, 54):
+                writer.append(b"%01000d" % number)
+        assert values(log) == [b"%01000d" % number for number in range(54)]
+
     def test_a_full_disk_fails_the_batch_and_later_appends_go_on(self, log: Log, disk: FaultyDisk) -> None:
         log.append(b"before")
         with log.writer(linger_ms=LONG_MS, max_batch=2) as writer:
@@ -382,7 +408,7 @@ class TestErrors:
         writer = log.writer(linger_ms=LONG_MS)
         pending = writer.append(b"a")
 
-        def interrupted(*_: object) -> None:
+        def interrupted(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
