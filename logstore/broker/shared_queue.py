@@ -28,7 +28,7 @@ from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
 from logstore.config import MAX_INT
-from logstore.disk.errors import ErrorCode, InvalidTopic
+from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, check_topic_name
 from logstore.errors import InvalidConfig
@@ -228,7 +228,12 @@ class SharedQueue:
         most, topics = as_int(most, "most", least=1), as_topics(topics)
         found: list[Message] = []
         while len(found) < most:
-            message = self.get(topics, timeout=0 if found else timeout, lease=lease)
+            try:
+                message = self.get(topics, timeout=0 if found else timeout, lease=lease)
+            except EngineError:
+                if not found:
+                    raise
+                break  # the next call meets it as well; raised here, it would hide what is leased
             if message is None:
                 break
             found.append(message)

@@ -86,6 +86,8 @@ class Lane:
             """Records from the state's next offset on, without gaps."""
             self._keys = RecentKeys(round(config.deduplication_window * 1000))
             self._changes = self._keyed_bytes = 0
+            self._buried: set[int] = set()
+            """Messages that are dead letters, and could not be finished: the next attempt adds no other."""
             self._recover(clock())
             opened.pop_all()
 
@@ -186,13 +188,10 @@ class Lane:
             self._changes += 1
         return offset, True
 
-    def put_many(
-        self, pairs: Sequence[tuple[bytes | None, bytes]], now_ms: int, delay_ms: int
-    ) -> tuple[list[int], int]:
-        """Append (key, value) messages; returns the offset of each, and how many are new."""
+    def put_many(self, pairs: Sequence[tuple[bytes | None, bytes]], now_ms: int, delay_ms: int) -> list[int]:
+        """Append (key, value) messages; returns the offset of each."""
         if delay_ms or self._keys.window_ms:
-            put = [self.put(value, key, (), now_ms, delay_ms) for key, value in pairs]
-            return [offset for offset, _ in put], sum(is_new for _, is_new in put)
+            return [self.put(value, key, (), now_ms, delay_ms)[0] for key, value in pairs]
         if any(key is not None for key, _ in pairs):
             end = self.messages.append(pairs).last_offset + 1
         else:
@@ -200,7 +199,7 @@ class Lane:
         offsets = range(end - len(pairs), end)
         for offset, (key, value) in zip(offsets, pairs[:_AHEAD_RECORDS], strict=False):
             self._keep(Record(offset, now_ms, key, value))
-        return list(offsets), len(pairs)
+        return list(offsets)
 
     def put_again(self, message: Message, now_ms: int) -> None:
         """Append a dead letter as a new message, without deduplication by its key."""
@@ -318,9 +317,12 @@ class Lane:
 
     def _give_up(self, offset: int, deliveries: int, reason: str, now_ms: int) -> None:
         # The dead letter is durable first: a crash in between leaves it twice, never nowhere.
-        self._bury(message_of(self.messages[offset], self.topic, deliveries), reason)
+        if offset not in self._buried:
+            self._bury(message_of(self.messages[offset], self.topic, deliveries), reason)
+            self._buried.add(offset)
         self._write(Event(EventKind.FINISHED, (offset,)), now_ms)
         self.state.finish(offset)
+        self._buried.remove(offset)
 
     def _write(self, event: Event, now_ms: int) -> None:
         self._make_room(now_ms)

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, Self
 
 from logstore.arguments import Path, as_config, as_directory, as_int
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.errors import LogClosed
 from logstore.log.log import Log
@@ -221,7 +222,7 @@ class Queue:
     ) -> list[int]:
         """Store values, or (key, value) pairs, in one write; returns the offset of each. Raises as `put`.
 
-        If one is refused by the disk, messages before it may be stored.
+        If one is refused, messages before it may be stored.
         """
         pairs = as_pairs(values)
         if not pairs:
@@ -229,9 +230,11 @@ class Queue:
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
         with self._lock:
             lane = self._lane(topic)
-            offsets, new = lane.put_many(pairs, self._clock(), delay_ms)
-            if new and self._waiters:
-                self._waiters.ring(topic, new)
+            before = lane.messages.log_end_offset
+            try:
+                offsets = lane.put_many(pairs, self._clock(), delay_ms)
+            finally:  # also if one is refused: those before it are stored
+                self._waiters.ring(topic, lane.messages.log_end_offset - before)
         if self._is_synced:
             lane.messages.partition.sync_up_to(max(offsets) + 1)
         return offsets
@@ -295,16 +298,25 @@ class Queue:
         timeout: float | None = None,
         lease: float | None = None,
     ) -> list[Message]:
-        """Lease up to `most` messages: waits for the first as `get` does, and not for others."""
-        most = as_int(most, "most", least=1)
-        wanted, lease_ms = as_topics(topics), self._lease(lease)
-        first = self.get(wanted, timeout=timeout, lease=lease)
-        if first is None:
-            return []
-        found = [first]
+        """Lease up to `most` messages: waits for the first as `get` does, and not for others.
+
+        Returns what is leased if another one cannot be; the next call raises the error.
+        """
+        most, topics = as_int(most, "most", least=1), as_topics(topics)
+        first = self.get(topics, timeout=timeout, lease=lease)
+        return [] if first is None else self._with_more(first, most, topics, lease)
+
+    def _with_more(
+        self, first: Message, most: int, topics: Collection[str] | None, lease: float | None
+    ) -> list[Message]:
+        """Return a leased message and others, up to `most`, without waiting."""
+        found, lease_ms = [first], self._lease(lease)
         with self._lock:
-            while len(found) < most and (message := self._take(wanted, lease_ms)) is not None:
-                found.append(message)
+            try:
+                while len(found) < most and (message := self._take(topics, lease_ms)) is not None:
+                    found.append(message)
+            except EngineError:
+                pass  # the next call meets it as well; raised here, it would hide what is leased
         return found
 
     def _take(self, topics: Collection[str] | None, lease_ms: int) -> Message | None:
@@ -379,6 +391,7 @@ class Queue:
 
         Raises as `ack`: the messages of that topic are as they were, those of other topics may be finished.
         """
+        messages = list(messages)  # an iterator may call the queue
         by_topic: dict[Lane, list[Message]] = {}
         with self._lock:
             for message in messages:

@@ -126,11 +126,7 @@ class AsyncQueue:
         """Do as `Queue.get_many`, while other tasks run."""
         most, topics = as_int(most, "most", least=1), as_topics(topics)
         first = await self.get(topics, timeout=timeout, lease=lease)
-        if first is None:
-            return []
-        if most == 1:
-            return [first]
-        return [first, *self.queue.get_many(most - 1, topics, timeout=0, lease=lease)]
+        return [] if first is None else self.queue._with_more(first, most, topics, lease)
 
     async def ack(self, message: Message) -> None:
         """Do as `Queue.ack`."""
