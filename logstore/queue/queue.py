@@ -122,7 +122,7 @@ class Queue:
         self._dead = Log.open(
             f"{self._directory}/{DEAD_LETTERS}-0",
             # Also for messages that were put under a larger limit.
-            LogConfig(retention_ms=-1, max_message_bytes=MAX_INT),
+            LogConfig(retention_ms=-1, max_message_bytes=MAX_INT, file_delete_delay_ms=0),
             disk=self._disk,
             clock=self._clock,
         )
@@ -473,6 +473,7 @@ class Queue:
                     for lane in self._lanes.values():
                         lane.messages.flush()
                     self._dead.delete_records(end_offset)
+                    self._dead.maintain(self._clock())
             return count
 
     def stats(self) -> QueueStats:

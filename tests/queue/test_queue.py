@@ -121,6 +121,20 @@ def test_dead_letters_and_their_return() -> None:
     assert (again.value, again.key, again.deliveries) == (b"poison", b"k", 1)
 
 
+def test_letters_that_were_redriven_take_no_room() -> None:
+    hands = Hands(QueueConfig(max_deliveries=1))
+    for number in range(3):
+        hands.queue.put(b"job")
+        hands.queue.nack(hands.get())
+        hands.queue._dead.partition.roll()  # as after 1 GiB of them
+        assert hands.queue.redrive() == 1
+        hands.queue.ack(hands.get())
+        assert hands.queue._dead.size == 0, number
+    assert isinstance(hands.disk, MemoryDisk)
+    names = [path for path in hands.disk.files() if "__dead-letters-0/" in path and path.endswith(".log")]
+    assert len(names) == 1
+
+
 def test_a_letter_that_is_too_large_now_does_not_repeat_those_before_it() -> None:
     hands = Hands(QueueConfig(max_deliveries=1))
     hands.queue.put_many([b"0", b"1", b"x" * 10_000, b"3"])
