@@ -54,6 +54,8 @@ from logstore.queue.state import LaneStats
 from logstore.queue.waiting import Deadline, Waiter, Waiters
 
 DEFAULT_TOPIC: Final = "default"
+_LONGEST_WAIT_S: Final = 60
+"""How late a waiter notices that the wall clock, which leases and delays follow, was set forward."""
 
 
 class QueueStats(NamedTuple):
@@ -79,8 +81,8 @@ class Wait:
     def look(self) -> tuple[Message | None, float | None]:
         """Lease a message, or return for how many seconds to wait for the ring.
 
-        None is for ever; with 0 and no message, the time is over. Look again even if nothing rang: no wait is
-        longer than the platform allows. Raises `QueueClosed`.
+        None is for ever; with 0 and no message, the time is over. Look again even if nothing rang: the wall
+        clock may have been set. Raises `QueueClosed`.
         """
         return self._queue._look(self._waiter, self._lease_ms, self._deadline)
 
@@ -355,7 +357,7 @@ class Queue:
             until_ms = min([now_ms + left_s * 1000, *(each for each in wakes if each is not None)])
             self._waiters.add(waiter, until_ms)
             wait_s = max((until_ms - now_ms) / 1000, 0.001)
-            return None, None if wait_s == math.inf else min(wait_s, threading.TIMEOUT_MAX)
+            return None, None if wait_s == math.inf else min(wait_s, _LONGEST_WAIT_S)
 
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:

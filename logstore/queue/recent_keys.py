@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator
 
 _ENTRY = struct.Struct(">qqI")
@@ -15,8 +16,8 @@ class RecentKeys:
 
     def __init__(self, window_ms: int) -> None:
         self.window_ms = window_ms
-        self._known: dict[bytes, tuple[int, int]] = {}
-        """Offset and time of a key's message, oldest first."""
+        self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        """Offset and time of a key's message, oldest first: a dict would look through those it has lost."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -25,7 +26,11 @@ class RecentKeys:
         """Return the offset of the message that had `key` within the window; None if there is none."""
         self._expire(now_ms)
         found = self._known.get(key)
-        return found[0] if found is not None and found[1] + self.window_ms > now_ms else None
+        return found[0] if found is not None and self._is_recent(found[1], now_ms) else None
+
+    def _is_recent(self, at_ms: int, now_ms: int) -> bool:
+        # Either way: a clock that was ahead would make a key known for as long as it was.
+        return abs(now_ms - at_ms) < self.window_ms
 
     def remember(self, key: bytes, offset: int, now_ms: int) -> None:
         """Remember `key`, unless it is known with a newer message."""
@@ -36,13 +41,14 @@ class RecentKeys:
         known = self._known
         while known:
             key = next(iter(known))
-            if known[key][1] + self.window_ms > now_ms:
+            if self._is_recent(known[key][1], now_ms):
                 break
             del known[key]
 
     def forget_from(self, end_offset: int) -> None:
         """Forget messages at or past `end_offset`, which a power cut removed."""
-        self._known = {key: found for key, found in self._known.items() if found[0] < end_offset}
+        for key in [key for key, found in self._known.items() if found[0] >= end_offset]:
+            del self._known[key]
 
     # --- in a checkpoint ------------------------------------------------------------------------
 

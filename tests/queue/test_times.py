@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -13,6 +12,7 @@ from logstore import Log, Record
 from logstore.errors import InvalidConfig
 from logstore.format.record import Header
 from logstore.queue import Message, Queue, QueueConfig, lane
+from logstore.queue import queue as queue_module
 from logstore.testing.disks import MemoryDisk
 from tests.queue.parts import PATH, Hands, falling_clock
 
@@ -39,13 +39,47 @@ def test_a_wait_may_be_longer_than_the_platform_allows(tmp_path: Path, timeout: 
 
 
 def test_behind_the_longest_wait_it_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "TIMEOUT_MAX", 0.001)
+    monkeypatch.setattr(queue_module, "_LONGEST_WAIT_S", 0.001)
     hands, looks = Hands(), count()
     hands.queue.put(b"later", delay=1e10)
     hands.queue._clock = lambda: hands.now_ms + (10**13 if next(looks) > 5 else 0)
     message = hands.queue.get()
     assert message is not None
     assert message.value == b"later"
+
+
+def test_a_waiter_notices_that_the_clock_was_set_forward() -> None:
+    """On a machine that was suspended, the wall clock jumps and the monotonic one does not."""
+    hands = Hands()
+    hands.queue.put(b"tomorrow", delay=86_400)
+    with hands.queue.waiting(lambda: None, lambda: False, None, None, None) as wait:
+        message, wait_s = wait.look()
+        assert message is None
+        assert wait_s is not None
+        assert wait_s <= 60
+        hands.wait(86_400)
+        message, _ = wait.look()
+    assert message is not None
+
+
+def test_a_clock_that_was_ahead_leaves_no_key_for_longer_than_the_window() -> None:
+    hands = Hands(QueueConfig(deduplication_window=60))
+    hands.wait(86_400)
+    hands.queue.put(b"1", key=b"k")
+    hands.queue.put(b"1", key=b"other")
+    hands.wait(-86_400)  # as set right by NTP
+    assert hands.queue.put(b"2", key=b"k") == 2
+    assert hands.queue.put(b"2 again", key=b"k") == 2
+    hands.reopen()
+    assert hands.queue.put(b"2 again", key=b"k") == 2
+    assert hands.queue.put(b"other", key=b"other") == 3
+
+
+def test_a_clock_that_goes_back_a_little_leaves_the_keys() -> None:
+    hands = Hands(QueueConfig(deduplication_window=60))
+    hands.queue.put(b"1", key=b"k")
+    hands.wait(-59)
+    assert hands.queue.put(b"1", key=b"k") == 0
 
 
 def test_a_clock_that_goes_back_does_not_prolong_a_call() -> None:
