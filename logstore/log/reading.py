@@ -53,8 +53,9 @@ class Reading(ABC):
     Offsets are absolute. Every method that takes offsets reads from `start_offset` (default: the log start)
     to before `end_offset` (default: the end as it is when it is reached). `since` and `until` choose the
     same bounds by time, as a `datetime` with a time zone or in milliseconds: reading begins at the first
-    record whose time is at or past `since`, and ends before the first whose time is at or past `until`. In
-    between, records come as they lie, whatever their times.
+    record whose time is at or past `since`, and ends before the first whose time is at or past `until`; each
+    is at the log end of the call if there is no such record yet. In between, records come as they lie,
+    whatever their times.
 
     With `isolation=FetchIsolation.TXN_COMMITTED`, or "read_committed", the end is the last stable offset, and
     records of aborted transactions are left out. Raises `ValueError` for other texts than Kafka's.
@@ -270,18 +271,21 @@ class Reading(ABC):
         isolation: Isolation,
     ) -> tuple[int, int]:
         """The bounds as offsets; MAX_LONG for no end."""
-        isolation = FetchIsolation(isolation)
+        FetchIsolation(isolation)
         first = self.log_start_offset if start_offset is None else start_offset
         end = MAX_LONG if end_offset is None else end_offset
         if not type(first) is type(end) is int:
             first, end = as_offset(first), as_offset(end)
-        if since is not None:
-            found = self.offset_for_timestamp(milliseconds(since), isolation=isolation)
-            first = max(first, self.log_end_offset if found is None else found.offset)
-        if until is not None and (
-            found := self.offset_for_timestamp(milliseconds(until), isolation=isolation)
-        ):
-            end = min(end, found.offset)
+        if since is not None or until is not None:
+            # Asked for first: what is appended during a lookup must not be skipped, nor read past `until`.
+            # Neither does the isolation bound the lookups: it may reach further when the records are read.
+            log_end_offset = self.log_end_offset
+            if since is not None:
+                found = self.offset_for_timestamp(milliseconds(since))
+                first = max(first, log_end_offset if found is None else found.offset)
+            if until is not None:
+                found = self.offset_for_timestamp(milliseconds(until))
+                end = min(end, log_end_offset if found is None else found.offset)
         return first, end
 
     def _fetches(

@@ -165,6 +165,46 @@ def test_times_out_of_order(kind: Kind) -> None:
     assert list(reading.read(since=T0 + 15, until=T0 + 25)) == []
 
 
+def test_what_is_appended_after_the_call_does_not_pass_until(kind: Kind) -> None:
+    """A reader of a log in use got records of any later time, and came to no end."""
+    log = numbered(3, batch=1)
+    reading = kind(log)
+    found = reading.read(until=T0 + 10)
+    backwards = reading.read_reverse(until=T0 + 10)
+    log.append(record(3, T0 + 20))
+    assert [each.offset for each in found] == [0, 1, 2]
+    assert [each.offset for each in backwards] == [2, 1, 0]
+
+
+@pytest.mark.parametrize("isolation", [FetchIsolation.LOG_END, COMMITTED])
+def test_what_is_appended_during_the_lookup_is_not_skipped(isolation: FetchIsolation) -> None:
+    log = numbered(3, batch=1)
+
+    class Busy(Plain):
+        def offset_for_timestamp(
+            self, timestamp_ms: int, *, isolation: Isolation = FetchIsolation.LOG_END
+        ) -> TimestampOffset | None:
+            found = super().offset_for_timestamp(timestamp_ms, isolation=isolation)
+            log.append(record(3, T0 + 20))
+            return found
+
+    assert [each.offset for each in Busy(log).read(since=T0 + 10, isolation=isolation)] == [3]
+
+
+def test_what_is_decided_after_the_call_is_read_from_its_time_on(kind: Kind) -> None:
+    """The call could not see them; then it began behind them, or did not end before them."""
+    log = opened()
+    log.append(record(0, 500))
+    produce(log, 7, 0, count=2, transaction=True)  # at 1000
+    log.append(record(3, 1500))
+    reading = kind(log)
+    since = reading.read(since=1000, isolation=COMMITTED)
+    until = reading.read(until=1000, isolation=COMMITTED)
+    mark(log, 7, ControlType.COMMIT)
+    assert [each.offset for each in since] == [1, 2, 3]
+    assert [each.offset for each in until] == [0]
+
+
 def test_a_time_is_a_datetime_with_a_zone_or_milliseconds() -> None:
     assert milliseconds(datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=UTC)) == 1_000
     assert milliseconds(1_500) == 1_500
