@@ -174,6 +174,7 @@ def flush_by_age(log: PartitionLog, now_ms: int) -> None:
     offset, since_ms = log.unflushed or (-1, now_ms)
     if log.recovery_point > offset:
         offset, since_ms = log.log_end_offset, now_ms
+    since_ms = min(since_ms, now_ms)  # the clock may have been set back
     log.unflushed = offset, since_ms
     if now_ms - since_ms >= log.config.flush_ms:
         log.flush()

@@ -150,6 +150,16 @@ def test_flush_ms() -> None:
     assert log.partition.recovery_point == 3
 
 
+def test_flush_ms_after_the_clock_was_set_back() -> None:
+    """It would have had to come to the old time again."""
+    log = filled(3, flush_ms="1000")
+    log.maintain(NOW_MS)
+    log.maintain(NOW_MS - 3_600_000)
+    assert log.partition.recovery_point == 0
+    log.maintain(NOW_MS - 3_600_000 + 1000)
+    assert log.partition.recovery_point == 3
+
+
 def test_retention_bytes() -> None:
     log = filled(9, segment_bytes=str(3 * BATCH), retention_bytes=str(6 * BATCH))
     log.maintain()
