@@ -35,7 +35,7 @@ from logstore.disk.copying import copy_file, is_there, remove_tree
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import LOCK_FILE, Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
-from logstore.errors import DamagedLog, LogClosed, LogGone
+from logstore.errors import DamagedLog, LogClosed, LogGone, OffsetOutOfRange
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
@@ -171,18 +171,9 @@ def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[
         if topic_partition in bounds[HIGH_WATERMARK_CHECKPOINT]:
             # Retention may have moved the start past a high watermark that was checkpointed before.
             end_offset = max(of_it[HIGH_WATERMARK_CHECKPOINT], of_it[LOG_START_OFFSET_CHECKPOINT])
-        try:
-            made[topic_partition] = take_snapshot(
-                disk,
-                f"{source}/{name}",
-                f"{unfinished}/{name}",
-                end_offset=end_offset,
-                bounds=of_it,
-                config=LogConfig(),
-                clock=clock,
-            )
-        except LogGone:
-            continue  # deleted meanwhile
+        taken = _taken(disk, f"{source}/{name}", f"{unfinished}/{name}", end_offset, of_it, clock)
+        if taken is not None:
+            made[topic_partition] = taken
     _write_checkpoints(disk, unfinished, made, bounds[CLEANER_OFFSET_CHECKPOINT])
     if any(entry.name == META_PROPERTIES for entry in disk.scan(source)):
         copy_file(disk, f"{source}/{META_PROPERTIES}", f"{unfinished}/{META_PROPERTIES}")
@@ -194,6 +185,23 @@ def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[
     if damaged is not None:
         raise damaged
     return list(made.values())
+
+
+def _taken(
+    disk: Disk, source: str, target: str, end_offset: int | None, bounds: Mapping[str, int], clock: Clock
+) -> Snapshot | None:
+    """Take the snapshot of a partition; None if it was deleted meanwhile."""
+    while True:
+        try:
+            return take_snapshot(
+                disk, source, target, end_offset=end_offset, bounds=bounds, config=LogConfig(), clock=clock
+            )
+        except LogGone:
+            return None
+        except OffsetOutOfRange as below:
+            # The high watermark lies below its first segment: retention has moved on since it was read, or
+            # a truncation has left nothing.
+            end_offset = below.log_start_offset
 
 
 def _write_checkpoints(

@@ -14,9 +14,11 @@ from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from logstore.log import log_dir_snapshot
 from logstore.log import snapshot as snapshots
-from logstore.log.log_dir_snapshot import snapshot_log_dir, snapshot_logs, snapshot_store
+from logstore.log.log_dir_snapshot import partitions_in, snapshot_log_dir, snapshot_logs, snapshot_store
 from logstore.log.partition_log import PartitionLog
 from logstore.log.snapshot import offset_at_time, take_snapshot
 from logstore.testing import Fault, FaultyDisk, MemoryDisk, RecordingDisk, VolatileDisk
@@ -431,6 +433,40 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(monkeypatch: pytest.Monke
     manager.close()
     with pytest.raises(LogClosed):
         snapshot_logs(manager, disk, "/another", clock=lambda: 0, metadata=None)
+
+
+@pytest.mark.parametrize("change", ["retention", "truncation"])
+def test_a_high_watermark_below_the_first_segment_does_not_fail_the_log_dir(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention of a running broker may pass the one that was read; a truncation may leave nothing."""
+    disk = MemoryDisk()
+    manager = LogManager(["/data"], disk=disk, clock=lambda: 0, random=Random(1), config=SMALL)
+    log, other = (manager.get_or_create(TopicPartition(name, 0)) for name in ("orders", "other"))
+    other.append([b"x"])
+    log.append_batches(encode_batch([Record(number, 0, None, b"x") for number in range(20)]))
+    log.flush()
+    if change == "truncation":
+        log.truncate_to(10)  # the batch goes as a whole
+    else:
+        log.partition.advance_high_watermark(5)
+        log.delete_records(5)
+    manager.checkpoint_high_watermarks()
+
+    def passes(*arguments: object) -> object:
+        if change == "retention":
+            log.partition.roll()
+            log.partition.advance_high_watermark(log.log_end_offset)
+            log.delete_records(-1)
+            log.maintain()
+        return partitions_in(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log_dir_snapshot, "partitions_in", passes)
+    made = snapshot_log_dir(disk, "/data", "/backup", clock=lambda: 0)
+    ends = {each.path: (each.log_start_offset, each.log_end_offset) for each in made.partitions}
+    assert ends["/backup/orders-0"] == ((20, 20) if change == "retention" else (10, 10))
+    assert "/backup/other-0" in ends
+    manager.close()
 
 
 def test_a_target_in_its_source_is_found_behind_a_link(tmp_path: Path) -> None:
