@@ -91,11 +91,14 @@ class AsyncLog(AsyncReading):
         await self.close()
 
     async def close(self) -> None:
-        """Close the log, as `Log.close`, when the calls that are under way have ended."""
+        """Close the log, as `Log.close`, when the calls that are under way have ended.
+
+        It is closed also if the task is cancelled meanwhile.
+        """
         if self.log.partition.is_closed:
             return
         try:
-            await self._to_its_end(self._submit(self.log.close))
+            await self._to_its_end(self._submit(self.log.close), must_run=True)
         finally:
             self._threads.shutdown(wait=False)
 
@@ -247,10 +250,10 @@ class AsyncLog(AsyncReading):
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._submit(call))
 
-    async def _to_its_end(self, work: Future[T]) -> T:
+    async def _to_its_end(self, work: Future[T], *, must_run: bool = False) -> T:
         """Return the result of a call on a thread, and raise a cancellation only when the call has ended.
 
-        A call that has not begun by then never runs.
+        A call that has not begun by then never runs, unless it `must_run`.
         """
         ended = asyncio.wrap_future(work)
         cancellation: asyncio.CancelledError | None = None
@@ -259,7 +262,8 @@ class AsyncLog(AsyncReading):
                 await asyncio.wait((ended,))
             except asyncio.CancelledError as error:
                 cancellation = error
-                work.cancel()
+                if not must_run:
+                    work.cancel()
         if cancellation is not None:
             raise cancellation from (None if ended.cancelled() else ended.exception())
         return ended.result()

@@ -285,6 +285,26 @@ class TestCancellation:
 
         asyncio.run(main())
 
+    def test_a_close_runs_although_it_had_not_begun(self) -> None:
+        """The threads ended without it: the directory stayed locked, and could not be closed again."""
+
+        async def main() -> AsyncLog:
+            log = await opened()
+            held = Held(lambda: None)
+            for _ in range(module.THREADS):
+                log._threads.submit(held)
+            task = asyncio.create_task(log.close())
+            await held.until_begun()
+            task.cancel()
+            await asyncio.sleep(0)
+            held.go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return log
+
+        log = asyncio.run(main())
+        assert log.log.partition.is_closed
+
     def test_a_time_out_says_so_too(self) -> None:
         async def main() -> None:
             async with opened() as log:
