@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from logstore.arguments import as_offset, as_str
@@ -157,7 +158,10 @@ class Partition(Reading):
         """Return the first record whose time is at or past `timestamp_ms`; None if there is none."""
         # Negative times have other meanings in the protocol.
         offset = self._offset(max(as_offset(timestamp_ms, "timestamp_ms"), 0))
-        record = self.get(offset, isolation=isolation) if offset >= 0 else None
+        # Not `get`: it may be the record of a marker, or of an aborted transaction.
+        fetched = self.read_bytes(offset, 1, isolation=isolation).records if offset >= 0 else b""
+        records = chain.from_iterable(batch.records() for batch in walk(fetched))
+        record = next((each for each in records if each.offset == offset), None)
         return TimestampOffset(record.timestamp_ms, offset, _NO_EPOCH) if record is not None else None
 
     def _offset(self, timestamp_ms: int) -> int:

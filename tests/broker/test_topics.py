@@ -6,7 +6,10 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import islice
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,10 +17,14 @@ import pytest
 from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, RequestRefused
 from logstore.broker.topics import Partition, PartitionCursor, _up_to_its_marker
 from logstore.disk.errors import ErrorCode
+from logstore.disk.files import OsDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
+from logstore.log.append import append_as_leader, append_end_transaction, maybe_start_verification
 from logstore.log.log import Log
+from logstore.log.manager import LogManager
 from logstore.log.read import FetchIsolation
 from logstore.replication.transaction_messages import Aborted
 from tests.logstore.logs import DIRECTORY
@@ -264,6 +271,52 @@ def test_transactions_end_at_their_marker() -> None:
     assert _up_to_its_marker(Aborted(7, 4), batches).last_offset == 6
     assert _up_to_its_marker(Aborted(8, 4), batches).last_offset == 5
     assert _up_to_its_marker(Aborted(9, 4), batches).last_offset == 2**63 - 1
+
+
+def test_a_time_at_which_a_marker_lies_is_found(tmp_path: Path) -> None:
+    """Reads from that time on returned nothing, whatever lay behind the marker."""
+    config = BrokerConfig(log_dirs=(str(tmp_path / "data"),))
+    with Broker(config) as broker:
+        broker.create_topic("orders", 1)
+        broker.topic("orders").partition(0).append(Record(0, 500, None, b"0"))
+    with closing(LogManager([config.log_dirs[0]], disk=OsDisk(), clock=lambda: 0, random=Random(1))) as logs:
+        log = logs.get_or_create(TopicPartition("orders", 0))
+        for producer_id, time_ms, kind in ((7, 1000, ControlType.COMMIT), (8, 4000, ControlType.ABORT)):
+            guard = maybe_start_verification(log.partition, producer_id, 0, 0)
+            epoch = log.partition.latest_epoch
+            data = encode_batch(
+                [Record(0, time_ms, None, b"in a transaction")],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                is_transactional=True,
+            )
+            append_as_leader(log.partition, data, leader_epoch=epoch, now_ms=0, verification_guard=guard)
+            append_end_transaction(
+                log.partition,
+                producer_id,
+                0,
+                kind,
+                coordinator_epoch=0,
+                leader_epoch=epoch,
+                now_ms=time_ms + 1000,
+            )
+            log.append(Record(0, time_ms + 2000, None, b"plain"))
+        log.partition.advance_high_watermark(log.log_end_offset)
+        times = range(0, 7000, 500)
+        wanted = {
+            (time_ms, isolation): [each.offset for each in log.read(since=time_ms, isolation=isolation)]
+            for time_ms in times
+            for isolation in FetchIsolation
+        }
+        places = [log.offset_for_timestamp(time_ms) for time_ms in times]
+    with Broker(config) as broker:
+        orders = broker.topic("orders").partition(0)
+        for (time_ms, isolation), found in wanted.items():
+            assert [each.offset for each in orders.read(since=time_ms, isolation=isolation)] == found, time_ms
+        for time_ms, place in zip(times, places, strict=True):
+            found_there = orders.offset_for_timestamp(time_ms)
+            assert (found_there and found_there[:2]) == (place and place[:2])
 
 
 def test_three_brokers_and_the_leader_dies_under_a_follower() -> None:
