@@ -69,10 +69,10 @@ def diff(
             if not as_json:
                 print(f"{name}  {each.directory}: offsets {start} to {each.end_offset - 1}")
             _tell_damage(name, each)
-        if starts[0] != starts[1]:
+        start = max(starts)
+        if any(_begins_before(_From(*each), start) for each in zip((a, b), starts, strict=True)):
             count += 1
             _tell_start(starts, as_json=as_json)
-        start = max(starts)
         for found in differences(_From(a, start), _From(b, start), cleaned):
             count += 1
             told = found._replace(text=_with_damage(found, a, b))
@@ -108,6 +108,12 @@ class _From:
 
     def __iter__(self) -> Iterator[Batch]:
         return (batch for batch in self.sound if batch.last_offset >= self.start)
+
+
+def _begins_before(copy: _From, start: int) -> bool:
+    """Return whether the copy has a batch before `start`: compaction may have removed the first ones."""
+    first = next(iter(copy), None) if copy.start < start else None
+    return first is not None and first.base_offset < start
 
 
 def _tell_damage(name: str, sound: SoundBatches) -> None:

@@ -165,6 +165,16 @@ def test_copies_that_begin_at_different_offsets(command: Command, tmp_path: Path
     assert total["total"]["differences"] == 1
 
 
+def test_copies_whose_first_batches_were_compacted_away(command: Command, tmp_path: Path) -> None:
+    """A salvaged copy begins at its first batch, and the log itself at its first segment."""
+    files = [{f"{base:020d}.log": b"".join(good()[2:])} for base in (0, 4)]
+    a, b = (write_files(tmp_path / str(base) / "orders-0", each) for base, each in enumerate(files))
+    for pair in ((a, b), (b, a)):
+        outcome = command("diff", *pair, "--compacted")
+        assert outcome.code == 0
+        assert outcome.out.endswith("the same records, batches and leader epochs\n")
+
+
 def test_partitions_of_kafka(command: Command, tmp_path: Path) -> None:
     """Each is the same as itself, also compacted and compressed ones; two different ones are not."""
     one, two = unpack("kafka-logs", tmp_path / "1"), unpack("kafka-logs", tmp_path / "2")
