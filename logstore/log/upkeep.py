@@ -8,7 +8,7 @@ The log start is published before a segment below it is renamed, oldest first, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from logstore.disk.marks import mark
 from logstore.errors import DiskFull, OffsetOutOfRange, PolicyViolation
@@ -108,7 +108,7 @@ def delete_old_segments(log: PartitionLog, now_ms: int) -> tuple[Expired, ...]:
             # Published first: if the power fails now, some of the old segments may come back with a hole
             # between them; nothing below the log start offset is ever served.
             advance_log_start_offset(log, first_left.base_offset)
-            log.or_offline(lambda: _set_aside(log, [each.base_offset for each in going], now_ms))
+            log.or_offline(lambda: _set_aside(log, {each.base_offset for each in going}, now_ms))
         return tuple(going)
 
 
@@ -126,7 +126,7 @@ def _expired(log: PartitionLog, now_ms: int) -> list[Expired]:
     )
 
 
-def _set_aside(log: PartitionLog, bases: Sequence[int], now_ms: int) -> None:
+def _set_aside(log: PartitionLog, bases: Set[int], now_ms: int) -> None:
     going = [segment for segment in log.segments if segment.base_offset in bases]
     for segment in going:
         log.deleted_files.add(segment.set_aside(), now_ms, log.config.file_delete_delay_ms)
