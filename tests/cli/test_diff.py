@@ -167,8 +167,9 @@ def test_copies_that_begin_at_different_offsets(command: Command, tmp_path: Path
 
 def test_copies_whose_first_batches_were_compacted_away(command: Command, tmp_path: Path) -> None:
     """A salvaged copy begins at its first batch, and the log itself at its first segment."""
-    files = [{f"{base:020d}.log": b"".join(good()[2:])} for base in (0, 4)]
-    a, b = (write_files(tmp_path / str(base) / "orders-0", each) for base, each in enumerate(files))
+    last = {f"{8:020d}.log": good()[4]}
+    files = [{f"{base:020d}.log": b"".join(good()[2:4]), **last} for base in (0, 4)]
+    a, b = (write_files(tmp_path / str(number) / "orders-0", each) for number, each in enumerate(files))
     for pair in ((a, b), (b, a)):
         outcome = command("diff", *pair, "--compacted")
         assert outcome.code == 0
