@@ -306,20 +306,7 @@ class Queue:
         """
         most, topics = as_int(most, "most", least=1), as_topics(topics)
         first = self.get(topics, timeout=timeout, lease=lease)
-        return [] if first is None else self._with_more(first, most, topics, lease)
-
-    def _with_more(
-        self, first: Message, most: int, topics: Collection[str] | None, lease: float | None
-    ) -> list[Message]:
-        """Return a leased message and others, up to `most`, without waiting."""
-        found, lease_ms = [first], self._lease(lease)
-        with self._lock:
-            try:
-                while len(found) < most and (message := self._take(topics, lease_ms)) is not None:
-                    found.append(message)
-            except EngineError:
-                pass  # the next call meets it as well; raised here, it would hide what is leased
-        return found
+        return [] if first is None else with_more(self, first, most, topics, lease)
 
     def _take(self, topics: Collection[str] | None, lease_ms: int) -> Message | None:
         """Lease the next message without waiting; the caller holds the lock."""
@@ -501,6 +488,20 @@ class Queue:
         """In a forked child: refuse every call, and do not wait for locks whose threads are the parent's."""
         self._is_closed = True
         self._lock = threading.Lock()
+
+
+def with_more(
+    queue: Queue, first: Message, most: int, topics: Collection[str] | None, lease: float | None
+) -> list[Message]:
+    """Return a leased message and others, up to `most`, without waiting."""
+    found, lease_ms = [first], queue._lease(lease)
+    with queue._lock:
+        try:
+            while len(found) < most and (message := queue._take(topics, lease_ms)) is not None:
+                found.append(message)
+        except EngineError:
+            pass  # the next call meets it as well; raised here, it would hide what is leased
+    return found
 
 
 _opened: Final[weakref.WeakSet[Queue]] = weakref.WeakSet()

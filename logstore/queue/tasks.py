@@ -24,7 +24,7 @@ from logstore.arguments import as_int
 from logstore.queue.arguments import as_topics
 from logstore.queue.config import QueueConfig
 from logstore.queue.messages import DeadLetter, Message
-from logstore.queue.queue import DEFAULT_TOPIC, Queue, QueueStats
+from logstore.queue.queue import DEFAULT_TOPIC, Queue, QueueStats, with_more
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class AsyncQueue:
         """Do as `Queue.get_many`, while other tasks run."""
         most, topics = as_int(most, "most", least=1), as_topics(topics)
         first = await self.get(topics, timeout=timeout, lease=lease)
-        return [] if first is None else self.queue._with_more(first, most, topics, lease)
+        return [] if first is None else with_more(self.queue, first, most, topics, lease)
 
     async def ack(self, message: Message) -> None:
         """Do as `Queue.ack`."""
