@@ -216,9 +216,9 @@ class Log(Reading):
         """Return a writer, which packs single appends of any number of threads into batches.
 
         A record is written within `linger_ms` of its append, earlier if `max_batch` records or half of
-        `max.message.bytes` are together. `Writer.append` returns a `Pending`, which tells whether its record
-        is written and whether it is synced. Raises `ValueError` for settings out of range, `LogClosed` and
-        `LogDirOffline`.
+        `max.message.bytes` or `segment.bytes` are together. `Writer.append` returns a `Pending`, which tells
+        whether its record is written and whether it is synced. Raises `ValueError` for settings out of range,
+        `LogClosed` and `LogDirOffline`.
         """
         from logstore.log.writer import Writer
 
