@@ -213,7 +213,8 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
             if crc32c(file.pread(piece.size, 0)) != piece.crc:
                 yield Finding(path, 0, "the checksum in the ledger does not match", True)
             return
-        for found in scan(file, 0, file.size(), base_offset=int(piece.file[:20])):
+        # Preallocated zeros may follow.
+        for found in scan(file, 0, piece.size, base_offset=int(piece.file[:20])):
             if found.fault is not None:
                 yield Finding(path, found.end, found.fault.value, True)
 

@@ -218,3 +218,18 @@ def test_a_seal_that_a_kill_left_without_content_is_no_damage(
     assert findings(command, log_dir, 0) == [(seal.name, text)]
     seal.write_bytes(content[:40])
     assert (seal.name, f"seal {base_offset}: 40 bytes are too few") in findings(command, log_dir, 1)
+
+
+def test_preallocated_zeros_in_quarantine_are_no_damage(command: Command, tmp_path: Path) -> None:
+    """A truncation moves the active segment whole, with the zeros behind its batches."""
+    with Log.open(tmp_path / "t-0", LogConfig(segment_bytes=2000, preallocate=True)) as log:
+        for number in range(30):
+            log.append(b"%100d" % number)
+        active = log.partition.segments.active.base_offset
+        log.truncate_to(active - 3)
+        log.append(b"anew")
+    kept = max((tmp_path / "t-0" / "lost").rglob("*.log"))
+    assert kept.read_bytes().endswith(bytes(100))
+    assert findings(command, tmp_path / "t-0", 0) == []
+    flip(kept, 80)
+    assert (kept.name, "a batch whose checksum does not match") in findings(command, tmp_path / "t-0", 1)
