@@ -20,7 +20,7 @@ batches unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, overload
@@ -32,6 +32,7 @@ from logstore.broker.client_offsets import ask_coordinator, commit_request, comm
 from logstore.broker.cluster_view import ClusterView, address_of, is_led
 from logstore.broker.connections import Connections, Way
 from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
+from logstore.broker.leader_requests import NO_LEADER, ask_leader
 from logstore.broker.limits import Address, Limits, addresses_of
 from logstore.broker.placement import placed
 from logstore.broker.producing import Appendable, Appended, Appender, is_one_record, records_of, split
@@ -52,7 +53,6 @@ from logstore.replication.messages import (
     CreateTopicsResponse,
     FetchPartition,
     FetchRequest,
-    FetchResponse,
     FetchResult,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -60,7 +60,6 @@ from logstore.replication.messages import (
     MetadataResponse,
     NewTopic,
     ProduceRequest,
-    ProduceResponse,
     ProduceResult,
     RequestBody,
     ResponseBody,
@@ -73,7 +72,6 @@ _TOPIC: Final = 2
 """The resource type of topics in DescribeConfigs."""
 _MAX_BYTES = 1 << 20
 _METADATA_SPREADS_S = 0.005
-_NO_LEADER = "no leader answers"
 
 Acks: TypeAlias = Literal["all", -1, 0, 1]
 
@@ -101,6 +99,7 @@ class Client:
             limits=self._limits, client_id=client_id, ways=ways or {}, check=self.check, security=security
         )
         self._cluster = ClusterView(addresses_of(bootstrap), self._connections)
+        self._ask_leader = partial(ask_leader, self._cluster, self._connections)
         self._appenders: dict[TopicPartition, Appender] = {}
         self._calls = 0
 
@@ -376,7 +375,7 @@ class Client:
         # The leader times out before the connection does: its error is more precise than a timeout here.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(left_s(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
-        answer = await self._of_leader(topic_partition, lambda _: body, deadline, str(topic_partition))
+        answer = await self._ask_leader(topic_partition, lambda _: body, deadline, str(topic_partition))
         assert isinstance(answer, ProduceResult)
         return answer
 
@@ -443,7 +442,7 @@ class Client:
             return FetchRequest(CONSUMER, wait_ms, 1, most, wanted, committed_only=committed_only)
 
         what = f"{topic_partition}, offset {offset}"
-        answer = await self._of_leader(topic_partition, body, self._deadline(timeout), what)
+        answer = await self._ask_leader(topic_partition, body, self._deadline(timeout), what)
         assert isinstance(answer, FetchResult)
         return answer
 
@@ -501,7 +500,7 @@ class Client:
             if len(found) < len(times):
                 raise TryAgain(reason)
 
-        await self._cluster.retried(once, _NO_LEADER, self._deadline(timeout))
+        await self._cluster.retried(once, NO_LEADER, self._deadline(timeout))
         return found
 
     # --- receipts -----------------------------------------------------------------------------------
@@ -515,7 +514,7 @@ class Client:
         Raises as `produce`; OFFSET_OUT_OF_RANGE (1) for a record that is deleted or not written yet.
         """
         ask = ask_receipt(self._cluster, self._connections, TopicPartition(topic, partition), offset)
-        return await self._cluster.retried(ask, _NO_LEADER, self._deadline(timeout))
+        return await self._cluster.retried(ask, NO_LEADER, self._deadline(timeout))
 
     @checked
     async def wait_for(
@@ -539,7 +538,7 @@ class Client:
         while True:
             look = partial(ask, max_wait_ms=int(left_s(deadline) * 1000))
             try:
-                receipt = await self._cluster.retried(look, _NO_LEADER, deadline)
+                receipt = await self._cluster.retried(look, NO_LEADER, deadline)
             except RequestUnanswered as error:
                 if left_s(deadline):
                     raise
@@ -549,31 +548,6 @@ class Client:
                 return receipt
             if not left_s(deadline):
                 raise TimeoutError(f"{topic}-{partition}: not proven in time, but {receipt}")
-
-    async def _of_leader(
-        self,
-        topic_partition: TopicPartition,
-        body: Callable[[int], ProduceRequest | FetchRequest],
-        deadline: float,
-        what: str,
-    ) -> Any:
-        """Return the leader's result for one partition; `body` is called with the leader epoch."""
-        asked_s = asyncio.get_running_loop().time()
-
-        async def once() -> Any:
-            leader = await self._cluster.leader(topic_partition, asked_s)
-            try:
-                answer = await self.ask(leader.address, body(leader.epoch))
-            except RequestUnanswered as error:
-                raise TryAgain(error) from error
-            assert isinstance(answer, ProduceResponse | FetchResponse)
-            result: Any = answer.partitions[topic_partition]
-            if result.error is ErrorCode.NONE:
-                return result
-            refusal = RequestRefused(result.error, getattr(result, "message", "") or what)
-            raise TryAgain(refusal) if result.error in PASSING else refusal
-
-        return await self._cluster.retried(once, _NO_LEADER, deadline)
 
     async def of_controller(self, body: RequestBody, *, timeout: float | None = None) -> ResponseBody:
         """Send a request to the controller, once, when one has been found.

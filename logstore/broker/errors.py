@@ -70,6 +70,20 @@ PASSING: Final = frozenset(
 )
 """Errors that may pass: look up the leader and try again."""
 
+MAY_BE_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Those of them with which a produce request may have been appended."""
+
+SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+"""The leader lacks a batch before this one of its producer, and so this one too."""
+
 
 class RequestRefused(EngineError):
     """A broker's refusal: permanent, or the last one before the timeout."""

@@ -168,6 +168,8 @@ class Link:
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[_Waiting] = []
         self._failures = 0
+        self._failure = ""
+        """Why the last attempt to connect failed."""
         self._not_before = 0.0
 
     def ask(self, request: Struct, version: int, then: Then | None) -> None:
@@ -177,7 +179,7 @@ class Link:
             return
         loop = asyncio.get_running_loop()
         if self._connecting is None and loop.time() < self._not_before:
-            self._lose([then], f"connecting to {self.address} failed a moment ago")
+            self._lose([then], f"{self._failure}, a moment ago", NotConnected)
             return
         self._waiting.append(_Waiting(request, version, then))
         if self._connecting is None:
@@ -214,9 +216,9 @@ class Link:
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000
             waiting, self._waiting = self._waiting, []
-            reason = f"failed to connect to {self.address}: {error}"
+            self._failure = f"failed to connect to {self.address}: {error}"
             kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else NotConnected
-            self._lose([each.then for each in waiting], reason, kind)
+            self._lose([each.then for each in waiting], self._failure, kind)
         finally:
             self._connecting = None
 

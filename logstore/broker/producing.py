@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from logstore.arguments import as_offset, as_str
-from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.errors import SEQUENCE_LOST, RequestRefused, RequestUnanswered
 from logstore.config import MAX_LONG
-from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.errors import EngineError
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
@@ -43,7 +43,6 @@ _RECORD_BYTES: Final = 24
 """The most that a record takes beside key, value and headers."""
 _LAST_WORD_S: Final = 0.2
 _PLAIN: Final = frozenset({bytes, type(None)})
-_SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 class Appended(NamedTuple):
@@ -111,7 +110,7 @@ class Producer:
             try:
                 result = await self._client.produce(self._topic_partition, batch, acks=acks, timeout=timeout)
             except RequestRefused as refusal:
-                if self._may_renew and not is_first and refusal.error in _SEQUENCE_LOST:
+                if self._may_renew and not is_first and refusal.error in SEQUENCE_LOST:
                     self._producer_id = None
                     continue
                 if refusal.is_passing:

@@ -164,6 +164,57 @@ def test_a_refusal_that_does_not_pass_is_told_at_once() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        produced(ErrorCode.REQUEST_TIMED_OUT),
+        produced(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        produced(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_a_refusal_after_an_unknown_outcome_tells_nothing(before: t.ProduceResponse | None) -> None:
+    """The batch may be in the log. With its numbers the next batch would count as the same one."""
+
+    async def test() -> None:
+        too_old = produced(ErrorCode.INVALID_TIMESTAMP)
+        given = (t.InitProducerIdResponse(producer_id=each) for each in (5, 6))
+        first, second = given
+        async with Script(first, before, too_old, second, produced(ErrorCode.NONE, 9)) as script:
+            with pytest.raises(RequestUnanswered, match="INVALID_TIMESTAMP"):
+                await script.client.append("t", b"a")
+            assert (await script.client.append("t", b"b")).offset == 9
+            last = script.asked[-1][1]
+            assert isinstance(last, t.ProduceRequest)
+            records = last.topic_data[0].partition_data[0].records
+            assert records is not None
+            assert (Batch(records).producer_id, Batch(records).base_sequence) == (6, 0)
+
+    run(test)
+
+
+def test_a_refusal_after_one_that_wrote_nothing_counts() -> None:
+    async def test() -> None:
+        few, large = produced(ErrorCode.NOT_ENOUGH_REPLICAS), produced(ErrorCode.MESSAGE_TOO_LARGE)
+        async with Script(few, large) as script:
+            with pytest.raises(RequestRefused, match="MESSAGE_TOO_LARGE"):
+                await script.client.produce(TP, b"x")
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_a_lost_sequence_is_told_also_after_an_unknown_outcome(error: ErrorCode) -> None:
+    """A leader that had the batch would know it."""
+
+    async def test() -> None:
+        async with Script(None, produced(error)) as script:
+            with pytest.raises(RequestRefused, match=error.name):
+                await script.client.produce(TP, b"x")
+
+    run(test)
+
+
 def test_a_refusal_without_a_message_names_the_partition_and_the_offset() -> None:
     async def test() -> None:
         async with Script(fetched(ErrorCode.CORRUPT_MESSAGE)) as script:
