@@ -32,8 +32,8 @@ def _in_thread(
     return call
 
 
-def _in_pieces(
-    method: Callable[Concatenate[Reading, P], Iterator[T]],
+def in_pieces(
+    method: Callable[Concatenate[Any, P], Iterator[T]],
 ) -> Callable[Concatenate[AsyncReading, P], AsyncIterator[T]]:
     @wraps(method)
     async def call(self: AsyncReading, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -60,12 +60,12 @@ class AsyncReading:
     last = _in_thread(Reading.last)
     read_bytes = _in_thread(Reading.read_bytes)
     offset_for_timestamp = _in_thread(Reading.offset_for_timestamp)
-    read = _in_pieces(Reading.read)
-    read_values = _in_pieces(Reading.read_values)
-    read_keys_values = _in_pieces(Reading.read_keys_values)
-    read_reverse = _in_pieces(Reading.read_reverse)
-    read_batches = _in_pieces(Reading.read_batches)
-    read_arrow = _in_pieces(Reading.read_arrow)
+    read = in_pieces(Reading.read)
+    read_values = in_pieces(Reading.read_values)
+    read_keys_values = in_pieces(Reading.read_keys_values)
+    read_reverse = in_pieces(Reading.read_reverse)
+    read_batches = in_pieces(Reading.read_batches)
+    read_arrow = in_pieces(Reading.read_arrow)
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """Yield all records, as `read` does."""

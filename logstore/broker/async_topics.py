@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
 from logstore.arguments import as_count, as_offset, as_str
-from logstore.async_reading import AsyncReading
+from logstore.async_reading import AsyncReading, in_pieces
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.client import Client
 from logstore.broker.producing import Appendable, Appended
@@ -48,6 +48,8 @@ class AsyncPartition(AsyncReading):
         self._client = client
         self.topic_partition = topic_partition
 
+    _items = in_pieces(Partition._items)
+
     def __repr__(self) -> str:
         return f"Async{self._partition!r}"
 
@@ -84,9 +86,12 @@ class AsyncPartition(AsyncReading):
         check_timeout(timeout)
         position = await self.log_start_offset() if offset is None else as_offset(offset)
         while True:
-            async for record in self.read(position, isolation=isolation):
-                position = record.offset + 1
-                yield record
+            async for item in self._items(position, isolation):
+                if isinstance(item, int):
+                    position = item
+                else:
+                    position = item.offset + 1
+                    yield item
             if not await self._partition._more_than(position, timeout, isolation):
                 return
 

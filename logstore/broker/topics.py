@@ -27,8 +27,8 @@ from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
 from logstore.log.following import check_timeout
-from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, TimestampOffset
-from logstore.log.reading import Reading, first_of
+from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, Piece, TimestampOffset
+from logstore.log.reading import RECORDS, Reading, first_of, items_of
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from logstore.replication.transaction_messages import Aborted
 from logstore.segment.transaction_index import AbortedTransaction
@@ -187,11 +187,23 @@ class Partition(Reading):
     def _follow(self, offset: int | None, timeout: float | None, isolation: Isolation) -> Iterator[Record]:
         position = self.log_start_offset if offset is None else offset
         while True:
-            for record in self.read(position, isolation=isolation):
-                position = record.offset + 1
-                yield record
+            for item in self._items(position, isolation):
+                if isinstance(item, int):
+                    position = item
+                else:
+                    position = item.offset + 1
+                    yield item
             if not self._calls._wait(self._more_than(position, timeout, isolation)):
                 return
+
+    def _items(self, start_offset: int, isolation: Isolation) -> Iterator[Record | int]:
+        """Yield the records of `read`, and behind those of each fetch the offset where the next one begins.
+
+        The last batches may have no record for the reader: compacted, or of an aborted transaction.
+        """
+        for fetched in self._fetches(start_offset, MAX_LONG, isolation):
+            yield from items_of([Piece(fetched)], RECORDS, start_offset, MAX_LONG)
+            yield fetched.next_offset
 
     async def _more_than(self, position: int, timeout: float | None, isolation: Isolation) -> bool:
         """Wait until there is a batch at or past `position`; False after `timeout` seconds."""

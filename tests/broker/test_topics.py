@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, RequestRefused
+from logstore.broker.async_topics import AsyncPartition
+from logstore.broker.blocking import BlockingCalls
+from logstore.broker.client import Client
 from logstore.broker.topics import Partition, PartitionCursor, _up_to_its_marker
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import OsDisk
@@ -26,6 +29,7 @@ from logstore.log.append import append_as_leader, append_end_transaction, maybe_
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.read import FetchIsolation
+from logstore.replication.messages import EARLIEST_TIMESTAMP, FetchResult
 from logstore.replication.transaction_messages import Aborted
 from tests.logstore.logs import DIRECTORY
 from tests.logstore.plain_logs import new_disk
@@ -196,6 +200,50 @@ class TestCursors:
         cursor.commit(1)
         found = broker._wait(broker._client.committed("group", (orders.topic_partition,)))
         assert found == {orders.topic_partition: 1}
+
+
+class Tail(Client):
+    """A partition whose last batch has lost its last record to compaction: it ends at offset 2."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.fetched: list[int] = []
+
+    async def offset(
+        self, topic_partition: TopicPartition, timestamp: int, *, timeout: float | None = None
+    ) -> int:
+        return 0 if timestamp == EARLIEST_TIMESTAMP else 2
+
+    async def fetch(self, topic_partition: TopicPartition, offset: int, **settings: Any) -> FetchResult:
+        self.fetched.append(offset)
+        assert len(self.fetched) < 9, "it asks without end"
+        records = encode_batch([Record(0, 0, b"k", b"a")], last_offset=1) if offset < 2 else b""
+        return FetchResult(ErrorCode.NONE, 2, 0, records)
+
+
+class TailCalls(BlockingCalls):
+    def __init__(self) -> None:
+        self.inner = Tail()
+
+    @property
+    def _client(self) -> Client:
+        return self.inner
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_follower_passes_a_batch_without_records_for_it(start: int) -> None:
+    values = [b"a"][start:]
+    followed = Partition(TailCalls(), TopicPartition("t", 0)).follow(start, timeout=0)
+    assert [record.value for record in followed] == values
+
+    async def main() -> None:
+        partition = AsyncPartition(Tail(), TopicPartition("t", 0))
+        assert [record.value async for record in partition.follow(start, timeout=0)] == values
+
+    asyncio.run(main())
 
 
 def test_tasks_read_in_the_same_words() -> None:
