@@ -232,7 +232,7 @@ class Client:
                 timeout=timeout,
             )
             found, after = records_in(result, position)
-            if found or after == position:
+            if found or (after == position and not left_s(until)):
                 return found
             position = after  # only control batches, or batches that compaction has emptied
 
@@ -435,14 +435,16 @@ class Client:
         With `committed_only` the last stable offset is the bound, and the result names aborted transactions.
         Raises as `produce`.
         """
-        most, wait_ms = min(max_bytes, MAX_INT), min(max_wait_ms, MAX_INT)
+        most, deadline = min(max_bytes, MAX_INT), self._deadline(timeout)
 
         def body(epoch: int) -> FetchRequest:
+            # The leader answers before the connection, or this call, gives up.
+            wait_ms = min(max_wait_ms, self._limits.request_timeout_ms // 2, int(left_s(deadline) * 900))
             wanted = {topic_partition: FetchPartition(offset, most, epoch)}
             return FetchRequest(CONSUMER, wait_ms, 1, most, wanted, committed_only=committed_only)
 
         what = f"{topic_partition}, offset {offset}"
-        answer = await self._ask_leader(topic_partition, body, self._deadline(timeout), what)
+        answer = await self._ask_leader(topic_partition, body, deadline, what)
         assert isinstance(answer, FetchResult)
         return answer
 

@@ -24,7 +24,8 @@ from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import decode_request_header, response_frame
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.format.batch import Batch
+from logstore.format.batch import Batch, encode_batch
+from logstore.format.record import Record
 from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -160,6 +161,32 @@ def test_a_refusal_that_does_not_pass_is_told_at_once() -> None:
             with pytest.raises(RequestRefused, match="RECORD_LIST_TOO_LARGE"):
                 await script.client.produce(TP, b"x")
             assert len(script.asked) == 1
+
+    run(test)
+
+
+def test_a_fetch_waits_no_longer_than_its_call() -> None:
+    """Nor as long as the connection waits for an answer: to wait for records is no failure."""
+
+    async def test() -> None:
+        async with Script(*[fetched(ErrorCode.NONE)] * 3) as script:
+            await script.client.fetch(TP, 0, max_wait_ms=60_000, timeout=2)
+            await script.client.fetch(TP, 0, max_wait_ms=60_000, timeout=120)
+            await script.client.fetch(TP, 0, max_wait_ms=60, timeout=2)
+            waits = [body.max_wait_ms for _, body in script.asked if isinstance(body, t.FetchRequest)]
+            assert 0 < waits[0] <= 1_800
+            assert waits[1:] == [15_000, 60]
+
+    run(test)
+
+
+def test_a_read_waits_as_long_as_it_says() -> None:
+    async def test() -> None:
+        late = fetched(ErrorCode.NONE)
+        late.responses[0].partitions[0].records = encode_batch([Record(0, 0, None, b"a")])
+        async with Script(fetched(ErrorCode.NONE), fetched(ErrorCode.NONE), late) as script:
+            found = await script.client.read("t", 0, 0, wait=60, timeout=2)
+            assert [record.value for record in found] == [b"a"]
 
     run(test)
 
