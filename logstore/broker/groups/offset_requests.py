@@ -38,6 +38,7 @@ from logstore.broker.groups.served import (
     Served,
     Tombstones,
 )
+from logstore.config import MAX_LONG
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, TopicPartition
@@ -82,10 +83,10 @@ def commit(served: Served, request: OffsetCommitRequest, token: Hashable, now_ms
         served.answer(token, OffsetCommitResponse(errors))
         return
     entry = entry or served.make(request.group_id, now_ms)
-    entry.offsets.stage(values)
     records = [
         (encode_offset_key(request.group_id, each), encode_offset(value)) for each, value in values.items()
     ]
+    entry.offsets.stage(values)
     served.append(records, Commit(entry, token, values, errors), now_ms)
 
 
@@ -258,7 +259,7 @@ def _as_recorded(asked: OffsetCommitPartition, retention_ms: int, now_ms: int) -
         asked.committed_leader_epoch,
         asked.committed_metadata or "",
         asked.commit_timestamp_ms if asked.commit_timestamp_ms >= 0 else now_ms,
-        now_ms + retention_ms if retention_ms >= 0 else -1,
+        min(now_ms + retention_ms, MAX_LONG) if retention_ms >= 0 else -1,
     )
 
 

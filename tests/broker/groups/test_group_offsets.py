@@ -166,6 +166,14 @@ class TestCommits:
             each.pass_ms(2 * CHECK_MS)
             assert list(each.fetch()) == [T1]
 
+    def test_a_retention_beyond_all_times_never_ends(self) -> None:
+        """No time after it can be stored: the commit was begun, and never ended."""
+        desk = Desk()
+        assert desk.commit({T0: 5}, retention_time_ms=2**63 - 1) is ErrorCode.NONE
+        for each in (desk, desk.successor()):
+            each.pass_ms(2 * RETENTION_MS)
+            assert list(each.fetch()) == [T0]
+
     def test_a_time_of_its_own_counts_for_expiry(self) -> None:
         desk = Desk()
         old_ms = desk.now_ms - RETENTION_MS
