@@ -444,6 +444,22 @@ def test_offsets_of_many_are_asked_for_until_all_are_known() -> None:
     run(test)
 
 
+def test_an_offset_that_is_being_changed_is_asked_for_again() -> None:
+    async def test() -> None:
+        def committed(error: ErrorCode, offset: int = -1) -> t.OffsetFetchResponse:
+            partition = t.OffsetFetchResponsePartition(error_code=error, committed_offset=offset)
+            return t.OffsetFetchResponse(topics=[t.OffsetFetchResponseTopic(name="t", partitions=[partition])])
+
+        async with Script() as script:
+            host, port = script.addresses[1]
+            found = t.FindCoordinatorResponse(node_id=1, host=host, port=port)
+            unstable = committed(ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            script.answers = [found, unstable, found, committed(ErrorCode.NONE, 8)]
+            assert await script.client.committed("readers", [TP]) == {TP: 8}
+
+    run(test)
+
+
 def test_a_groups_progress_is_told_to_its_coordinator() -> None:
     async def test() -> None:
         def found(node_id: int) -> t.FindCoordinatorResponse:
