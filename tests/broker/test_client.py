@@ -448,7 +448,9 @@ def test_an_offset_that_is_being_changed_is_asked_for_again() -> None:
     async def test() -> None:
         def committed(error: ErrorCode, offset: int = -1) -> t.OffsetFetchResponse:
             partition = t.OffsetFetchResponsePartition(error_code=error, committed_offset=offset)
-            return t.OffsetFetchResponse(topics=[t.OffsetFetchResponseTopic(name="t", partitions=[partition])])
+            return t.OffsetFetchResponse(
+                topics=[t.OffsetFetchResponseTopic(name="t", partitions=[partition])]
+            )
 
         async with Script() as script:
             host, port = script.addresses[1]

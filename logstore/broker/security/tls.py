@@ -271,8 +271,9 @@ def _as_file(pieces: Iterable[bytes]) -> Iterator[str]:
 class Renewed:
     """The context of a listener, or of a client, recreated when its certificate files change.
 
-    New connections get the newest context that was valid; open ones keep theirs. Certificates of authorities
-    cannot be removed from a context, so a changed file means a new one.
+    New connections get the newest context that was valid; open ones keep theirs. Files that cannot be used
+    are tried again: they may be half-written, or unreadable yet, or their certificate not valid yet.
+    Certificates of authorities cannot be removed from a context, so a changed file means a new one.
     """
 
     def __init__(
@@ -282,6 +283,8 @@ class Renewed:
         self._config, self._make = config, make
         self._seen = self._stamps()
         self._context = make(config, now())
+        self._problem = ""
+        """Why changed files are not used."""
         self._look_at_s = 0.0
 
     def context(self, now_s: float) -> ssl.SSLContext:
@@ -290,12 +293,15 @@ class Renewed:
             self._look_at_s = now_s + 1
             stamps = self._stamps()
             if stamps != self._seen:
-                self._seen = stamps
                 try:
                     self._context = self._make(self._config, now())
-                    _log.info("certificates were read again: %s", self._config.ssl_keystore_location)
                 except (InvalidConfig, ssl.SSLError) as error:
-                    _log.error("changed certificates are not used, the former ones stay: %s", error)
+                    if str(error) != self._problem:
+                        _log.error("changed certificates are not used, the former ones stay: %s", error)
+                    self._problem = str(error)
+                else:
+                    self._seen, self._problem = stamps, ""
+                    _log.info("certificates were read again: %s", self._config.ssl_keystore_location)
         return self._context
 
     def _stamps(self) -> tuple[tuple[int, int] | None, ...]:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from logstore.broker.security import tls
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import Renewed, client_context, now, server_context
+from logstore.disk.files import wall_clock_ms
 from logstore.errors import InvalidConfig
 from tests.broker.security.authority import BROKER, authority, signed, stores
 
@@ -125,6 +126,24 @@ def test_renewed_files_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureF
     Path(settings["ssl.keystore.location"]).write_bytes(other.key_pem)
     assert renewed.context(5.0) is second
     assert "the former ones stay" in caplog.text
+
+
+def test_renewed_files_are_taken_once_they_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate may come before its time, or before this process may read it."""
+    settings = stores(tmp_path)
+    renewed = Renewed(tls_config(settings))
+    first = renewed.context(1.0)
+    other = signed("renewed", "localhost")
+    Path(settings["ssl.keystore.location"]).write_bytes(other.key_pem + other.certificate_pem)
+    with monkeypatch.context() as yesterday:
+        yesterday.setattr(tls, "wall_clock_ms", lambda: wall_clock_ms() - 86_400_000)
+        assert renewed.context(3.0) is renewed.context(5.0) is first
+    assert caplog.text.count("not valid before") == 1, "told once"
+    second = renewed.context(7.0)
+    assert second is not first
+    assert renewed.context(9.0) is second
 
 
 def test_the_present_is_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
