@@ -1,4 +1,4 @@
-"""Reads of the metadata store that are repeated until they are answered."""
+"""Operations on the metadata store that are repeated until they are answered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from logstore.broker.identity import AskStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Children, Get, Outcome, StoreError
+from logstore.replication.metastore.operations import Children, Create, Get, Outcome, StoreError
 
 _ROUNDS: Final = 20
 
@@ -18,3 +18,12 @@ async def read(ask: AskStore, operation: Get | Children, what: str) -> Outcome:
         if found.error in (None, StoreError.NO_NODE):
             return found
     raise MetadataStoreFailed(f"the metadata store does not answer reads of {what}; check the store")
+
+
+async def make(ask: AskStore, path: str, what: str) -> None:
+    """Make a node, with its parents, unless it is there. Raises as `read`."""
+    for _ in range(_ROUNDS):
+        made = await ask(Create(path, make_parents=True))
+        if made.error in (None, StoreError.NODE_EXISTS):
+            return
+    raise MetadataStoreFailed(f"the metadata store does not make a place for {what}; check the store")

@@ -11,11 +11,12 @@ from logstore.broker.security import acl_store
 from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Resource, Rules, host_of
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.permissions import PERMISSIONS, Question
+from logstore.broker.store_reads import make, read
 from logstore.broker.store_session import StoreSession
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import EngineError
 from logstore.replication.metadata_cache import MetadataCache
-from logstore.replication.metastore.operations import Children, Create
+from logstore.replication.metastore.operations import Children
 
 if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
@@ -38,7 +39,7 @@ class Authorizer:
     async def open(self) -> None:
         """Read the rules and follow them. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
         for path in acl_store.CHANGES:
-            await self._store.ask(Create(path, make_parents=True))
+            await make(self._store.ask, path, "ACLs")
             self._store.watchers[path] = self._changed.set
         await self.refresh()
         self._following = asyncio.get_running_loop().create_task(self._follow())
@@ -48,9 +49,9 @@ class Authorizer:
             self._following.cancel()
 
     async def refresh(self) -> None:
-        """Read all rules, and watch for changes from before that."""
+        """Read all rules, and watch for changes from before that. Raises as `open`."""
         for path in acl_store.CHANGES:
-            await self._store.ask(Children(path, watch=True))
+            await read(self._store.ask, Children(path, watch=True), "ACLs")
         self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
 
     async def change(self, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:

@@ -28,14 +28,14 @@ from logstore.broker.configs import (
 from logstore.broker.identity import AskStore
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.quotas import Entity, Kind, Quotas, entity_of, parse, path_of
-from logstore.broker.store_reads import read
+from logstore.broker.store_reads import make, read
 from logstore.broker.store_session import StoreSession
 from logstore.disk.errors import EngineError
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import LogManagerConfig
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
-from logstore.replication.metastore.operations import Children, Create, Get
+from logstore.replication.metastore.operations import Children, Get
 from logstore.replication.node import Node
 from logstore.replication.orders import change_defaults
 
@@ -108,7 +108,7 @@ class Followed:
 
     async def open(self) -> None:
         """Read the quotas and follow them. Raises `MetadataStoreFailed`."""
-        await self._store.ask(Create(layout.CONFIG_CHANGES_PATH, make_parents=True))
+        await make(self._store.ask, layout.CONFIG_CHANGES_PATH, "quotas")
         self._store.watchers[layout.CONFIG_CHANGES_PATH] = self._news.set
         self._looked_ms = self._now_ms() - _ALL_AGAIN_MS
         await self.refresh()
