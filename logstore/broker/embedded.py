@@ -134,6 +134,7 @@ class AsyncBroker(Client):
         self._resources = ExitStack()
         self._store: OpenStore | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self.down = asyncio.Event()
         """Set once the broker has stopped or failed."""
         super().__init__([], limits=self._settings.limits, timeout_s=self.config.timeout_s)
@@ -211,16 +212,16 @@ class AsyncBroker(Client):
         """Shut down: move leadership away, close the logs cleanly, end the session.
 
         Calls that wait raise `BrokerStopped` with the reason. Raises `BrokerFailed` if the broker had failed.
-        Does nothing on a stopped broker.
+        Does nothing on a stopped broker. Cancelled, it ends without moving leadership; another call waits for
+        the end.
         """
-        if self._broker is None or self._connections.closed is not None:
+        if self._broker is None or self._ending is not None or self._connections.closed is not None:
             await self._until_down()
             return
         _log.info("broker %d stops%s", self.node_id, reason and f": {reason}")
         failure = self._failure_of_store()
         stopped = BrokerStopped(f"broker {self.node_id} was stopped{reason and f': {reason}'}")
-        await self.close(failure or stopped)
-        await self._end(in_order=failure is None)
+        await self._shut_down(failure or stopped, in_order=failure is None)
         self.tell_at_exit(None)
 
     async def kill(self, reason: str = "") -> None:
@@ -229,16 +230,33 @@ class AsyncBroker(Client):
         Records acknowledged with acks=all are on the other in-sync replicas. Calls that wait raise
         `BrokerStopped`.
         """
-        if self._broker is None or self._connections.closed is not None:
+        if self._broker is None or self._ending is not None or self._connections.closed is not None:
             await self._until_down()
             return
-        await self.close(BrokerStopped(f"broker {self.node_id} was killed{reason and f': {reason}'}"))
-        await self._end(in_order=False)
+        killed = BrokerStopped(f"broker {self.node_id} was killed{reason and f': {reason}'}")
+        await self._shut_down(killed, in_order=False)
 
     async def _until_down(self) -> None:
         """Wait for another call that is stopping the broker."""
         if self._broker is not None:
             await self.down.wait()
+
+    async def _shut_down(self, why: EngineError, *, in_order: bool) -> None:
+        """End the calls that wait, and the broker, even if the caller is cancelled.
+
+        Half a shutdown would keep the log dirs locked for the rest of the process.
+        """
+
+        async def end() -> None:
+            await self.close(why)
+            await self._end(in_order=in_order)
+
+        self._ending = asyncio.create_task(end())
+        try:
+            await asyncio.shield(self._ending)
+        except asyncio.CancelledError:
+            self._running.runtime.hurry()
+            raise
 
     async def _end(self, *, in_order: bool) -> None:
         broker = self._running

@@ -31,6 +31,25 @@ def test_a_broker_is_started_once() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_an_end_whose_caller_is_cancelled_goes_on(tmp_path: Path, way: str) -> None:
+    """The log dirs stayed locked for the rest of the process, and the broker went on listening."""
+    config = BrokerConfig(log_dirs=(str(tmp_path / "a"),), timeout_s=30)
+
+    async def test() -> None:
+        for _start in range(2):
+            broker = AsyncBroker(config)
+            await broker.start()
+            await broker.wait_until_ready()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await getattr(broker, way)()
+            await broker.stop()
+            assert broker.down.is_set()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
 def test_files_stay_where_they_are_if_the_working_directory_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
