@@ -153,8 +153,9 @@ class AsyncBroker(Client):
         disk = config.disk or (OsDisk() if config.log_dirs else MemoryDisk())
         log_dirs = self._log_dirs or (_IN_MEMORY,)
         loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(None, self._open_store, disk)
         try:
-            self._store = await loop.run_in_executor(None, self._open_store, disk)
+            self._store = await asyncio.shield(opening)
             self._broker = await Assembly.open(
                 self._settings,
                 self._listen,
@@ -167,6 +168,7 @@ class AsyncBroker(Client):
                 boot_id=boot_id() if isinstance(disk, OsDisk) else config.boot_id,
             )
         except BaseException:
+            await asyncio.gather(opening, return_exceptions=True)  # a thread cannot be cancelled
             await self._let_go()
             raise
         address, security = self.address, self._broker.runtime.peers.security

@@ -50,6 +50,20 @@ def test_an_end_whose_caller_is_cancelled_goes_on(tmp_path: Path, way: str) -> N
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
+def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    """The thread that opened the store held its lock for the rest of the process."""
+    config = BrokerConfig(log_dirs=(str(tmp_path / "a"),), timeout_s=30)
+
+    async def test() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await AsyncBroker(config).start()
+        async with AsyncBroker(config) as broker:
+            assert broker.is_ready
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
 def test_files_stay_where_they_are_if_the_working_directory_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
