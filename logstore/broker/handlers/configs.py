@@ -214,9 +214,20 @@ async def _change(
 
 
 async def _change_live(services: Services, broker: str, change: Change, validate_only: bool) -> None:
-    """Change the settings of a broker or of all; they count here at once."""
-    entity = f"brokers/{broker}"
-    await change_entity(services.ask_store, entity, change, validate_only=validate_only)
+    """Change the settings of a broker or of all; they count here at once.
+
+    Together with the other ones of this broker they must be valid, or none of them would be in force.
+    """
+    entity, is_of_all = f"brokers/{broker}", broker == layout.DEFAULT_ENTITY
+    live = await read_live(services.ask_store, services.node.node_id)
+
+    def checked(now: Settings) -> Settings:
+        wanted = change(now)
+        together = live._replace(of_all=wanted) if is_of_all else live._replace(of_broker=wanted)
+        configs.live_defaults(services.settings.logs, together)
+        return wanted
+
+    await change_entity(services.ask_store, entity, checked, validate_only=validate_only)
     if not validate_only:
         try:
             await services.quotas.refresh(entity)

@@ -120,6 +120,21 @@ def test_values_that_are_invalid_together_are_refused() -> None:
     run(test, 1)
 
 
+@pytest.mark.parametrize(("first", "second"), [("", "0"), ("0", "")])
+def test_a_brokers_own_and_those_of_all_must_be_valid_together(first: str, second: str) -> None:
+    """Else none of them would be in force, and a restarted broker would have no `min.insync.replicas`."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        taken = await change(client, BROKER, first, (SHORTEST, 0, "9000"))
+        assert taken.error_code == ErrorCode.NONE, taken.error_message
+        refused = await change(client, BROKER, second, (LONGEST, 0, "5000"))
+        assert refused.error_code == ErrorCode.INVALID_CONFIG, refused.error_message
+        taken = await change(client, BROKER, second, (LONGEST, 0, "9000"))
+        assert taken.error_code == ErrorCode.NONE, taken.error_message
+
+    run(test, 1)
+
+
 def test_a_topic_is_served_whose_settings_one_contradicts(caplog: pytest.LogCaptureFixture) -> None:
     """Also after a restart; for the topic, its own setting counts."""
 
