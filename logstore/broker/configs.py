@@ -231,7 +231,7 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
         elif name not in _LISTS:
             raise InvalidConfigChange(f"{name} is not a list; set it")
         else:
-            items = [item for item in found.get(name, defaults[name]).split(",") if item]
+            items = [item for item in found.get(name, defaults.get(name, "")).split(",") if item]
             wanted = [item.strip() for item in value.split(",")]
             if operation is Operation.APPEND:
                 items += [item for item in wanted if item not in items]

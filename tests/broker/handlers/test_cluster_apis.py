@@ -319,6 +319,8 @@ def test_settings_change_one_by_one_and_take_effect() -> None:
             ([("retention.ms", 0, "soon")], ErrorCode.INVALID_CONFIG),
             ([("no.such.setting", 0, "1")], ErrorCode.INVALID_CONFIG),
             ([("retention.ms", 2, "1")], ErrorCode.INVALID_REQUEST),
+            ([("log.cleanup.policy", 2, "compact")], ErrorCode.INVALID_CONFIG),
+            ([("log.dirs", 3, "data")], ErrorCode.INVALID_CONFIG),
             ([("retention.ms", 0, None)], ErrorCode.INVALID_REQUEST),
             ([("retention.ms", 9, "1")], ErrorCode.INVALID_REQUEST),
             ([("retention.ms", 0, "1"), ("retention.ms", 1, None)], ErrorCode.INVALID_REQUEST),
