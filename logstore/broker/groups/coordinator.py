@@ -303,8 +303,10 @@ class Coordinator:
     def _memory_error(self, request: JoinGroupRequest, entry: Entry | None) -> ErrorCode:
         """Return the error of a member for which there is no memory; one that is known may stay as it is."""
         config, grows = self._served.config, size_of(request.protocols, request.client_id)
-        if entry is not None and (member := entry.group.members.get(request.member_id)):
-            grows -= member.size - len(member.assignment)
+        if entry is not None:
+            members = entry.group.members
+            member = members.get(members.identified(request.member_id, request.group_instance_id))
+            grows -= member.size - len(member.assignment) if member is not None else 0
         if grows <= 0:
             return ErrorCode.NONE
         if (entry.bytes if entry is not None else 0) + grows > config.group_max_bytes:

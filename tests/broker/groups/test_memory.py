@@ -52,6 +52,15 @@ def test_a_member_that_joins_again_counts_once() -> None:
     assert desk.coordinator.memory == before + KIB
 
 
+def test_a_static_member_that_comes_back_counts_once() -> None:
+    """Without its member id, which died with its process; its group would wait for it in vain."""
+    desk = Desk(group_max_bytes=15 * KIB)
+    desk.stable(protocols=protocols(10 * KIB), group_instance_id="i")
+    token = desk.join(protocols=protocols(10 * KIB), group_instance_id="i")
+    desk.pass_ms(2 * DELAY_MS)
+    assert desk.joined(token).error_code is ErrorCode.NONE
+
+
 def test_the_memory_of_whoever_goes_comes_back() -> None:
     desk = Desk()
     members = desk.stable(3, protocols=protocols(KIB))
