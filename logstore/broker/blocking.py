@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from logstore.broker.client import ACKS_ALL, Acks, Client
+from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.security.client import ClientSecurity
@@ -173,8 +174,12 @@ class BlockingClient(BlockingCalls):
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
-        self._wait(self._inner.close())
+        """Close all connections. In a forked child do nothing: they are the parent's."""
+        try:
+            self._inner.check()
+        except RequestUnanswered:
+            return  # closed before, or a forked copy
+        self._runner.run(self._inner.close())
         self._runner.close()
 
     @property
@@ -182,6 +187,11 @@ class BlockingClient(BlockingCalls):
         return self._inner
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._inner.check()
+        except BaseException:
+            work.close()
+            raise
         return self._runner.run(work)
 
     def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:

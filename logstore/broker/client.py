@@ -77,7 +77,7 @@ Acks: TypeAlias = Literal["all", -1, 0, 1]
 
 
 class Client:
-    """Talks to the brokers of one cluster. Belongs to one event loop.
+    """Talks to the brokers of one cluster. Belongs to one event loop, and to the process that first uses it.
 
     Times without a unit are seconds. Every call takes `timeout`, by default the client's. A call that runs
     out of time raises the last refusal (`RequestRefused`), or `RequestUnanswered` if there was none.
@@ -119,7 +119,8 @@ class Client:
             await appender.finished()
 
     def check(self) -> None:
-        """Raise the error that calls raise after `close`; do nothing before it."""
+        """Raise the error that calls raise after `close`, or in a forked child; do nothing before that."""
+        self._connections.check_process()
         if self._connections.closed is not None:
             raise self._connections.closed
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from logstore.broker.client_messages import newest, request_of, response_of
 from logstore.broker.connection import shared_scratch
-from logstore.broker.errors import MalformedMessage, RequestRefused, RequestUnanswered
+from logstore.broker.errors import MalformedMessage, RequestFailed, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, Then
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
@@ -60,6 +61,18 @@ class Connections:
         self._scratch: memoryview | None = None
         self.closed: EngineError | None = None
         """The error of `close`."""
+        self._process_id = 0
+        """The process that uses them; 0 before the first use."""
+
+    def check_process(self) -> None:
+        """Raise `RequestFailed` in a forked child of the process that has used the connections.
+
+        Its sockets, its loop's selector and its producers' sequence numbers are the parent's, too.
+        """
+        process_id = os.getpid()
+        self._process_id = self._process_id or process_id
+        if process_id != self._process_id:
+            raise RequestFailed("the client is the parent process's; make another one after the fork")
 
     def close(self, error: EngineError | None) -> None:
         """Close every connection. Requests that wait raise `error`, later ones too."""

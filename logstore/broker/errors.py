@@ -43,7 +43,10 @@ class AuthenticationFailed(RequestUnanswered):
 
 
 class RequestFailed(RequestUnanswered):
-    """The request cannot be encoded, or a broker in this process failed to serve it. It is not retried."""
+    """The request cannot be encoded, a broker in this process failed to serve it, or the process was forked.
+
+    It is not retried.
+    """
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable = False

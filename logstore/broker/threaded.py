@@ -152,11 +152,11 @@ class Broker(BlockingCalls):
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
+            if self._thread is not None and os.getpid() != self._process_id:
+                raise BrokerStopped("the broker runs in the parent process; start a broker after the fork")
             self._client.check()
             if self._thread is None:
                 raise BrokerStopped("this broker runs on an event loop: await the calls of its `async with`")
-            if os.getpid() != self._process_id:
-                raise BrokerStopped("the broker runs in the parent process; start a broker after the fork")
         except BaseException:
             work.close()
             raise
