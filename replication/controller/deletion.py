@@ -27,7 +27,7 @@ that the table does not allow (a repeated answer, a broker that dies after it co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -75,6 +75,15 @@ class Replica(NamedTuple):
     broker_id: int
 
 
+_MOST_NAMED: Final = 20
+
+
+def _named(partitions: Sequence[object]) -> str:
+    """Name the first of many partitions: an answer has no room for all names of a large topic."""
+    others = len(partitions) - _MOST_NAMED
+    return ", ".join(map(str, partitions[:_MOST_NAMED])) + (f" and {others} more" if others > 0 else "")
+
+
 class Deletion:
     """One topic to be deleted; `waits_for` is the reason why it has not begun, and is empty once it has."""
 
@@ -106,14 +115,15 @@ class Deletion:
         """The reason for a wait: the start condition, brokers that cannot delete, or missing answers."""
         if not self.has_begun:
             return self.waits_for
+        is_blocked = bool(self.blocking)
         parts: dict[str, list[str]] = {}
         for (each, broker_id), state in self.states.items():
             if state is ReplicaState.INELIGIBLE:
                 why = self._obstacles[Replica(each, broker_id)]
                 parts.setdefault(f"broker {broker_id} ({why})", []).append(str(each))
-            elif state is not ReplicaState.SUCCESSFUL and not self.blocking:
+            elif state is not ReplicaState.SUCCESSFUL and not is_blocked:
                 parts.setdefault(f"the answer of broker {broker_id}", []).append(str(each))
-        return "; ".join(f"{who} for {', '.join(replicas)}" for who, replicas in parts.items())
+        return "; ".join(f"{who} for {_named(replicas)}" for who, replicas in parts.items())
 
     def move(self, replica: Replica, to: ReplicaState, why: str = "") -> bool:
         """Take the replica to another state; False, without a change, if the table does not allow it."""
@@ -261,7 +271,7 @@ def _consider(context: Context, names: Iterable[str]) -> Steps[None]:
         if moving := sorted(node.adding_replicas.keys() | node.removing_replicas.keys()):
             mark("deletion: waits for a reassignment")
             context.deletions[name] = Deletion(
-                node.topic_id, waits_for=f"the reassignment of partitions {moving}"
+                node.topic_id, waits_for=f"the reassignment of partitions [{_named(moving)}]"
             )
         else:
             _begin(context, name, node)

@@ -117,6 +117,24 @@ def test_states_of_a_deletion_with_an_obstacle() -> None:
     assert Deletion("id", waits_for="a reassignment").awaited == "a reassignment"
 
 
+def test_what_a_large_topic_waits_for_is_told_in_a_few_words() -> None:
+    """With all names the text was too long for an answer: no reassignments could be listed meanwhile."""
+    replicas = [Replica(TopicPartition("t", number), 2) for number in range(6_000)]
+    deletion = Deletion("id", replicas)
+    deletion.broker_gone(2)
+    assert deletion.awaited.endswith("t-18, t-19 and 5980 more")
+    assert len(deletion.awaited) < 500
+
+
+def test_what_a_deletion_waits_for_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pass for each replica, a question for 9,000 replicas stopped the controller for seconds."""
+    deletion = Deletion("id", [Replica(TopicPartition("t", number), 2) for number in range(50)])
+    passes: list[Deletion] = []
+    monkeypatch.setattr(Deletion, "blocking", property(lambda self: passes.append(self)))
+    assert deletion.awaited
+    assert len(passes) == 1
+
+
 # --- the way of a deletion --------------------------------------------------------------------
 
 
