@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -30,7 +30,7 @@ from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.loading import Loader
-from logstore.broker.groups.requests import GroupRequest, GroupResponse
+from logstore.broker.groups.requests import GroupRequest, GroupResponse, OffsetCommitRequest
 from logstore.broker.groups.served import OFFSETS_TOPIC, Append, Effect
 from logstore.broker.identity import AskStore
 from logstore.broker.runtime import Asked, Runtime
@@ -136,12 +136,15 @@ class GroupService:
         answered: Callable[[GroupResponse], None],
         refused: Callable[[str], None],
     ) -> None:
-        """Hand a request to the coordinator; exactly one of the callbacks is called, now or later."""
+        """Hand a request to the coordinator; exactly one of the callbacks is called, now or later.
+
+        A commit is served without the partitions that do not exist, and its answer lacks them.
+        """
 
         def take() -> None:
             waiting = _Waiting(answered)
             try:
-                effects = self.coordinator.handle(request, waiting, self._runtime.now_ms())
+                effects = self.coordinator.handle(self._of_known(request), waiting, self._runtime.now_ms())
             except Exception:
                 _log.exception("the group coordinator failed over %s", request)
                 refused("the group coordinator failed")
@@ -149,6 +152,16 @@ class GroupService:
                 self._carry_out(effects)
 
         self._runtime.in_line(take, refused)
+
+    def _of_known(self, request: GroupRequest) -> GroupRequest:
+        """Leave unknown partitions out of a commit: it may have waited behind the deletion of its topic."""
+        if not isinstance(request, OffsetCommitRequest):
+            return request
+        known = self._replicas.metadata.partitions
+        return replace(
+            request,
+            partitions={each: request.partitions[each] for each in request.partitions if each in known},
+        )
 
     def undelivered(self, group_id: str, member_id: str) -> None:
         """Report that a join was answered to a closed connection. Called while effects are carried out."""

@@ -181,28 +181,19 @@ def describe(call: Call, body: t.DescribeGroupsRequest, services: Services) -> N
 # --- offsets ----------------------------------------------------------------------------------
 
 
-def offset_commit(
-    call: Call, body: t.OffsetCommitRequest, services: Services
-) -> t.OffsetCommitResponse | None:
+def offset_commit(call: Call, body: t.OffsetCommitRequest, services: Services) -> None:
     """Commit offsets; the answer comes when every in-sync replica has them.
 
     Unknown partitions are UNKNOWN_TOPIC_OR_PARTITION (3) and do not affect the others. Versions 2 to 4 may
     give offsets a retention time of their own.
     """
-    request = from_wire(body, g.OffsetCommitRequest)
-    known = {
-        each: value for each, value in request.partitions.items() if each in services.metadata.partitions
-    }
 
     def committed(answer: g.GroupResponse) -> t.OffsetCommitResponse:
         assert isinstance(answer, g.OffsetCommitResponse)
         topics = _errors(t.OffsetCommitResponseTopic, t.OffsetCommitResponsePartition, body.topics, answer)
         return t.OffsetCommitResponse(topics=topics)
 
-    if request.partitions and not known:
-        return committed(g.OffsetCommitResponse({}))
-    services.ask_group(call, replace(request, partitions=known), committed)
-    return None
+    services.ask_group(call, from_wire(body, g.OffsetCommitRequest), committed)
 
 
 def offset_delete(call: Call, body: t.OffsetDeleteRequest, services: Services) -> None:

@@ -87,7 +87,8 @@ class Engine:
     def __init__(self) -> None:
         self.logs = [FakeLog() for _ in range(PARTITIONS)]
         self.topic_ids: dict[str, str] = {}
-        self.metadata = SimpleNamespace(topic_ids=self.topic_ids, partitions={}, deleted=())
+        partitions = dict.fromkeys((T0, T1), object())
+        self.metadata = SimpleNamespace(topic_ids=self.topic_ids, partitions=partitions, deleted=())
         self.partitions: dict[TopicPartition, Any] = {}
         self.counters = SimpleNamespace(role_changes=0)
         self.node = SimpleNamespace(
@@ -180,6 +181,8 @@ class Engine:
         self._roles_changed()
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
+        for each in topic_partitions:
+            self.metadata.partitions.pop(each, None)
         self.metadata.deleted = topic_partitions
         self.turn()
 

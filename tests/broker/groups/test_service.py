@@ -12,6 +12,7 @@ from logstore.broker.groups.requests import (
     DescribeGroupsResponse,
     OffsetCommitPartition,
     OffsetCommitRequest,
+    OffsetCommitResponse,
 )
 from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.disk.errors import ErrorCode
@@ -257,6 +258,23 @@ class TestTheTopic:
             world.commit(8, T1)
             world.engine.delete(T0)
             assert (world.committed(), world.committed(T1)) == (-1, 8)
+
+        run(test)
+
+    def test_offsets_that_wait_while_their_topic_is_deleted_are_refused(self) -> None:
+        """The next topic of that name would begin with them."""
+
+        async def test(world: World) -> None:
+            await world.serve()
+            world.engine.is_in_doubt = True
+            answers = world.commit(7)
+            world.engine.delete(T0)
+            world.engine.is_in_doubt = False
+            world.engine.line.pop()()
+            (answer,) = answers
+            assert isinstance(answer, OffsetCommitResponse)
+            assert answer.partitions == {}, "the handler says that the partition is unknown"
+            assert world.committed() == -1
 
         run(test)
 
