@@ -1,4 +1,4 @@
-"""numpy is imported when it is first used, and only then (decision 120)."""
+"""numpy is imported when it is first used, and only then (decision 116)."""
 
 from __future__ import annotations
 
