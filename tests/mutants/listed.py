@@ -487,8 +487,8 @@ _PRODUCERS: Final = [
         ),
         (
             "renewed-on-the-first-batch",
-            "if self._may_renew and not is_first and refusal.error in _SEQUENCE_LOST:",
-            "if self._may_renew and refusal.error in _SEQUENCE_LOST:",
+            "if self._may_renew and not is_first and refusal.error in SEQUENCE_LOST:",
+            "if self._may_renew and refusal.error in SEQUENCE_LOST:",
         ),
     ),
     *_of(

@@ -121,7 +121,8 @@ def stage_rows(job: Stream, rows: Sequence[Any], staging: str, _: int | None) ->
         good.setdefault(fields["of"], []).append(row)
     for name, some in [*((f"table/of={of}", some) for of, some in good.items()), (REFUSED, bad)]:
         write_parquet(Path(staging, name), some)
-    return {"rows": len(rows), "refused": len(bad), "late": 0, "latest_ms": None}
+    columns = {"id": "int", "of": "int"}
+    return {"rows": len(rows), "refused": len(bad), "late": 0, "latest_ms": None, "columns": columns}
 
 
 def write_parquet(directory: Path, rows: Sequence[Any]) -> None:
