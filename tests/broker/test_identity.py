@@ -9,11 +9,10 @@ from random import Random
 
 import pytest
 
+from logstore.broker import identity
 from logstore.broker.identity import (
-    LOG_DIRS,
     InconsistentBrokerId,
     InconsistentClusterId,
-    LogDirMissing,
     claim_log_dirs,
     find_cluster_id,
 )
@@ -225,7 +224,9 @@ def test_a_dir_that_was_taken_out_is_missed() -> None:
     assert claim(disk, "/a") == []
     assert claim(disk, "/a", "/b", "/c") == []
     before = [read_meta_properties(disk, each) for each in ("/a", "/b", "/c")]
-    with pytest.raises(LogDirMissing, match=r"names 2 of the 3 .* the line logstore\.log\.dirs .* in /c"):
+    with pytest.raises(
+        identity.LogDirMissing, match=r"names 2 of the 3 .* the line logstore\.log\.dirs .* in /c"
+    ):
         claim(disk, "/c", "/new")
     assert [read_meta_properties(disk, each) for each in ("/a", "/b", "/c")] == before
     assert [entry.name for entry in disk.scan("/")] == ["a", "b", "c"]
@@ -233,19 +234,19 @@ def test_a_dir_that_was_taken_out_is_missed() -> None:
     assert claim(disk, "/a", "/new", "/c") == []
     found = read_meta_properties(disk, "/a")
     assert found is not None
-    assert found.extra == {"unknown": "stays", LOG_DIRS: "3"}
+    assert found.extra == {"unknown": "stays", identity.LOG_DIRS: "3"}
     for each in ("/a", "/c"):
         mark = read_meta_properties(disk, each)
         assert mark is not None
         write_meta_properties(disk, each, replace(mark, extra={}))
     assert claim(disk, "/a", "/c") == []
-    with pytest.raises(LogDirMissing):
+    with pytest.raises(identity.LogDirMissing):
         claim(disk, "/c")
 
 
 def test_a_number_of_log_dirs_that_cannot_be_read_is_an_error() -> None:
     disk = MemoryDisk(directories=["/a"])
-    write_meta_properties(disk, "/a", MetaProperties(node_id=1, extra={LOG_DIRS: "many"}))
+    write_meta_properties(disk, "/a", MetaProperties(node_id=1, extra={identity.LOG_DIRS: "many"}))
     with pytest.raises(CorruptCheckpoint, match=r"/a: logstore.log.dirs"):
         claim(disk, "/a")
 
@@ -264,7 +265,7 @@ def test_a_broker_without_one_of_its_log_dirs_does_not_start_and_loses_nothing()
             await nodes.stop(1)
             await nodes.stop(0)
             nodes.log_dirs = ["a"]
-            with pytest.raises(LogDirMissing):
+            with pytest.raises(identity.LogDirMissing):
                 await nodes.start(0)
             nodes.log_dirs = ["a", "b"]
             await nodes.start(0)
