@@ -11,16 +11,18 @@ The first source that has a value wins; the others are synonyms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from enum import Enum, IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from logstore.broker.settings import OTHER_NAMES, Settings
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, check_names, settings_of
+
+T = TypeVar("T")
 
 LIVE_DEFAULTS: Final = {broker_names(each)[0]: each.name for each in fields(LogConfig) if broker_names(each)}
 """Brokers' defaults of topics' settings, by the name under which they can be changed while brokers run."""
@@ -163,7 +165,7 @@ def describe_broker(live: Live, settings: Settings) -> list[Entry]:
         if name in settings.given or value != default:
             synonyms.append(Synonym(name, formatted(_plain(value)), Source.STATIC))
         synonyms.append(Synonym(name, formatted(_plain(default)), Source.DEFAULT))
-        is_read_only = name not in LIVE_DEFAULTS and name != FETCHERS
+        is_read_only = name not in _LIVE_CHECKS
         found[name] = Entry(name, _kind(name, _plain(default)), documentation, is_read_only, tuple(synonyms))
     for name, text in RATES.items():
         synonyms = [*_broker_synonyms([name], live, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
@@ -282,16 +284,13 @@ def live_defaults(base: LogManagerConfig, live: Live) -> LogConfig:
     return LogManagerConfig.from_kafka(known, base=base).topic_defaults
 
 
-def rate_of(name: str, live: Live) -> int | None:
-    """Return a rate that counts for a broker; None without one. Raises `InvalidConfig`."""
+def number_of(name: str, live: Live, given: T) -> int | T:
+    """Return the rate, or the number of fetchers, of a broker; `given` if it was not changed.
+
+    Raises `InvalidConfig`.
+    """
     text = live.of_broker.get(name, live.of_all.get(name))
-    return int(_rate(name, text)) if text is not None else None
-
-
-def fetchers_of(live: Live, given: int) -> int:
-    """Return the fetchers for each leader; `given` is their number at the start. Raises `InvalidConfig`."""
-    text = live.of_broker.get(FETCHERS, live.of_all.get(FETCHERS))
-    return int(_count(FETCHERS, text)) if text is not None else given
+    return int(_LIVE_CHECKS[name](name, text)) if text is not None else given
 
 
 def _default(name: str, text: str) -> str:
@@ -302,17 +301,27 @@ def _default(name: str, text: str) -> str:
 
 
 def _rate(name: str, text: str) -> str:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= MAX_LONG):
-        raise InvalidConfig(f"{name} is {text!r}; expected bytes a second")
-    return digits
+    return _digits(name, text, 0, MAX_LONG, "bytes a second")
 
 
 def _count(name: str, text: str) -> str:
+    return _digits(name, text, 1, MAX_INT, "a number, at least 1")
+
+
+def _digits(name: str, text: str, least: int, most: int, expected: str) -> str:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 11 and 0 < int(digits) <= MAX_INT):
-        raise InvalidConfig(f"{name} is {text!r}; expected a number, at least 1")
+    is_short = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(most))
+    if not is_short or not least <= int(digits) <= most:
+        raise InvalidConfig(f"{name} is {text!r}; expected {expected}")
     return digits
+
+
+_LIVE_CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
+    **dict.fromkeys(LIVE_DEFAULTS, _default),
+    **dict.fromkeys(RATES, _rate),
+    FETCHERS: _count,
+}
+"""What can be changed while brokers run, with the function that checks a value and returns its form."""
 
 
 def _change(found: dict[str, str], name: str, operation: Operation, value: str | None) -> None:
@@ -331,13 +340,12 @@ def changed_for_all_brokers(
     _check_once([name for name, _, _ in changes])
     found = dict(now)
     for name, operation, value in changes:
-        if name not in RATES and name not in LIVE_DEFAULTS and name != FETCHERS:
+        if name not in _LIVE_CHECKS:
             if name not in OTHER_NAMES | _OF_IDENTITY and not name.startswith(_NOT_LISTED):
                 check_names({name}, OTHER_NAMES)  # unknown, or the name that a topic's setting has
             raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")
         if value is not None and operation is Operation.SET:
-            check = _rate if name in RATES else _count if name == FETCHERS else _default
-            value = check(name, value)
+            value = _LIVE_CHECKS[name](name, value)
         _change(found, name, operation, value)
     live_defaults(LogManagerConfig(), Live({}, found))
     return found

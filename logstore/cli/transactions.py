@@ -56,7 +56,7 @@ class Opened(NamedTuple):
 
 
 class Coordinated(NamedTuple):
-    """The transaction of which a coordinator says that it will end it."""
+    """The coordinator of a transaction, which will end it."""
 
     transactional_id: str
     broker: int
@@ -166,7 +166,7 @@ def abort(
 def _to_ask(
     brokers: Brokers, topics: list[str] | None, broker: int | None
 ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, str]]:
-    """Return the partitions to ask each broker about, and those that nobody can tell of, with the reason."""
+    """Return the partitions to ask each broker about, and those that cannot be asked, with the reason."""
     from logstore.broker.errors import RequestUnanswered
     from logstore.disk.topic_partition import TopicPartition
 

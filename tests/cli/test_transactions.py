@@ -156,7 +156,7 @@ def test_what_does_not_exist_is_named(over: Command, brokers: BrokerCluster) -> 
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[str, list[int]]]:
-    """What a coordinator says of producers: transactional id, and partitions of `orders` without a marker."""
+    """Transactional ids by producer, and the partitions of `orders` without a marker yet."""
     known: dict[int, tuple[str, list[int]]] = {}
     plain = Connections.ask_wire
 

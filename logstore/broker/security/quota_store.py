@@ -18,12 +18,12 @@ from typing import Final
 
 from logstore.broker.config_nodes import read_live
 from logstore.broker.configs import (
+    FETCHERS,
     FOLLOWER_RATE,
     LEADER_RATE,
     MOVES_RATE,
-    fetchers_of,
     live_defaults,
-    rate_of,
+    number_of,
 )
 from logstore.broker.identity import AskStore
 from logstore.broker.security.limiter import Limiter
@@ -146,9 +146,9 @@ class Followed:
         try:
             live = await read_live(self._store.ask, self._node.node_id)
             leader, follower, moves = (
-                rate_of(name, live) for name in (LEADER_RATE, FOLLOWER_RATE, MOVES_RATE)
+                number_of(name, live, None) for name in (LEADER_RATE, FOLLOWER_RATE, MOVES_RATE)
             )
-            fetchers = fetchers_of(live, self._node.config.num_replica_fetchers)
+            fetchers = number_of(FETCHERS, live, self._node.config.num_replica_fetchers)
             for topic in change_defaults(replicas, live_defaults(self._logs, live)):
                 _log.warning(
                     "a setting of topic %s contradicts a changed default of this broker, which does not "
