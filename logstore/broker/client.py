@@ -313,6 +313,17 @@ class Client:
         await self._cluster.retried(known, NO_BROKER, deadline, pause_s=_METADATA_SPREADS_S)
 
     @checked
+    async def cluster_id(self, *, timeout: float | None = None) -> str | None:
+        """Return the id of the cluster; None if its brokers tell none. Raises as `produce`."""
+
+        async def once() -> str | None:
+            answer = await self._cluster.ask_any(t.MetadataRequest(topics=[]))
+            assert isinstance(answer, t.MetadataResponse), "the link checks the type"
+            return answer.cluster_id
+
+        return await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
+
+    @checked
     async def topics(self, *, timeout: float | None = None) -> dict[str, int]:
         """Return the partition count of every topic, Kafka's internal topics included."""
         found = await self._cluster.topics(self._deadline(timeout))

@@ -42,6 +42,11 @@ class Stretch(NamedTuple):
     positions: npt.NDArray[np.int64]
     headers: npt.NDArray[np.void]
 
+    @classmethod
+    def of(cls, data: Buffer, found: Scanned) -> Stretch:
+        """Return the batches that a scan found in `data`, which is no file."""
+        return cls("", 0, 0, memoryview(data)[: found.end], found.positions, found.headers)
+
     @property
     def next_offset(self) -> int:
         return int(self.headers["base_offset"][-1]) + int(self.headers["last_offset_delta"][-1]) + 1

@@ -21,6 +21,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -36,13 +37,14 @@ from logstore.format.record import MAX_LONG
 from logstore.log.stretches import Stretch
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchResult
 from logstore.replication.transaction_messages import Aborted
-from logstore.segment.scan import Fault, header_dtype, scan_buffer, use_compiled
+from logstore.segment.scan import Fault, header_dtype, scan_buffer
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.client import ClientSettings, ClientThread
 from logstore.spark.counting import Count
 from logstore.spark.errors import UnknownTopic
 from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, Isolation, ReadOptions
+from logstore.spark.stretch_rows import stretch_rows
 
 T = TypeVar("T")
 
@@ -281,9 +283,6 @@ class RangeFetch:
         return self._client.start(lambda client: self._fetch(client, offset, self._bytes))
 
     def _decoded(self, response: FetchResult, columns: Sequence[str]) -> Iterator[Any]:
-        from logstore.columnar.columnar import decode
-
-        use_compiled()  # numba is loaded in any case
         found = scan_buffer(response.records, len(response.records))
         if not found.end:
             self._no_whole_batch(response, found.fault)
@@ -293,17 +292,9 @@ class RangeFetch:
             self._bytes = self._next_bytes(after, found.end)
             self._ahead = self._begun(after)
         aborted = aborted_spans(response.aborted or (), found.headers)
-        rows = 0
-        for batch in decode(
-            Stretch("", 0, 0, memoryview(response.records)[: found.end], found.positions, found.headers),
-            columns=columns,
-            start_offset=self._position,
-            end_offset=self._wanted.end_offset,
-            aborted=aborted,
-        ):
-            rows += batch.num_rows
-            yield batch
-        self._count.add(found.headers, rows, aborted)
+        left = replace(self._wanted, start_offset=self._position)
+        stretch = Stretch.of(response.records, found)
+        yield from stretch_rows(stretch, left, columns, aborted, self._missing, self._count)
         if self._on_batches is not None:
             self._on_batches(found.headers)
         self._move(after)

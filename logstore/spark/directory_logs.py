@@ -37,20 +37,20 @@ from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
-from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffline, LogGone, OffsetOutOfRange
+from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.log.reader import find_checkpointed_offset, has_owner
 from logstore.log.stretches import Stretch, StretchReader
 from logstore.segment.damage import Verdict, judge
-from logstore.segment.scan import Fault, use_compiled
+from logstore.segment.scan import Fault
 from logstore.segment.segment import LOG_SUFFIX
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
 from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles, sound_stretches
 from logstore.spark.errors import InvalidOption, UnknownTopic
-from logstore.spark.header_rows import header_rows
 from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import Isolation, local_path
+from logstore.spark.stretch_rows import stretch_rows
 
 _TAIL_BYTES: Final = 1 << 20
 
@@ -356,12 +356,8 @@ class DirectoryLogs:
             for lost in missing[counted:]:
                 count.skip_to(lost.end_offset)
             counted = len(missing)
-            rows = 0
-            for batch in _decoded(stretch, wanted, read, aborted, missing):
-                rows += batch.num_rows
+            for batch in stretch_rows(stretch, wanted, read, aborted, missing, count, by_headers=True):
                 yield _with_segment(batch, columns, stretch.base_offset) if SEGMENT in columns else batch
-            unreadable = sum(each.offsets for each in missing[counted:])
-            count.add(stretch.headers, rows + unreadable, aborted)
             if self._on_batches is not None:
                 self._on_batches(stretch.headers)
             counted = len(missing)
@@ -447,50 +443,6 @@ def near(places: Sequence[int], wanted: Sequence[int]) -> list[int]:
         if slot >= 0 and (not found or slot > found[-1]):
             found.append(slot)
     return found
-
-
-def _decoded(
-    stretch: Stretch,
-    wanted: OffsetRange,
-    columns: Sequence[str],
-    aborted: Sequence[AbortedTransaction],
-    missing: list[Missing],
-) -> Iterator[Any]:
-    """Yield the rows of a stretch. A batch with unreadable records is damaged; the others are still read."""
-    known = header_rows(stretch.headers, wanted, columns, aborted)
-    if known is not None:
-        if known.num_rows:
-            yield known
-        return
-    use_compiled()  # for the next stretch: numba is loaded in any case
-    from logstore.columnar.columnar import decode
-
-    def rows_of(data: Any) -> Iterator[Any]:
-        start, end = wanted.start_offset, wanted.end_offset
-        return decode(data, columns=columns, start_offset=start, end_offset=end, aborted=aborted)
-
-    given = 0
-    try:
-        for rows in rows_of(stretch):
-            yield rows
-            given += rows.num_rows
-        return
-    except (CorruptBatch, InvalidRecord):
-        pass
-    # Batch by batch, without the rows that were yielded before the error.
-    for slot in range(len(stretch.positions)):
-        batch = stretch.batch(slot)
-        try:
-            for rows in rows_of(batch.buffer):
-                passed = min(given, rows.num_rows)
-                given -= passed
-                if passed < rows.num_rows:
-                    yield rows.slice(passed)
-        except (CorruptBatch, InvalidRecord) as error:
-            first = max(batch.base_offset, wanted.start_offset)
-            until = min(batch.next_offset, wanted.end_offset)
-            if first < until:
-                missing.append(wanted.lost(first, until, Cause.DAMAGED, str(error)))
 
 
 def _with_segment(rows: Any, columns: Sequence[str], base_offset: int) -> Any:

@@ -18,6 +18,7 @@ file that a crash leaves behind is ignored unless an intent names it with its si
                 producer [id, epoch]
                 owed   [[topic, partition, end_offset, first_sequence, skip, records], …]
                 rows   [number, sum] of a write with txnAppId (`row_sums.py`)
+                cluster  the id of the cluster that is written to; "" for a directory
     kept   facts of a job, for the ledger's state once the plan is carried out (`jobs/replay.py`)
 
 Of a partition's staged records, the first `skip` are already in the log. The rest follow as batches of the
@@ -37,7 +38,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from logstore.disk.files import Disk, File, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
@@ -210,6 +211,10 @@ class Producer(NamedTuple):
     epoch: int
 
 
+def _named(cluster: str | None) -> str:
+    return f"cluster {cluster}" if cluster else "a directory"
+
+
 class PartPlan(NamedTuple):
     """The part of a plan for one partition."""
 
@@ -250,6 +255,7 @@ class Plan:
     topics: Mapping[str, int] = field(default_factory=dict)
     rows: RowSum | None = None
     kept: Json = field(default_factory=dict)
+    cluster: str | None = None
 
     def to_json(self) -> Json:
         return {
@@ -259,6 +265,7 @@ class Plan:
             "owed": [[*owed.topic_partition, *owed[1:]] for owed in self.owed],
             **({} if self.rows is None else {"rows": list(self.rows)}),
             **({"kept": self.kept} if self.kept else {}),
+            **({} if self.cluster is None else {"cluster": self.cluster}),
         }
 
     @classmethod
@@ -270,6 +277,7 @@ class Plan:
             plan["topics"],
             RowSum(*plan["rows"]) if "rows" in plan else None,
             plan.get("kept", {}),
+            plan.get("cluster"),
         )
 
 
@@ -305,6 +313,9 @@ class PartWrite(NamedTuple):
 
 class Target(Protocol):
     """The partitions that a sink writes to. For one thread; raises `EngineError`."""
+
+    def cluster(self) -> str | None:
+        """Return the id of the cluster; "" for a directory, None for a cluster without an id."""
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic of that name; None if it does not exist."""
@@ -344,7 +355,16 @@ class Publisher:
     """Plans and carries out publications of one ledger: the two callables of `publish_once`."""
 
     def __init__(self, disk: Disk, ledger: Ledger, target: Target) -> None:
+        """Raises `WriteRefused` for a ledger of another cluster, and the target's errors."""
         self._disk, self._ledger, self._target = disk, ledger, target
+        self._cluster = target.cluster()
+        known = ledger.state.get("cluster") if ledger.intent is None else ledger.intent.plan.get("cluster")
+        if None not in (known, self._cluster) and known != self._cluster:
+            raise WriteRefused(
+                f"{ledger.directory} is the record of writes to {_named(known)}, and this write is for "
+                f"{_named(self._cluster)}: nothing was written. Name the former target, or begin with a "
+                "checkpoint and a stagingPath of its own"
+            )
 
     def plan(self, number: int, messages: Sequence[Message], kept: Json | None = None) -> Json:
         """Return the plan to publish these messages, whose completion leaves `kept` in the ledger's state.
@@ -368,7 +388,7 @@ class Publisher:
         owed = self._owed(counts, sequences, topics)
         sums = [message.rows for message in ordered if message.rows is not None]
         rows = RowSum.of_all(sums) if sums else None
-        return Plan(files, producer, owed, topics, rows, kept or {}).to_json()
+        return Plan(files, producer, owed, topics, rows, kept or {}, self._cluster).to_json()
 
     def _is_there(self, topic: str, partitions: int) -> bool:
         """Return whether the topic was created after tasks found it missing. Raises `WriteRefused`."""
@@ -432,7 +452,10 @@ class Publisher:
 
     def _state(self, plan: Plan, number: int) -> Json:
         sums = kept_sums(self._ledger.state, number, plan.rows)
-        named = {**({"rows": sums} if sums else {}), **({"kept": plan.kept} if plan.kept else {})}
+        named: dict[str, Any] = {"rows": sums} if sums else {}
+        named |= {"kept": plan.kept} if plan.kept else {}
+        cluster = self._ledger.state.get("cluster") if self._cluster is None else self._cluster
+        named |= {} if cluster is None else {"cluster": cluster}
         if plan.producer.id < 0:
             return {**self._ledger.state, **named}
         producer, sequences = self._producer(False)

@@ -62,6 +62,9 @@ class DirectoryTarget:
         self._counts: dict[str, int] | None = None
         self._logs: dict[TopicPartition, Log] = {}
 
+    def cluster(self) -> str:
+        return ""
+
     def topic(self, name: str) -> Topic | None:
         """Return the topic; None if it does not exist. Raises `WriteRefused` for a broker's directory."""
         if self._counts is None:
@@ -204,6 +207,9 @@ class BrokerTarget:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
+
+    def cluster(self) -> str | None:
+        return self._wait(self._client.cluster_id())
 
     def topic(self, name: str) -> Topic | None:
         if self._counts is None:

@@ -36,13 +36,14 @@ from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.files import OsDisk, make_durable_dir, publish
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.log.stretches import Stretch
-from logstore.segment.scan import scan_chunks, use_compiled
+from logstore.segment.scan import scan_chunks
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
 from logstore.spark.errors import InvalidOption
 from logstore.spark.ledger import sync_file
 from logstore.spark.logs import Bounds, Cause, Headers, Logs, Missing, OffsetRange
+from logstore.spark.stretch_rows import stretch_rows
 
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -328,27 +329,15 @@ class TieredLogs:
     def _tier_rows(
         self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing], objects: Sequence[Tiered]
     ) -> Iterator[Any]:
-        from logstore.columnar.columnar import decode
-
-        use_compiled()  # numba is loaded in any case
         read = tuple(columns) or ("offset",)
         for tiered in objects:
             aborted = tiered.aborted if self._committed_only else ()
             count, offset, detail = Count(wanted), wanted.start_offset, ""
             try:
                 for chunk, found in self._tier.read(wanted.topic_partition, tiered, offset):
-                    rows = 0
-                    for batch in decode(
-                        Stretch("", 0, 0, memoryview(chunk)[: found.end], found.positions, found.headers),
-                        columns=read,
-                        start_offset=wanted.start_offset,
-                        end_offset=wanted.end_offset,
-                        aborted=aborted,
-                    ):
-                        rows += batch.num_rows
-                        yield batch
+                    stretch = Stretch.of(chunk, found)
+                    yield from stretch_rows(stretch, wanted, read, aborted, missing, count)
                     if len(found.last_offsets):
-                        count.add(found.headers, rows, aborted)
                         offset = max(offset, int(found.last_offsets[-1]) + 1)
                         if self._on_batches is not None:
                             self._on_batches(found.headers)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote
 
+from logstore.arguments import as_directory
 from logstore.columnar.columnar import BATCH_BYTES
 from logstore.config import LogConfig
 from logstore.disk.topic_partition import check_topic_name
@@ -183,4 +184,4 @@ def _directory(name: str, text: str) -> str:
             f"option {name} is {text!r}; use a directory that is mounted on the driver and all executors, "
             "without a scheme or with file:"
         )
-    return path
+    return as_directory(path)  # one record of what was published, whatever the working directory

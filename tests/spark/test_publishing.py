@@ -214,10 +214,14 @@ class Cluster:
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[tuple[Producer, int, list[str]]]] = {}
         self.producers = 0
+        self.id: str | None = "here"
         self.fail_at: int | None = None
         self.appends = 0
         self.counts: dict[str, int] = {}
         self.forgets: set[TopicPartition] = set()
+
+    def cluster(self) -> str | None:
+        return self.id
 
     def topic(self, name: str) -> Any:
         from logstore.spark.sink_rows import Topic
@@ -338,6 +342,38 @@ def test_a_log_that_has_lost_the_producer_gets_another_one(step: int | None) -> 
     sink.commit(tasks(sink, 2), LEDGER, 2)
     assert cluster.values() == expected(0, 1, 2)
     assert cluster.producers == 2
+
+
+@pytest.mark.parametrize("step", [None, 3])
+def test_a_ledger_belongs_to_one_cluster(step: int | None) -> None:
+    """What was published there is missing here; an open intent may have no part of it here."""
+    cluster, other, disk = Cluster(), Cluster(), MemoryDisk()
+    other.id = "there"
+    cluster.fail_at = step
+    sink = on_cluster(cluster, disk)
+    if step is None:
+        sink.commit(tasks(sink, 0), LEDGER, 0)
+    else:
+        with pytest.raises(PublicationBroken):
+            sink.commit(tasks(sink, 0), LEDGER, 0)
+    before = read_ledger(disk, LEDGER)
+    elsewhere = on_cluster(other, disk)
+    for number in (0, 1):
+        with pytest.raises(WriteRefused, match="writes to cluster here, and this write is for cluster there"):
+            elsewhere.commit(tasks(elsewhere, number), LEDGER, number)
+    assert (read_ledger(disk, LEDGER), other.values()) == (before, {})
+    cluster.fail_at = None
+    sink.commit(tasks(sink, 1, attempt=1), LEDGER, 1)
+    assert cluster.values() == expected(0, 1)
+
+
+def test_a_cluster_without_an_id_is_taken_for_the_same() -> None:
+    cluster, disk = Cluster(), MemoryDisk()
+    for number, cluster.id in enumerate([None, "here", None]):
+        sink = on_cluster(cluster, disk)
+        sink.commit(tasks(sink, number), LEDGER, number)
+    assert cluster.values() == expected(0, 1, 2)
+    assert read_ledger(disk, LEDGER).state["cluster"] == "here"
 
 
 def test_a_log_that_refuses_every_producer() -> None:

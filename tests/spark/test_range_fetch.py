@@ -12,7 +12,7 @@ import pytest
 from logstore.broker.client import Client
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.disk.errors import ErrorCode
-from logstore.format.batch import Batch, encode_batch, encode_marker_batch
+from logstore.format.batch import HEADER_BYTES, Batch, encode_batch, encode_marker_batch, set_producer
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.replication.messages import FetchResult
 from logstore.replication.transaction_messages import Aborted
@@ -173,6 +173,22 @@ def test_gaps_are_compaction_and_no_loss() -> None:
     assert read.offsets == [0, 1, 5, 7, 12]
     assert read.missing == [Missing("t", 0, 2, 12, Cause.COMPACTED, number=8)]
     assert not any(each.cause.is_loss for each in read.missing)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_unreadable_records_cost_their_batch(bad: int) -> None:
+    """The checksum is right: a writer made them so."""
+    batches = [batch(0, 1), batch(2, 3), batch(4, 5)]
+    data = bytearray(batches[bad])
+    data[HEADER_BYTES] = 0xFF  # the length of the first record
+    set_producer(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)  # a new checksum
+    batches[bad] = bytes(data)
+    read = Read(Leader(*batches), 1, 5)
+    first, end = max(2 * bad, 1), min(2 * bad + 2, 5)
+    assert read.offsets == [offset for offset in range(1, 5) if not first <= offset < end]
+    [missing] = read.missing
+    assert missing[2:5] == (first, end, Cause.DAMAGED)
+    assert "record" in missing.detail
 
 
 def test_a_range_may_end_within_a_gap() -> None:

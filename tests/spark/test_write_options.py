@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from logstore.format.compression import Codec
 from logstore.log.outgoing import Compression
 from logstore.spark.errors import InvalidOption
 from logstore.spark.read_options import local_path
+from logstore.spark.sink import ledger_of_transaction
 from logstore.spark.write_options import Delivery, WriteOptions
 
 BROKERS = {"path": "", "kafka__bootstrap__servers": "a:1"}
@@ -132,6 +134,19 @@ def test_a_stream_has_no_transaction_of_its_own() -> None:
 def test_a_topic_that_no_topic_is_called() -> None:
     with pytest.raises(InvalidTopic):
         parsed(topic="a/b")
+
+
+def test_one_record_whatever_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A ledger under another name would publish every version once more."""
+
+    def ledger(path: str, staging: str) -> str:
+        return ledger_of_transaction(parsed(path=path, stagingPath=staging, txnAppId="a", txnVersion="0"))
+
+    whole = ledger(f"{tmp_path}/data/logs", f"{tmp_path}/data/staged")
+    monkeypatch.chdir(tmp_path)
+    assert ledger("data/logs", "data/staged") == whole
+    monkeypatch.chdir(tmp_path.parent)
+    assert ledger(f"{tmp_path.name}/data/logs/", f"{tmp_path.name}/data/staged") == whole
 
 
 @pytest.mark.parametrize(

@@ -404,8 +404,11 @@ class Replay:
         targets = Counter(map(self._name, topics))
         if merged := [name for name, count in sorted(targets.items()) if count > 1]:
             raise BadUsage(f"several topics would be written to {', '.join(merged)}; rename one of them")
-        same = {each.topic for each in partitions if self._name(each.topic) == each.topic}
-        if onto := sorted(same & self.written_where_read(partitions)):
+        self._check_apart(topics & self.written_where_read(partitions))
+
+    def _check_apart(self, topics: Collection[str]) -> None:
+        """Raise `BadUsage` if one of these topics, which source and target have, keeps its name."""
+        if onto := sorted(each for each in topics if self._name(each) == each):
             raise BadUsage(
                 f"{', '.join(onto)} is source and target: give --rename {onto[0]}=NEW, or another target"
             )
@@ -421,10 +424,23 @@ class Replay:
         log_dir = os.path.realpath(self.sink.path)
         return {each.topic for each in partitions if {log_dir, f"{log_dir}/{each.directory_name}"} & read}
 
+    def _is_one_cluster(self, target: Target) -> bool:
+        """Return whether source and target are the same brokers, under whatever addresses."""
+        from logstore.spark.client import ClientSettings
+        from logstore.spark.targets import BrokerTarget
+
+        if not self.source.bootstrap_servers:
+            return False
+        settings = ClientSettings.parse(self.source.bootstrap_servers, self.source.kafka)
+        with closing(BrokerTarget(settings)) as source:
+            cluster = source.cluster()
+        return cluster is not None and cluster == target.cluster()
+
     def _partitions(self, pieces: Sequence[OffsetRange]) -> dict[str, int]:
         """Return the partitions of each target topic, if it must be created: as many as in the source.
 
-        Raises `WriteRefused` for an existing topic that cannot keep partitions and timestamps.
+        Raises `WriteRefused` for an existing topic that cannot keep partitions and timestamps, `BadUsage` for
+        a copy onto itself.
         """
         from logstore.spark.reading import open_logs
         from logstore.spark.sink import open_target
@@ -437,6 +453,8 @@ class Replay:
                     name = self._name(each.topic)
                     counts[name] = max(counts[name], each.partition + 1)
         with closing(open_target(self.sink, self.disk)) as target:
+            if self._is_one_cluster(target):
+                self._check_apart(topics)
             for name, count in sorted(counts.items()):
                 _check_topic(target, name, count)
         return counts

@@ -16,7 +16,7 @@ from logstore.broker.limits import parse_address
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.reader import LogReader
 from logstore.spark.jobs import replay
-from logstore.spark.jobs.job import Answer
+from logstore.spark.jobs.job import Answer, BadUsage
 from logstore.spark.jobs.pieces import grouped, wait_s
 from logstore.spark.logs import OffsetRange
 from tests.spark.jobs.conftest import NOON_MS, Command, append
@@ -176,6 +176,22 @@ def test_a_copy_onto_itself_by_another_path(command: Command, source: Path, tmp_
     brokers = ("--brokers", "a:1,b:2", "--to-brokers", "b:2,c:3")
     job = prepared(*brokers, "--checkpoint", tmp_path / "c")
     assert job.written_where_read([TopicPartition("orders", 0)]) == {"orders"}
+
+
+def test_a_copy_onto_itself_by_another_address(tmp_path: Path) -> None:
+    with BrokerCluster(1, directory=str(tmp_path / "cluster")) as cluster:
+        cluster.create_topic("orders", 1)
+        cluster.append("orders", b"once")
+        brokers = (
+            "--brokers",
+            cluster.bootstrap,
+            "--to-brokers",
+            cluster.bootstrap.replace("127.0.0.1", "localhost"),
+        )
+        job = prepared(*brokers, "--checkpoint", tmp_path / "c")
+        with pytest.raises(BadUsage, match="orders is source and target"):
+            job.run(InProcess())
+        assert [record.value for record in cluster.scan("orders", 0)] == [b"once"]
 
 
 def test_two_topics_are_not_merged(command: Command, source: Path, tmp_path: Path) -> None:
