@@ -13,10 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3
 # Where tests with a Spark session are: to collect all others takes each worker seconds. A test holds this to be complete.
 SPARK_TESTS := tests/spark tests/test_docs.py tests/test_installation.py
+LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -u)
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills kill9 logins model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills kill9 logins long model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -50,8 +51,16 @@ pythons: parts ## Run the tests on every Python from 3.11 on, with warnings as e
 
 # Benchmarks have their own target: parallel workers would distort their times.
 test: setup parts ## Run the tests (minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "spark and not slow" $(SPARK_TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not long and not interop and not spark"
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "spark and not slow and not long" $(SPARK_TESTS)
+
+long: setup parts ## Run the tests that `make test` leaves out for time: tests/long.txt (minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "long and not spark" $(LONG_TESTS)
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "long and spark" $(LONG_TESTS)
+
+slow: setup parts ## Run the slow tests that have no target of their own (tens of minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "slow and not interop and not spark" \
+		tests/broker/wire tests/broker/security/test_hostile_logins.py tests/cli tests/crash tests/logstore tests/spark tests/testing
 
 bitrot: setup ## Flip one bit in every byte of a log dir (minutes)
 	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+LONG = Path(__file__).with_name("long.txt")
 
 # How long an example takes says how busy the machine is: pytest-timeout ends what hangs.
 settings.register_profile("any machine", deadline=None)
@@ -16,6 +19,21 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of `long.txt`."""
+    named = {line for line in LONG.read_text().splitlines() if line and not line.startswith("#")}
+    found = set()
+    for item in items:
+        if known := named & {item.nodeid, item.nodeid.partition("[")[0]}:
+            item.add_marker("long")
+            found |= known
+    files = {item.nodeid.partition("::")[0] for item in items}
+    unknown = sorted(each for each in named - found if each.partition("::")[0] in files)
+    if unknown and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"{LONG.name} names tests that do not exist: {', '.join(unknown)}")
 
 
 @pytest.fixture
