@@ -62,7 +62,8 @@ class CorruptTier(EngineError):
 class Tiered:
     """An object: the batches of one segment with the offsets [start_offset, end_offset).
 
-    The first batch may begin below `start_offset`. `index` has offsets and byte positions of some batches.
+    The first batch may begin below `start_offset`, and the last one end below `end_offset` - 1. `index` has
+    offsets and byte positions of some batches.
     """
 
     name: str
@@ -75,6 +76,8 @@ class Tiered:
     max_timestamp_ms: int
     index: tuple[tuple[int, int], ...]
     aborted: tuple[AbortedTransaction, ...] = ()
+    last_offset: int = -1
+    """of the last batch; -1 if there is none, or it was not written down"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,3 +384,19 @@ def check_topic_id(partition: TopicPartition, manifest: Manifest, topic_id: str)
             f"the tier has {partition} of topic id {manifest.topic_id}, the log has {topic_id}: the topic "
             "was deleted and recreated. Use another folder for the new topic, or remove the old one's"
         )
+
+
+def check_epochs(partition: TopicPartition, manifest: Manifest, epochs: Sequence[tuple[int, int]]) -> None:
+    """Raise `CorruptTier` if the log has left an object's last epoch below the object's last batch.
+
+    `epochs` are (epoch, start offset) of the log, ascending. Leaders only append, so its records were cut.
+    """
+    for tiered in manifest.objects:
+        after = next((start for epoch, start in epochs if epoch > tiered.last_epoch), None)
+        if after is not None and after <= tiered.last_offset:
+            raise CorruptTier(
+                f"{tiered.name} of {partition} in the tier has leader epoch {tiered.last_epoch} up to offset "
+                f"{tiered.last_offset}, but the log ended that epoch at {after}: an unclean election cut "
+                "records that were in the tier. Use another folder for the log as it is now, and keep this "
+                "one: it has the only copy"
+            )

@@ -20,7 +20,11 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from logstore.checkpoint.entry_files import (
+    HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_leader_epoch_checkpoint,
+)
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.ids import new_id
@@ -211,11 +215,12 @@ def _topic_id(disk: Disk, directory: str) -> str:
 
 
 def _checked(disk: Disk, directory: str, partition: TopicPartition, tier: Tier) -> Manifest:
-    """Return the manifest of a partition. Raises `CorruptTier` if it is of another topic of the same name."""
-    from logstore.spark.tier import check_topic_id
+    """Return the manifest of a partition. Raises `CorruptTier` if it is of another log."""
+    from logstore.spark.tier import check_epochs, check_topic_id
 
     manifest = tier.manifest(partition)
     check_topic_id(partition, manifest, _topic_id(disk, directory))
+    check_epochs(partition, manifest, read_leader_epoch_checkpoint(disk, directory))
     return manifest
 
 
@@ -241,7 +246,7 @@ def copy(segment: Segment) -> Tiered:
     path = tier.path(wanted.topic_partition, name)
     tier.make_place(wanted.topic_partition)
     digest = hashlib.sha256()
-    position, latest_ms = 0, -1
+    position, latest_ms, last_offset = 0, -1, -1
     epochs: list[int] = []
     index: list[tuple[int, int]] = []
     missing: list[Missing] = []
@@ -259,6 +264,7 @@ def copy(segment: Segment) -> Tiered:
                 position += len(data)
                 epochs += [int(stretch.headers["leader_epoch"][0]), int(stretch.headers["leader_epoch"][-1])]
                 latest_ms = max(latest_ms, int(stretch.headers["max_timestamp"].max()))
+                last_offset = stretch.next_offset - 1
             raise_on_loss(missing)
         tier.sync(path)
         _compare(tier, path, position, digest.hexdigest())
@@ -268,7 +274,7 @@ def copy(segment: Segment) -> Tiered:
     first, last = (epochs[0], epochs[-1]) if epochs else (-1, -1)
     return Tiered(
         name, wanted.start_offset, wanted.end_offset, position, digest.hexdigest(), first, last, latest_ms,
-        tuple(index), tuple(aborted),
+        tuple(index), tuple(aborted), last_offset,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch, walk
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.spark.columns import parse_columns, spark_schema
 from logstore.spark.errors import DataLoss, InvalidOption
 from logstore.spark.jobs import tier as job
@@ -383,6 +384,25 @@ def test_a_topic_that_was_made_anew_is_refused(data: Path, url: str) -> None:
     place.files.pipe_file(place.path(T0, "manifest.json"), b'{"version": 2}')
     with pytest.raises(CorruptTier, match="version is 2, not 1"):
         place.manifest(T0)
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_records_that_an_unclean_election_cut(data: Path, url: str, lost: int) -> None:
+    """The tier has others at these offsets than the log. Without a loss, a new epoch is nothing new."""
+    run(data, url)
+    end_offset = tiered_to(url) - lost
+    with Log.open(data / "t-0", LogConfig(segment_bytes=SMALL)) as log:
+        log.truncate_to(end_offset)
+        for n in range(end_offset, 150):
+            batch = encode_batch([Record(0, NOON_MS + n, f"k{n}".encode(), f"value-{n}".encode())])
+            append_as_leader(log.partition, batch, leader_epoch=1, now_ms=NOON_MS)
+    if lost:
+        with pytest.raises(CorruptTier, match=f"the log ended that epoch at {end_offset}"):
+            run(data, url)
+        return
+    run(data, url)
+    assert tiered_to(url) > end_offset
+    assert read(data, url) == (list(range(150)), [])
 
 
 def test_a_reader_refuses_the_tier_of_a_topic_that_was_made_anew(data: Path, url: str) -> None:
