@@ -8,7 +8,8 @@ record is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,11 +33,34 @@ def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     return __getattr__
 
 
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold back Ctrl-C: numpy cannot be imported again in a process that has begun to import it."""
+    import signal
+    from threading import current_thread, main_thread
+
+    if (
+        current_thread() is not main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield  # nothing is raised here
+        return
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if held:
+            raise KeyboardInterrupt
+
+
 class _Later(ModuleType):
     """Becomes a copy of the module of its name when an attribute is first read."""
 
     def __getattr__(self, name: str) -> Any:
-        module = import_module(self.__name__)
+        with _no_interrupt():
+            module = import_module(self.__name__)
         vars(self).update(vars(module))  # from now on an attribute costs what it costs there
         return getattr(module, name)
 

@@ -25,3 +25,25 @@ def test_after_the_first_use_nothing_of_ours_runs() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_ctrl_c_meanwhile_waits_until_it_is_imported() -> None:
+    """A half-imported numpy cannot be imported again: every read of the process would fail."""
+    program = """
+import signal, sys
+from logstore.lazily import np
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy.linalg":
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+try:
+    np.dtype
+except KeyboardInterrupt:
+    print("interrupted", "numpy" in sys.modules, np.dtype("i4"), signal.getsignal(signal.SIGINT).__name__)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("interrupted True int32 default_int_handler\n", "")
