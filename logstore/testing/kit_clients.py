@@ -156,7 +156,7 @@ class Delivery:
     def __str__(self) -> str:
         acks = "all" if self.acks == ALL else self.acks
         where = f" at {self.offset} by node {self.node}" if self.is_acknowledged else ""
-        return f"{self.topic_partition}: {self.values} sent with acks={acks}{where}"
+        return f"{self.topic_partition}: {self.values!r:.200} sent with acks={acks}{where}"
 
 
 @dataclass(slots=True)

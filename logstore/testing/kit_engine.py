@@ -131,7 +131,7 @@ def checker_of(world: World, topic: str, partition: int) -> PartitionChecker:
     """Return the checker of a partition. Raises `ValueError` if there is no such partition."""
     checker = world.checkers.get(TopicPartition(topic, partition))
     if checker is None:
-        raise ValueError(f"no partition {topic}-{partition}")
+        raise ValueError(f"no partition {topic}-{partition}; create_topic makes one")
     return checker
 
 

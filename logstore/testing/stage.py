@@ -108,6 +108,8 @@ class Stage:
         config: NodeConfig | None = None,
         first_epoch: int = 0,
     ) -> None:
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"names is {names!r}: give each replica a letter of its own, such as ABC")
         base = config or NodeConfig(node_id=0, replica_fetch_wait_max_ms=0, replica_lag_time_max_ms=10_000)
         base = replace(base, max_incremental_fetch_session_cache_slots=self.fetch_sessions)
         self.names = names
@@ -137,6 +139,8 @@ class Stage:
 
     def number(self, name: str) -> int:
         """Return the broker id of a replica: A is 0."""
+        if len(name) != 1 or name not in self.names:
+            raise ValueError(f"no replica {name!r}; the stage has {', '.join(self.names)}")
         return self.names.index(name)
 
     def manager(self, name: str) -> ReplicaManager:

@@ -20,7 +20,7 @@ from logstore.replication.messages import (
     MetadataResponse,
     ResponseBody,
 )
-from logstore.testing import STORE, Delivery, RequestFailed, SimulatedCluster, Timings, Violation
+from logstore.testing import STORE, Delivery, RequestFailed, SimulatedCluster, Stage, Timings, Violation
 from logstore.testing.stored import find
 from tests.plants import planted
 
@@ -440,7 +440,10 @@ def test_any_order_of_faults_is_survived_by_what_was_synced(seed: int) -> None:
         (lambda cluster: cluster.at(None, print), "delay_ms is an int"),
         (lambda cluster: SimulatedCluster(0), "nodes must be 1 or more"),
         (lambda cluster: SimulatedCluster(2, replication_factor=3), "3 replicas on 2 nodes"),
-        (lambda cluster: SimulatedCluster(durability="hoped"), "hoped"),
+        (lambda cluster: SimulatedCluster(durability="hoped"), "is 'hoped'; use replicated or synced"),
+        (lambda cluster: cluster.produce("u", b"x"), "no partition u-0; create_topic"),
+        (lambda cluster: Stage("AA"), "a letter of its own"),
+        (lambda cluster: Stage("AB").kill("C"), "no replica 'C'; the stage has A, B"),
     ],
 )
 def test_misuse_is_refused_at_once(misuse: Callable[[SimulatedCluster], object], text: str) -> None:
@@ -449,6 +452,12 @@ def test_misuse_is_refused_at_once(misuse: Callable[[SimulatedCluster], object],
         with pytest.raises((TypeError, ValueError), match=text):
             misuse(cluster)
         assert cluster.produce("t", b"x").is_acknowledged, "the misuse left nothing behind"
+
+
+def test_a_large_value_is_not_printed_whole() -> None:
+    with with_topic() as cluster, pytest.raises(RequestFailed) as refused:
+        cluster.produce("t", b"x" * 2_000_000)
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(
