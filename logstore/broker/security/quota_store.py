@@ -27,7 +27,7 @@ from logstore.broker.configs import (
 )
 from logstore.broker.identity import AskStore
 from logstore.broker.security.limiter import Limiter
-from logstore.broker.security.quotas import Entity, Kind, Quotas, entity_of, parse, path_of
+from logstore.broker.security.quotas import Quotas, entity_of, parse
 from logstore.broker.store_reads import make, read
 from logstore.broker.store_session import StoreSession
 from logstore.disk.errors import EngineError
@@ -74,12 +74,6 @@ async def reread(ask: AskStore, paths: Iterable[str], now: Quotas) -> Quotas:
         except CorruptMetadata as error:
             _log.error("the quotas of %s are not in force, the former ones stay: %s", path, error)
     return Quotas(values)
-
-
-async def quotas_of(ask: AskStore, entity: Entity) -> dict[Kind, float]:
-    """Return the quotas of one entity. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
-    node = await read(ask, Get(f"/config/{path_of(entity)}"), "quotas")
-    return parse(layout.parse_topic_config(node.data), entity) if node.stat is not None else {}
 
 
 class Followed:
