@@ -33,7 +33,7 @@ from logstore.spark.columns import read_columns
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import CODECS, DatedFiles, FileFormat, StagedFile
 from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, read_options
-from logstore.spark.jobs.pieces import advanced, grouped, in_turn, joined, left_of
+from logstore.spark.jobs.pieces import Told, advanced, grouped, in_turn, joined, left_of, same_topics
 from logstore.spark.jobs.placing import place_files
 from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
@@ -151,7 +151,12 @@ def stage(piece: Piece) -> Staged:
 # --- publishing ---------------------------------------------------------------------------------------------
 
 
-def plan_of(staged: Sequence[Staged], exported: Mapping[TopicPartition, int], columns: Sequence[str]) -> Json:
+def plan_of(
+    staged: Sequence[Staged],
+    exported: Mapping[TopicPartition, int],
+    columns: Sequence[str],
+    topic_ids: Mapping[str, str],
+) -> Json:
     """Return the intent: the target of each file, and the offset up to which each partition is exported."""
     ends = advanced(exported, (each.wanted for each in staged))
     files = [file for each in staged for file in each.files]
@@ -159,6 +164,7 @@ def plan_of(staged: Sequence[Staged], exported: Mapping[TopicPartition, int], co
     return {
         "columns": list(columns),
         "offsets": nested(ends),
+        "topic_ids": dict(topic_ids),
         "files": [[file.staged, file.target] for file in sorted(files, key=_place)],
     }
 
@@ -177,7 +183,7 @@ def carry_out(disk: Disk, output: str, intent: Intent) -> Json:
     staging = staging_directory(f"{output}/{LEDGER_DIRECTORY}", intent.number)
     files = [(staged, target) for staged, target in intent.plan["files"]]
     place_files(disk, staging, output, files, _gone)
-    return {"columns": intent.plan["columns"], "offsets": intent.plan["offsets"]}
+    return {name: intent.plan[name] for name in ("columns", "offsets", "topic_ids") if name in intent.plan}
 
 
 def _gone(path: str) -> Exception:
@@ -216,7 +222,7 @@ class Export:
         entry = read_ledger(self._disk, self._ledger)
         state = entry.state if entry.intent is None else entry.intent.plan
         self._check(state)
-        pieces = self._pieces(exported(state))
+        pieces, _ = self._pieces(state)
         unfinished = [] if entry.intent is None else entry.intent.plan["files"]
         ranges = joined(pieces)
         offsets = sum(each.size for each in ranges)
@@ -244,13 +250,18 @@ class Export:
             if (unfinished := complete(ledger, self._carry_out)) is not None:
                 total.recovered = len(unfinished.plan["files"])
             self._check(ledger.state)
-            pieces = self._pieces(exported(ledger.state))
+            pieces, topic_ids = self._pieces(ledger.state)
             if pieces:
-                began_s = self._export(workers, ledger, pieces, total)
+                began_s = self._export(workers, ledger, pieces, topic_ids, total)
         return total.answer(self._output, stopwatch_s() - began_s)
 
     def _export(
-        self, workers: Workers, ledger: Ledger, pieces: Sequence[OffsetRange], total: _Total
+        self,
+        workers: Workers,
+        ledger: Ledger,
+        pieces: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        total: _Total,
     ) -> float:
         """Publish all `pieces`; return the start time, which is after Spark has started."""
         count = self._publish_tasks or max(16 * workers.cores, 64)
@@ -266,7 +277,7 @@ class Export:
             for _, report in workers.reports(work, stage):
                 staged.append(report)
                 workers.progress.advance(report.wanted.size)
-            plan = plan_of(staged, exported(ledger.state), self._shape.columns)
+            plan = plan_of(staged, exported(ledger.state), self._shape.columns, topic_ids)
             self._publish(ledger, number, plan)
             total.add(staged)
         workers.progress.end()
@@ -286,24 +297,24 @@ class Export:
                 "another --output"
             )
 
-    def _pieces(self, done: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-        """Return the remaining work, cut into tasks."""
+    def _pieces(self, state: Json) -> tuple[list[OffsetRange], dict[str, str]]:
+        """Return the remaining work, cut into tasks, and the topic ids for the next state."""
         from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
 
         with closing(open_logs(self._options)) as logs:
             bounds = selected_bounds(self._options, logs)
+            done = exported(state)
+            told: Told = {
+                "fail_on_data_loss": self._options.fail_on_data_loss,
+                "did": "exported",
+                "otherwise": "Export it into another table",
+            }
+            topic_ids = same_topics(state.get("topic_ids", {}), logs.topic_ids(list(bounds)), **told)
             ranges = [
-                left_of(
-                    each,
-                    done.get(each.topic_partition),
-                    bounds[each.topic_partition],
-                    fail_on_data_loss=self._options.fail_on_data_loss,
-                    did="exported",
-                    otherwise="Export it into another table",
-                )
+                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **told)
                 for each in plan_batch(self._options, logs, bounds)
             ]
-            return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records))
+            return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records)), topic_ids
 
 
 class _Total:

@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import DataLoss
 from logstore.spark.logs import Bounds, OffsetRange
+
+
+class Told(TypedDict):
+    """Whether lost records are an error, and what it says: what was done with them, and how to go on."""
+
+    fail_on_data_loss: bool
+    did: str
+    otherwise: str
 
 
 def in_turn(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -46,28 +55,36 @@ def advanced(done: Mapping[TopicPartition, int], pieces: Iterable[OffsetRange]) 
     return ends
 
 
-def left_of(
-    wanted: OffsetRange,
-    done: int | None,
-    bounds: Bounds,
-    *,
-    fail_on_data_loss: bool,
-    did: str,
-    otherwise: str,
-) -> OffsetRange:
-    """Return the rest of a range that is done up to `done`. Raises `DataLoss` if the log is shorter now.
-
-    `did` and `otherwise` say in the error what was done, and how to go on.
-    """
+def left_of(wanted: OffsetRange, done: int | None, bounds: Bounds, **told: Unpack[Told]) -> OffsetRange:
+    """Return the rest of a range that is done up to `done`. Raises `DataLoss` if the log is shorter now."""
     if done is None:
         return wanted
-    if done > bounds.end_offset and fail_on_data_loss:
+    if done > bounds.end_offset and told["fail_on_data_loss"]:
         raise DataLoss(
-            f"{wanted.topic_partition} ends at {bounds.end_offset} but was {did} up to {done}: it "
-            f"was truncated or recreated, or directories of a node are missing. {otherwise}, or set "
+            f"{wanted.topic_partition} ends at {bounds.end_offset} but was {told['did']} up to {done}: it "
+            f"was truncated or recreated, or directories of a node are missing. {told['otherwise']}, or set "
             "--option failOnDataLoss=false to skip it until it grows past that offset"
         )
     return replace(wanted, start_offset=done)
+
+
+def same_topics(
+    known: Mapping[str, str], found: Mapping[TopicPartition, str], **told: Unpack[Told]
+) -> dict[str, str]:
+    """Return the topic ids that a job's offsets belong to, by topic: those known, and those found now.
+
+    Raises `DataLoss` for a topic with another id than before: its offsets are those of a deleted topic.
+    """
+    ids = {each.topic: topic_id for each, topic_id in sorted(found.items())}
+    changed = sorted(topic for topic in ids if known.get(topic, ids[topic]) != ids[topic])
+    if changed and told["fail_on_data_loss"]:
+        topic = changed[0]
+        raise DataLoss(
+            f"topic {topic} has topic id {ids[topic]}, but what was {told['did']} is of {known[topic]}: it "
+            f"was recreated, or this is another cluster. {told['otherwise']}, or set --option "
+            "failOnDataLoss=false to go on at the former topic's offsets"
+        )
+    return {**known, **ids}
 
 
 def grouped(

@@ -37,7 +37,7 @@ from logstore.spark.jobs.job import (
     named_values,
     read_options,
 )
-from logstore.spark.jobs.pieces import advanced, grouped, in_turn, joined, left_of, wait_s
+from logstore.spark.jobs.pieces import Told, advanced, grouped, in_turn, joined, left_of, same_topics, wait_s
 from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Json, Ledger, complete, publish_once, read_ledger
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
@@ -286,7 +286,7 @@ class Replay:
         entry = read_ledger(self.disk, self.checkpoint)
         state = entry.state if entry.intent is None else {"kept": entry.intent.plan.get("kept", {})}
         self._check_same(state)
-        pieces = self._pieces(done_of(state))
+        pieces, _ = self._pieces(state)
         ranges = joined(pieces)
         offsets = sum(each.size for each in ranges)
         facts = {
@@ -319,12 +319,18 @@ class Replay:
                     complete(ledger, Publisher(self.disk, ledger, target).carry_out)
                 total.recovered += 1
             self._check_same(ledger.state)
-            if pieces := self._pieces(done_of(ledger.state)):
-                began_s = self._replay(workers, ledger, pieces, total)
+            pieces, topic_ids = self._pieces(ledger.state)
+            if pieces:
+                began_s = self._replay(workers, ledger, pieces, topic_ids, total)
         return total.answer(self.target, stopwatch_s() - began_s)
 
     def _replay(
-        self, workers: Workers, ledger: Ledger, pieces: Sequence[OffsetRange], total: _Total
+        self,
+        workers: Workers,
+        ledger: Ledger,
+        pieces: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        total: _Total,
     ) -> float:
         """Publish all `pieces`; return the start time, which is after Spark has started."""
         tasks = self.pace.publish_tasks or 4 * workers.cores
@@ -339,7 +345,7 @@ class Replay:
             for _, report in workers.reports(work, stage):
                 staged.append(report)
                 workers.progress.advance(report.wanted.size)
-            self._publish(ledger, number, staged)
+            self._publish(ledger, number, staged, topic_ids)
             total.add(staged)
             Event().wait(wait_s(total.written, rate, stopwatch_s() - began_s))
         workers.progress.end()
@@ -350,12 +356,14 @@ class Replay:
         sink = replace(self.sink, topic=topic, partitions=partitions[topic])
         return Piece(wanted, self.source, sink, self.filter, self.checkpoint, number, place)
 
-    def _publish(self, ledger: Ledger, number: int, staged: Sequence[Staged]) -> None:
+    def _publish(
+        self, ledger: Ledger, number: int, staged: Sequence[Staged], topic_ids: Mapping[str, str]
+    ) -> None:
         from logstore.spark.publishing import Publisher
         from logstore.spark.sink import open_target
 
         ends = advanced(done_of(ledger.state), (each.wanted for each in staged))
-        kept = {"job": self._identity(), "offsets": nested(ends)}
+        kept = {"job": self._identity(), "offsets": nested(ends), "topic_ids": dict(topic_ids)}
         with closing(open_target(self.sink, self.disk)) as target:
             publisher = Publisher(self.disk, ledger, target)
             messages = [each.message for each in staged]
@@ -377,25 +385,29 @@ class Replay:
                 "them, or give another --checkpoint"
             )
 
-    def _pieces(self, done: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-        """Return the remaining work, cut into tasks. Raises `BadUsage` for a copy onto itself."""
+    def _pieces(self, state: Json) -> tuple[list[OffsetRange], dict[str, str]]:
+        """Return the remaining work, cut into tasks, and the topic ids for the next state.
+
+        Raises `BadUsage` for a copy onto itself.
+        """
         from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
 
         with closing(open_logs(self.source)) as logs:
             bounds = selected_bounds(self.source, logs)
             self._check_names(bounds)
+            done = done_of(state)
+            told: Told = {
+                "fail_on_data_loss": self.source.fail_on_data_loss,
+                "did": "replayed",
+                "otherwise": "Replay it with another --checkpoint",
+            }
+            known = state.get("kept", {}).get("topic_ids", {})
+            topic_ids = same_topics(known, logs.topic_ids(list(bounds)), **told)
             ranges = [
-                left_of(
-                    each,
-                    done.get(each.topic_partition),
-                    bounds[each.topic_partition],
-                    fail_on_data_loss=self.source.fail_on_data_loss,
-                    did="replayed",
-                    otherwise="Replay it with another --checkpoint",
-                )
+                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **told)
                 for each in plan_batch(self.source, logs, bounds)
             ]
-            return in_turn(cut(ranges, logs.cut_points, max_records=self.pace.piece_records()))
+            return in_turn(cut(ranges, logs.cut_points, max_records=self.pace.piece_records())), topic_ids
 
     def _check_names(self, partitions: Collection[TopicPartition]) -> None:
         topics = {each.topic for each in partitions}

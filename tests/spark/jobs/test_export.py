@@ -227,6 +227,25 @@ def test_a_topic_that_was_made_anew_is_noticed(command: Command, data: Path, tmp
     assert command(*line, "--option", "failOnDataLoss=false").out == "nothing new to export\n"
 
 
+def test_a_topic_that_was_made_anew_and_has_grown_further(
+    command: Command, data: Path, tmp_path: Path
+) -> None:
+    """Its first records would be passed over."""
+    table = tmp_path / "table"
+    old, new = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+    with Ledger(OsDisk(), f"{table}/{LEDGER_DIRECTORY}") as ledger:
+        ledger.decide(0, {})
+        ledger.finish({"offsets": {"other": {"0": 5}}, "topic_ids": {"other": old}})
+    line = ["export", data, "--topics", "other", "--output", table, "--plan"]
+    place = data / "other-0" / "partition.metadata"
+    place.write_text(f"version: 0\ntopic_id: {new}\n")
+    outcome = command(*line)
+    assert (outcome.code, f"topic other has topic id {new}, but" in outcome.err) == (1, True), outcome.err
+    assert command(*line, "--option", "failOnDataLoss=false").out.startswith("other-0 from 5 to 10\n")
+    place.write_text(f"version: 0\ntopic_id: {old}\n")
+    assert command(*line).code == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

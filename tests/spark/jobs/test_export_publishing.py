@@ -60,7 +60,7 @@ def publish(disk: Disk, ledger: Ledger, end: int, who: str) -> None:
     wanted = OffsetRange("orders", 0, before.get(TopicPartition("orders", 0), 0), end)
     staging = staging_directory(ledger.directory, number)
     make_durable_dir(disk, staging)
-    plan = plan_of([stage(disk, staging, wanted, who)], before, ["value"])
+    plan = plan_of([stage(disk, staging, wanted, who)], before, ["value"], {})
     publish_once(ledger, number, lambda: plan, lambda intent: carry_out(disk, TABLE, intent))
 
 
@@ -128,14 +128,14 @@ def staged(start: int, end: int, partition: int = 0) -> Staged:
 def test_a_plan_says_how_far_all_partitions_are() -> None:
     """Those that had nothing new too, and those whose records were all compacted away."""
     before = exported({"offsets": {"orders": {"0": 10, "7": 70}}})
-    plan = plan_of([staged(15, 20), staged(0, 5, 1), staged(10, 15)], before, ["value"])
+    plan = plan_of([staged(15, 20), staged(0, 5, 1), staged(10, 15)], before, ["value"], {})
     assert plan["offsets"] == {"orders": {"0": 20, "1": 5, "7": 70}}
     assert plan["files"] == []
 
 
 def test_a_hole_is_never_planned() -> None:
     with pytest.raises(AssertionError, match="without gaps"):
-        plan_of([staged(10, 15), staged(16, 20)], {}, ["value"])
+        plan_of([staged(10, 15), staged(16, 20)], {}, ["value"], {})
 
 
 def test_files_come_in_the_order_of_offsets_whatever_their_dates() -> None:
@@ -143,7 +143,7 @@ def test_files_come_in_the_order_of_offsets_whatever_their_dates() -> None:
         StagedFile("a", "topic=o/partition=0/date=2/00-01.parquet", 1, 1),
         StagedFile("b", "topic=o/partition=0/date=1/01-02.parquet", 1, 1),
     ]
-    plan = plan_of([staged(0, 2)._replace(files=files[::-1])], {}, ["value"])
+    plan = plan_of([staged(0, 2)._replace(files=files[::-1])], {}, ["value"], {})
     assert [name for name, _ in plan["files"]] == ["a", "b"]
 
 

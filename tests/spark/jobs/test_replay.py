@@ -208,6 +208,16 @@ def test_a_checkpoint_belongs_to_one_replay(command: Command, source: Path, tmp_
     assert command("replay", *line, "--key", "k1", "--plan").code == 0
 
 
+def test_a_source_that_was_made_anew(command: Command, source: Path, tmp_path: Path) -> None:
+    line = (source, "--to", tmp_path / "copy", "--checkpoint", tmp_path / "c")
+    place = source / "orders-0" / "partition.metadata"
+    place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    run(*line)
+    assert command("replay", *line, "--plan").code == 0
+    place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    assert "but what was replayed is of AAAAAAAAAAAAAAAAAAAAAQ" in command("replay", *line, "--plan").err
+
+
 def test_a_source_that_became_shorter(command: Command, source: Path, tmp_path: Path) -> None:
     line = (source, "--to", tmp_path / "copy", "--checkpoint", tmp_path / "c")
     run(*line)
