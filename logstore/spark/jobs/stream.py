@@ -35,6 +35,7 @@ from logstore.spark.errors import InvalidOption, RowRefused
 from logstore.spark.jobs import delta_table
 from logstore.spark.jobs.compact import sync_tree
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, check_positive, source_options
+from logstore.spark.jobs.pieces import same_topics
 from logstore.spark.jobs.placing import place_files
 from logstore.spark.jobs.signals import first_signal
 from logstore.spark.jobs.values import Values, add_values, values_of
@@ -231,6 +232,7 @@ class Stream:
         options = ReadOptions.parse(self.source, streaming=True)
         with closing(open_logs(options)) as logs:
             bounds = selected_bounds(options, logs)
+            self._topic_ids(options, logs.topic_ids(list(bounds)), state)
             begun = done or MicroBatches(options, logs, clock_ms=lambda: 0, pause_s=lambda _: None).initial()
         left = {
             each: max(bound.end_offset - begun.get(each, bound.start_offset), 0)
@@ -255,7 +257,7 @@ class Stream:
 
         from logstore.spark.data_source import LogstoreDataSource
 
-        self._check_table()
+        topic_ids = self._check_table()
         if self.table_format == DELTA:
             delta_table.prepare(workers)
         session = workers.session
@@ -268,7 +270,7 @@ class Stream:
             if not self.publishing.acquire(blocking=False):
                 raise InterruptedError("the job has ended")  # Spark must not take the batch for done
             try:
-                self._publish(rows, number)
+                self._publish(rows, number, topic_ids)
             except (EngineError, OSError) as error:
                 raised.append(error)
                 raise
@@ -288,8 +290,14 @@ class Stream:
         state = read_ledger(self.disk, self.ledger).state
         return self._answer(before, Published.of(state), behind)
 
-    def _check_table(self) -> None:
-        """Raise `StreamMismatch` if the table is of the other format, or has other directories."""
+    def _check_table(self) -> dict[str, str]:
+        """Return the topic ids for the next state.
+
+        Raises `StreamMismatch` if the table is of the other format, or has other directories, and `DataLoss`
+        if its rows are of a deleted topic.
+        """
+        from logstore.spark.reading import open_logs
+
         entry = read_ledger(self.disk, self.ledger)
         state = entry.state if entry.intent is None else entry.intent.plan["state"]
         if (found := state.get("format", PARQUET if state else self.table_format)) != self.table_format:
@@ -302,6 +310,21 @@ class Stream:
             raise StreamMismatch(
                 f"{self.output} was begun with {how}: use the same, or stream to a new directory"
             )
+        options = ReadOptions.parse(self.source, streaming=True)
+        with closing(open_logs(options)) as logs:
+            chosen = options.selection.choose(logs.partitions())
+            return self._topic_ids(options, logs.topic_ids(chosen), state)
+
+    def _topic_ids(
+        self, options: ReadOptions, found: Mapping[TopicPartition, str], state: Json
+    ) -> dict[str, str]:
+        return same_topics(
+            state.get("topic_ids", {}),
+            found,
+            fail_on_data_loss=options.fail_on_data_loss,
+            did="streamed",
+            otherwise="Stream to a new directory",
+        )
 
     def _start(self, session: SparkSession, publish: Any) -> StreamingQuery:
         records = session.readStream.format("logstore").options(**self.source).load()
@@ -336,7 +359,7 @@ class Stream:
 
     # --- a batch ------------------------------------------------------------------------------------------
 
-    def _publish(self, records: DataFrame, number: int) -> None:
+    def _publish(self, records: DataFrame, number: int, topic_ids: Mapping[str, str]) -> None:
         """Publish a batch, unless it was published before. Raises as `run`."""
         carry_out = partial(self._carry_out, records.sparkSession)
         with Ledger(self.disk, self.ledger) as ledger:
@@ -376,6 +399,7 @@ class Stream:
                     "latest_ms": max(times, default=None),
                     "columns": seen["columns"],
                     "offsets": _end_offsets(self.checkpoint, number),
+                    "topic_ids": dict(topic_ids),
                     "totals": totals._asdict(),
                 },
             }

@@ -99,7 +99,7 @@ def run_stream(job: Stream, _: Workers) -> Answer:
             for partition, last in end["t"].items()
             for record in logs[partition][done.get(partition, 0) : last]
         ]
-        job._publish(Records(rows), number)  # type: ignore[arg-type] # `stage_rows` takes it
+        job._publish(Records(rows), number, {})  # type: ignore[arg-type] # `stage_rows` takes it
 
     job.disk.make_dir(job.output)
     job.disk.make_dir(job.ledger)

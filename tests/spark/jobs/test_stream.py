@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 
+from logstore.disk.files import OsDisk
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import stream
 from logstore.spark.jobs.json_schema import ddl_of
+from logstore.spark.ledger import Ledger
 from tests.spark.jobs.conftest import NOON_MS, Command, Outcome, append
 
 if TYPE_CHECKING:
@@ -148,6 +150,24 @@ def test_bad_usage(command: Command, data: Path, tmp_path: Path, arguments: list
     assert outcome.code in (1, 2)
     assert said in outcome.err
     assert outcome.err.count("\n") == 1
+
+
+def test_a_topic_that_was_made_anew(command: Command, data: Path, tmp_path: Path) -> None:
+    """Neither a plan nor a run goes on at the offsets of the former one; it is seen before Spark starts."""
+    line = ["stream", data, "--output", tmp_path / "table"]
+    with Ledger(OsDisk(), str(tmp_path / "table" / stream.LEDGER_DIRECTORY)) as ledger:
+        ledger.decide(0, {})
+        ledger.finish({"offsets": {"t": {"0": 4}}, "topic_ids": {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}})
+    place = data / "t-0" / "partition.metadata"
+    place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+    for more in ([], ["--plan"]):
+        outcome = command(*line, *more)
+        assert (outcome.code, "but what was streamed is of AAAAAAAAAAAAAAAAAAAAAQ" in outcome.err) == (
+            1,
+            True,
+        )
+    place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    assert command(*line, "--plan").code == 0
 
 
 def test_a_plan_reads_nothing(command: Command, data: Path, tmp_path: Path) -> None:
