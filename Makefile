@@ -58,7 +58,7 @@ long: setup parts ## Run the tests that `make test` leaves out for time: tests/l
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "long and not spark" $(LONG_TESTS)
 	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "long and spark" $(LONG_TESTS)
 
-slow: setup parts ## Run the slow tests that have no target of their own (tens of minutes)
+slow: setup parts ## Run the slow tests that no other target runs (an hour and more)
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "slow and not interop and not spark" \
 		tests/broker/wire tests/broker/security/test_hostile_logins.py tests/cli tests/crash tests/logstore tests/spark tests/testing
 
