@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from logstore.cli.explanations import Explanation
 from logstore.cli.group_facts import Member
-from logstore.cli.troubles import ITSELF, Rank, Trouble
+from logstore.cli.trouble import ITSELF, Rank, Trouble
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
 

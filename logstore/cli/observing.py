@@ -53,6 +53,7 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
     since: dict[str, Since] = {}
     departures: dict[int, tuple[int, ...]] = {}
     clocks: dict[int, Clock] = {}
+    transactions: dict[TopicPartition, Since] = {}
     for broker in sorted(cluster.brokers):
         asked_ms = _now_ms()
         try:
@@ -61,6 +62,8 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
             silent[broker] = str(error)
             continue
         dirs += [_log_dir(broker, each) for each in answer.results]
+        for each in answer.transactions:
+            transactions[parse_directory_name(each.name)] = Since(each.since_ms, each.reason)
         damaged[broker] = {each.name: each.problem for each in answer.damaged}
         if answer.now_ms >= 0:
             clocks[broker] = clock(asked_ms, answer.now_ms, _now_ms())
@@ -95,6 +98,7 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
         departures,
         clocks,
         _now_ms(),
+        transactions,
     )
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.cli.explanations import Explanation
-    from logstore.cli.troubles import Observed, Trouble
+    from logstore.cli.trouble import Trouble
+    from logstore.cli.troubles import Observed
 
 _PARTITION, _GROUP, _BROKER, _CLUSTER = "partition", "group", "broker", "cluster"
 

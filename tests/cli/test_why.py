@@ -23,7 +23,8 @@ from logstore.cli.group_explanations import ObservedGroup, Progress, explain_gro
 from logstore.cli.group_facts import Member
 from logstore.cli.log_dirs import LogDir
 from logstore.cli.operating import wait_until
-from logstore.cli.troubles import Observed, Rank
+from logstore.cli.trouble import Rank
+from logstore.cli.troubles import Observed
 from logstore.cli.why import Subject, parse_subject
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
