@@ -11,6 +11,9 @@ leader; everything after that is written by the coordinator itself. The partitio
 metadata store once for each topic id: metadata may announce only some partitions at first, and a group
 would be looked up in the wrong one.
 
+Damage in the log is reported to the engine, which has another replica lead or repairs it from there. Reading
+goes on every second until either has happened.
+
 A node that stalled answers no request until the store confirms its session: requests, timers and the end of
 the session share the engine's queue.
 """
@@ -36,16 +39,18 @@ from logstore.broker.identity import AskStore
 from logstore.broker.runtime import Asked, Runtime
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import LogDirOffline
+from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, is_refusal
 from logstore.log.log import FetchIsolation
 from logstore.log.partition_log import PartitionLog
-from logstore.log.read import read_bytes
+from logstore.log.read import read_checked
+from logstore.replication.effects import DamageFound
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ResponseBody
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Get, StoreError
 from logstore.replication.partition import ACKS_ALL
 
 _STORE_AGAIN_S: Final = 0.1
+_READ_AGAIN_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -69,10 +74,14 @@ class _Load:
     end_offset: int
     deleted: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions deleted during the load."""
+    failed: str = ""
+    """Why the last read failed that did; its message is not repeated."""
+    is_paused: bool = False
+    """Whether it failed just now, and is to be tried again."""
 
     @property
-    def is_committed(self) -> bool:
-        return self.log.high_watermark >= self.end_offset
+    def is_due(self) -> bool:
+        return not self.is_paused and self.log.high_watermark >= self.end_offset
 
     @property
     def is_over(self) -> bool:
@@ -82,7 +91,7 @@ class _Load:
         """Read and feed one piece, on a thread. Raises what the log and `Loader.feed` raise."""
         offset = max(self.offset, self.log.log_start_offset)
         if offset < self.end_offset:
-            found = read_bytes(self.log, offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
+            found = read_checked(self.log, offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
             if self.log.is_offline:
                 raise LogDirOffline("the log went offline while it was read")  # it shows less than it has
             self.loader.feed(found.records)
@@ -338,7 +347,7 @@ class GroupService:
         """
         if not self._loads:
             self._runtime.after_turn.pop(self._read_on, None)
-        load = next((each for each in self._loads.values() if each.is_committed), None)
+        load = next((each for each in self._loads.values() if each.is_due), None)
         if load is None or self._reading is not None:
             return
         self._reading = load
@@ -352,13 +361,7 @@ class GroupService:
         if self._loads.get(load.partition) is not load:
             pass  # unloaded, or loading in a later epoch
         elif (error := reading.exception()) is not None:
-            topic_partition = self._partitions[load.partition]
-            _log.error(
-                "cannot load %s; its groups are not served until the next election",
-                topic_partition,
-                exc_info=error,
-            )
-            del self._loads[load.partition]
+            self._has_failed(load, error)
         elif load.is_over:
             del self._loads[load.partition]
             now_ms = self._runtime.now_ms()
@@ -373,3 +376,26 @@ class GroupService:
                 )
             self._carry_out([*effects, *self.coordinator.topic_partitions_deleted(load.deleted, now_ms)])
         self._read_on()
+
+    def _has_failed(self, load: _Load, error: BaseException) -> None:
+        """Read on after a pause if that may help: damage is repaired, and a shortage passes."""
+        topic_partition = self._partitions[load.partition]
+        if isinstance(error, DamagedLog):
+            self._runtime.deliver(DamageFound(topic_partition, error.damages, ()))
+        elif not isinstance(error, OutOfResources) and not (isinstance(error, OSError) and is_refusal(error)):
+            _log.error(
+                "cannot load %s; its groups are not served until the next election",
+                topic_partition,
+                exc_info=error,
+            )
+            del self._loads[load.partition]
+            return
+        if load.failed != str(error):
+            _log.warning("cannot load %s yet, and tries again: %s", topic_partition, error)
+        load.failed, load.is_paused = str(error), True
+        self._loop.call_later(_READ_AGAIN_S, self._read_again, load)
+
+    def _read_again(self, load: _Load) -> None:
+        load.is_paused = False
+        if not self._is_closed:
+            self._read_on()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
@@ -17,8 +18,10 @@ from logstore.broker.groups.requests import (
 from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import Damage, DamagedLog, DamageKind, OutOfResources
 from logstore.format.batch import encode_batch, encode_batch_of_pairs, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.replication.effects import DamageFound
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Outcome, StoreError
 from tests.broker.groups.service_world import (
@@ -33,6 +36,9 @@ from tests.broker.groups.service_world import (
     run,
     settle,
 )
+
+DAMAGE = Damage(DamageKind.BAD_BATCH, "00000000000000000000.log", 7, 0, "checksum", 80)
+DAMAGED = DamagedLog("a batch has rotted", [DAMAGE])
 
 
 class TestElections:
@@ -186,6 +192,30 @@ class TestElections:
         with caplog.at_level(logging.ERROR):
             run(test)
         assert f"cannot load {OFFSETS_TOPIC}-{HOME}" in caplog.text
+
+    @pytest.mark.parametrize("error", [DAMAGED, OutOfResources("no descriptors"), OSError(errno.EMFILE, "")])
+    def test_a_log_that_is_damaged_or_lacks_resources_is_read_again(
+        self, caplog: pytest.LogCaptureFixture, error: Exception
+    ) -> None:
+        """Damage is reported, and repaired from other replicas meanwhile; it is said once."""
+
+        async def test(world: World) -> None:
+            await world.serve()
+            world.commit(1)
+            world.engine.resign()
+            world.engine.logs[HOME].errors = [error] * 3
+            world.engine.lead(1, HOME)
+            for _ in range(3):
+                await world.engine.read(all_of_it=False)
+                assert world.committed() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            await world.engine.read()
+            assert world.committed() == 1
+            where = TopicPartition(OFFSETS_TOPIC, HOME)
+            expected = DamageFound(where, (DAMAGE,), ())
+            assert world.engine.damages == ([expected] * 3 if error is DAMAGED else [])
+
+        run(test)
+        assert caplog.text.count(f"cannot load {OFFSETS_TOPIC}-{HOME} yet") == 1
 
     def test_a_log_that_failed_does_not_pass_for_a_short_one(self) -> None:
         """After a failed sync a log shows what is on the disk for sure, and that may be less."""
