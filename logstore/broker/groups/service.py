@@ -46,7 +46,7 @@ from logstore.log.read import read_checked
 from logstore.replication.effects import DamageFound
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ResponseBody
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.operations import Get, StoreError
+from logstore.replication.metastore.operations import Get
 from logstore.replication.partition import ACKS_ALL
 
 _STORE_AGAIN_S: Final = 0.1
@@ -278,7 +278,10 @@ class GroupService:
         return effects
 
     async def _learn(self, topic_id: str) -> None:
-        """Ask the store for the partition count of the topic; it never grows."""
+        """Ask the store for the partition count of the topic; it never grows.
+
+        Until it is known: a server of ZooKeeper may not have heard yet of the topic that metadata announces.
+        """
         while True:
             try:
                 found = await self._ask_store(Get(layout.topic_path(OFFSETS_TOPIC)))
@@ -287,9 +290,6 @@ class GroupService:
                     if topic.topic_id == topic_id:
                         self._begin(len(topic.partitions))
                         return
-                if found.error is not StoreError.CONNECTION_LOSS:
-                    _log.info("%s is no longer the topic with id %s", OFFSETS_TOPIC, topic_id)
-                    return  # metadata will announce its successor
             except EngineError as error:
                 _log.warning("cannot read the partition count of %s: %s", OFFSETS_TOPIC, error)
             await asyncio.sleep(_STORE_AGAIN_S)

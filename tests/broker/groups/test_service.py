@@ -245,14 +245,18 @@ class TestTheTopic:
 
         run(test)
 
-    def test_a_store_that_does_not_answer_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("error", [StoreError.CONNECTION_LOSS, StoreError.NO_NODE])
+    def test_a_store_that_does_not_tell_yet_is_asked_again(
+        self, monkeypatch: pytest.MonkeyPatch, error: StoreError
+    ) -> None:
+        """A server of ZooKeeper may lag behind the one that the controller wrote to."""
         monkeypatch.setattr("logstore.broker.groups.service._STORE_AGAIN_S", 0.0)
 
         async def test(world: World) -> None:
             world.engine.make_topic()
             path = layout.topic_path(OFFSETS_TOPIC)
             told = world.engine.stored[path]
-            world.engine.stored[path] = Outcome(StoreError.CONNECTION_LOSS)
+            world.engine.stored[path] = Outcome(error)
             await settle()
             assert world.service.home_of(GROUP) is None
             world.engine.stored[path] = told
