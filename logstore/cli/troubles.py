@@ -83,7 +83,7 @@ class Observed:
 def troubles(observed: Observed) -> list[Trouble]:
     """Return all problems, worst first; within a rank, those that explain more partitions come first."""
     found = [*_of_the_cluster(observed), *_of_brokers(observed), *_of_log_dirs(observed)]
-    found += [*_of_moves(observed), *_of_transactions(observed)]
+    found += [*_of_moves(observed), *of_transactions(observed.transactions)]
     for each, replicas in observed.cluster.partitions():
         found += _of_partition(observed, each, replicas)
     return in_order(_dated(observed, each) for each in found)
@@ -314,12 +314,13 @@ def _of_moves(observed: Observed) -> Iterator[Trouble]:
         )
 
 
-def _of_transactions(observed: Observed) -> Iterator[Trouble]:
-    for each, open_one in sorted(observed.transactions.items()):
+def of_transactions(hanging: Mapping[TopicPartition, Since]) -> Iterator[Trouble]:
+    """Yield a problem for each partition with a transaction that hangs."""
+    for each, open_one in sorted(hanging.items()):
         yield Trouble(
             Rank.AT_RISK,
             str(each),
-            "a transaction hangs: readers of committed data stop there, and compaction does",
+            "a transaction hangs: readers of committed data and compaction stop there",
             f"{open_one.reason}; its last record is of {format_time(open_one.since_ms)} UTC",
             "logstore transactions find-hanging shows it, logstore transactions abort ends it; its records "
             "cannot be committed then. If brokers of Apache Kafka can still be started, let them end it",
