@@ -24,7 +24,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -51,6 +51,8 @@ from logstore.replication.partition import ACKS_ALL
 
 _STORE_AGAIN_S: Final = 0.1
 _READ_AGAIN_S: Final = 1.0
+_MOST_GONE: Final = 20_000
+"""Deleted partitions that are remembered for the next load."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +74,8 @@ class _Load:
     loader: Loader
     offset: int
     end_offset: int
-    deleted: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions deleted during the load."""
+    deletions: int
+    """How many deletions were known when it began."""
     failed: str = ""
     """Why the last read failed that did; its message is not repeated."""
     is_paused: bool = False
@@ -119,6 +121,9 @@ class GroupService:
         self._reading: _Load | None = None
         self._role_changes = 0
         self._deleted = self._replicas.metadata.deleted
+        self._deletions = 0
+        self._gone: dict[TopicPartition, int] = {}
+        """Deleted partitions, the latest last, with the number of their deletion."""
         self._effects: deque[Effect] = deque()
         self._is_carrying_out = False
         self._learning: asyncio.Task[None] | None = None
@@ -257,14 +262,29 @@ class GroupService:
             self._role_changes = changes
             effects += self._look()
         if metadata.deleted is not self._deleted:
-            self._deleted = metadata.deleted
-            for load in self._loads.values():
-                load.deleted.update(dict.fromkeys(self._deleted))
+            self._note_deleted(metadata.deleted)
             effects += self.coordinator.topic_partitions_deleted(self._deleted, self._runtime.now_ms())
         if self._loads:
             self._read_on()
         if effects:
             self._carry_out(effects)
+
+    def _note_deleted(self, deleted: tuple[TopicPartition, ...]) -> None:
+        self._deleted, self._deletions = deleted, self._deletions + 1
+        for each in deleted:
+            self._gone.pop(each, None)
+            self._gone[each] = self._deletions
+        while len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
+    def _gone_since(self, load: _Load) -> list[TopicPartition]:
+        """Return the partitions whose offsets, as loaded, are of a topic that is no more.
+
+        They were deleted during the load, or before it and are not there again: the coordinator of that time
+        may have failed before it wrote the tombstones.
+        """
+        known = self._replicas.metadata.partitions
+        return [each for each, number in self._gone.items() if number > load.deletions or each not in known]
 
     def _meet(self, topic_id: str | None) -> list[Effect]:
         """Start over: the topic was created anew, or deleted."""
@@ -316,7 +336,7 @@ class GroupService:
             loader = self.coordinator.begin_load(number, epoch)
             if loader is not None:
                 self._loads[number] = _Load(
-                    number, epoch, log, loader, log.log_start_offset, log.log_end_offset
+                    number, epoch, log, loader, log.log_start_offset, log.log_end_offset, self._deletions
                 )
                 self._runtime.after_turn[self._read_on] = None
         return effects
@@ -374,7 +394,9 @@ class GroupService:
                     len(misplaced),
                     misplaced[0],
                 )
-            self._carry_out([*effects, *self.coordinator.topic_partitions_deleted(load.deleted, now_ms)])
+            self._carry_out(
+                [*effects, *self.coordinator.topic_partitions_deleted(self._gone_since(load), now_ms)]
+            )
         self._read_on()
 
     def _has_failed(self, load: _Load, error: BaseException) -> None:

@@ -326,6 +326,23 @@ class TestTheTopic:
 
         run(test)
 
+    def test_offsets_of_a_topic_that_is_deleted_under_a_coordinator_that_fails_go(self) -> None:
+        """The next coordinator knew of the deletion before it led; a new topic keeps its own."""
+
+        async def test(world: World) -> None:
+            world.engine.make_topic()
+            for at in (T0, T1):
+                key, value = encode_offset_key(GROUP, at), encode_offset(OffsetAndMetadata(7))
+                world.engine.logs[HOME].append(encode_batch_of_pairs([(key, value)], timestamp_ms=1))
+            world.engine.delete(T0, T1)
+            world.engine.metadata.partitions[T1] = object()
+            world.engine.lead(0)
+            await world.engine.read()
+            assert (world.committed(), world.committed(T1)) == (-1, 7)
+            assert world.engine.logs[HOME].keys()[2:] == [encode_offset_key(GROUP, T0)], "its tombstone"
+
+        run(test)
+
     def test_offsets_of_a_topic_that_is_deleted_while_the_log_is_read_go(self) -> None:
         async def test(world: World) -> None:
             await world.serve()
