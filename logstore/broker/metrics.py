@@ -36,11 +36,9 @@ from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.quotas import Kind
 from logstore.broker.server import Descriptors
+from logstore.broker.since import hanging_transactions
 from logstore.broker.traffic import BOUNDS_S, Traffic
 from logstore.log.log import Log
-from logstore.log.partition_log import PartitionLog
-from logstore.log.producer_state import LARGEST_TIMEOUT_MS
-from logstore.log.read import late_transactions
 from logstore.replication.healing import failed_partitions
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
@@ -278,12 +276,6 @@ def _of_descriptors(descriptors: Descriptors) -> Iterator[Metric]:
     yield from counters(prefix, pauses)
 
 
-def _has_late_transaction(log: PartitionLog, now_ms: int) -> bool:
-    """Return whether a transaction hangs; costs nothing while all are decided."""
-    is_open = log.producer_state.first_unstable_offset is not None
-    return is_open and bool(late_transactions(log, now_ms, LARGEST_TIMEOUT_MS))
-
-
 def _of_replicas(node: Node) -> Iterator[Metric]:
     replicas, counted = node.replicas, node.replicas.counters
     partitions = replicas.partitions.values()
@@ -310,7 +302,7 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         (
             "partitionswithlatetransactionscount",
             "Led partitions with a transaction that nothing has ended for 20 minutes",
-            sum(each.is_leader and _has_late_transaction(each.log, replicas.now_ms) for each in partitions),
+            len(hanging_transactions(replicas, replicas.now_ms)),
         ),
         ("offlinereplicacount", "Replicas with a failed or damaged log", replicas.offline_replicas),
         (

@@ -6,6 +6,8 @@ Leaders and ISRs are what it decided as the controller.
 
 In memory only: a broker that was restarted since knows nothing of it. The state-change log has all of it, and
 `logstore timeline` shows it.
+
+Also the transactions that hang, since their last records: these are read off the logs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from typing import Final, NamedTuple
 
 from logstore.broker.wire import types as t
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.producer_state import LARGEST_TIMEOUT_MS
+from logstore.log.read import late_transactions
 from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.replica_manager import ReplicaManager
 from logstore.replication.state_change import Side, StateChange
 
 WINDOW_MS: Final = 600_000
@@ -84,3 +89,15 @@ class Since:
             if state.leader < 0 or len(state.isr) < len(state.replicas):
                 told.append(t.SinceWhen(name=str(each), since_ms=changed.since_ms, reason=changed.reason))
         return told
+
+
+def hanging_transactions(replicas: ReplicaManager, now_ms: int) -> list[t.SinceWhen]:
+    """Return the oldest transaction that no coordinator will end, of each partition led here that has one."""
+    found = []
+    for each, partition in replicas.partitions.items():
+        late = late_transactions(partition.log, now_ms, LARGEST_TIMEOUT_MS) if partition.is_leader else ()
+        if late:
+            oldest = late[0]
+            told = f"producer {oldest.producer_id} has one open since offset {oldest.first_offset}"
+            found.append(t.SinceWhen(name=str(each), since_ms=oldest.last_timestamp_ms, reason=told))
+    return found

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from logstore.cli.troubles import Kind, Rank, Trouble, in_order
+from logstore.cli.trouble import Kind, Rank, Trouble
+from logstore.cli.troubles import in_order
 from logstore.disk.topic_partition import TopicPartition
 
 MOST_NAMED = 3

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from logstore.cli.causes import causes
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
-from logstore.cli.troubles import DRAINED, ITSELF, Observed, Rank, Trouble, of_the_store, troubles
+from logstore.cli.trouble import ITSELF, Rank, Trouble
+from logstore.cli.troubles import DRAINED, Observed, of_the_store, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
 

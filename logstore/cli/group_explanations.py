@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from logstore.cli.explanations import Explanation
 from logstore.cli.group_facts import Member
-from logstore.cli.troubles import ITSELF, Rank, Trouble
+from logstore.cli.trouble import ITSELF, Rank, Trouble
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
 
@@ -69,12 +69,17 @@ class ObservedGroup:
     since_ms: int = -1
     round_ends_ms: int = -1
 
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those that it reads, and the one that keeps it."""
+        return frozenset(self.offsets) if self.home is None else frozenset((self.home, *self.offsets))
 
-def explain_group(group: ObservedGroup, of_home: tuple[Trouble, ...] = ()) -> Explanation | None:
-    """Explain a group; None if there is none. `of_home` are the problems of its offsets partition."""
+
+def explain_group(group: ObservedGroup, of_partitions: Iterable[Trouble] = ()) -> Explanation | None:
+    """Explain a group; None if there is none. `of_partitions` are problems of those that it may wait for."""
     subject = f"group {group.name}"
     if group.refusal:
-        found = (_no_coordinator(group), *of_home)
+        found = (_no_coordinator(group), *of_partitions)
         return Explanation(
             subject, "unknown: its coordinator does not serve it", group.refusal, troubles=found
         )
@@ -86,7 +91,7 @@ def explain_group(group: ObservedGroup, of_home: tuple[Trouble, ...] = ()) -> Ex
     if group.home is not None:
         evidence += f"; {group.home} keeps the group"
     since = f"{format_time(group.since_ms)} UTC" if group.since_ms >= 0 else ""
-    found = tuple(sorted(_troubles(group), key=lambda each: each.rank))
+    found = tuple(sorted((*of_partitions, *_troubles(group)), key=lambda each: each.rank))
     return Explanation(subject, state, evidence, since, found)
 
 

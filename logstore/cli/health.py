@@ -11,7 +11,7 @@ from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
-    from logstore.cli.troubles import Trouble
+    from logstore.cli.trouble import Trouble
 
 MOST_GROUPS = 200
 Watch = Annotated[
@@ -42,7 +42,8 @@ def health(
     from logstore.cli.explanations import nobody_answers
     from logstore.cli.group_explanations import troubles_of_groups
     from logstore.cli.observing import group_names, observe, observe_groups
-    from logstore.cli.troubles import Rank, in_order, troubles
+    from logstore.cli.trouble import Rank
+    from logstore.cli.troubles import in_order, troubles
 
     with asked_at(bootstrap, command_config) as brokers:
         try:

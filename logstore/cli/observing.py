@@ -53,6 +53,7 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
     since: dict[str, Since] = {}
     departures: dict[int, tuple[int, ...]] = {}
     clocks: dict[int, Clock] = {}
+    transactions: dict[TopicPartition, Since] = {}
     for broker in sorted(cluster.brokers):
         asked_ms = _now_ms()
         try:
@@ -61,6 +62,7 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
             silent[broker] = str(error)
             continue
         dirs += [_log_dir(broker, each) for each in answer.results]
+        transactions |= _hanging(answer)
         damaged[broker] = {each.name: each.problem for each in answer.damaged}
         if answer.now_ms >= 0:
             clocks[broker] = clock(asked_ms, answer.now_ms, _now_ms())
@@ -95,7 +97,25 @@ def observe(brokers: Brokers, *, patience_s: float = PATIENCE_S) -> Observed:
         departures,
         clocks,
         _now_ms(),
+        transactions,
     )
+
+
+def hanging_transactions(brokers: Brokers, asked: Iterable[int]) -> dict[TopicPartition, Since]:
+    """Return the transactions that hang in partitions that these brokers lead; a silent one is left out."""
+    found: dict[TopicPartition, Since] = {}
+    for broker in asked:
+        try:
+            found |= _hanging(brokers.log_dirs(broker, timeout_s=PATIENCE_S))
+        except RequestUnanswered:
+            continue  # it is a trouble of its own
+    return found
+
+
+def _hanging(answer: t.DescribeLogDirsResponse) -> dict[TopicPartition, Since]:
+    return {
+        parse_directory_name(each.name): Since(each.since_ms, each.reason) for each in answer.transactions
+    }
 
 
 def _now_ms() -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from logstore.cli.clocks import Clock, wrong_clocks
@@ -22,6 +21,7 @@ from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.log_dirs import LogDir, hanging
 from logstore.cli.throttles import Rates, throttle_of, told
+from logstore.cli.trouble import ITSELF, OPERATOR, Kind, Rank, Trouble
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.state_change import format_time
@@ -32,67 +32,7 @@ STEADY_MS = 60_000
 """A broker that stays so long is well again."""
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
-OPERATOR = "you"
-ITSELF = "nobody: it continues automatically"
-"""Who has to act."""
 DRAINED = "stop its process, or restart broker {}: after brokers drain it serves nothing else"
-
-
-class Rank(IntEnum):
-    """Severity of a problem."""
-
-    UNAVAILABLE = 0
-    REFUSES_WRITES = 1
-    AT_RISK = 2
-    UNDER_WAY = 3
-
-
-class Kind(Enum):
-    """The kind of a partition's problem, with its singular and plural texts."""
-
-    NO_LEADER = ("partition has no leader", "partitions have no leader")
-    REFUSES_WRITES = ("partition refuses writes with acks=all", "partitions refuse writes with acks=all")
-    NOT_IN_SYNC = ("partition lacks a replica in sync", "partitions lack a replica in sync")
-    REASSIGNMENT = ("reassignment waits for it", "reassignments wait for it")
-    DELETION = ("deletion waits for it", "deletions wait for it")
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One problem, or one operation in progress."""
-
-    rank: Rank
-    subject: str
-    """a partition, a broker, a log dir or the cluster"""
-    says: str
-    evidence: str
-    next_step: str
-    partitions: frozenset[TopicPartition] = frozenset()
-    """the partitions that it explains"""
-    waits_for: str = ""
-    acts: str = OPERATOR
-    no_help: str = ""
-    """what would not help"""
-    kind: Kind | None = None
-    """of a trouble of a partition"""
-    roots: frozenset[str] = frozenset()
-    """subjects of the troubles that explain this one; empty if none does"""
-    cause: str = ""
-    """the reason alone, the same for all partitions that have it"""
-
-    def facts(self) -> dict[str, object]:
-        """Return the problem as an object for JSON."""
-        return {
-            "rank": self.rank.name.lower(),
-            "subject": self.subject,
-            "partitions": len(self.partitions),
-            "says": self.says,
-            "evidence": self.evidence,
-            "waits_for": self.waits_for,
-            "acts": self.acts,
-            "next_step": self.next_step,
-            "no_help": self.no_help,
-        }
 
 
 class Since(NamedTuple):
@@ -114,6 +54,7 @@ class Observed:
     `rates`: the replication throttles of brokers. `store_error`: brokers answer, but not what they read in
     the metadata store. `since`: when what is wrong with a partition or a broker began, by its name.
     `departures`: when brokers have left in the last minutes (epoch ms, as `now_ms`, when it was read).
+    `transactions`: by partition, its oldest transaction that no coordinator will end, and its last record.
     """
 
     cluster: Cluster
@@ -128,6 +69,7 @@ class Observed:
     departures: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     clocks: Mapping[int, Clock] = field(default_factory=dict)
     now_ms: int = 0
+    transactions: Mapping[TopicPartition, Since] = field(default_factory=dict)
 
     def restarts(self, broker: int) -> str:
         """Return how often a broker has left recently, if too often; empty if it has stayed for a while."""
@@ -141,7 +83,7 @@ class Observed:
 def troubles(observed: Observed) -> list[Trouble]:
     """Return all problems, worst first; within a rank, those that explain more partitions come first."""
     found = [*_of_the_cluster(observed), *_of_brokers(observed), *_of_log_dirs(observed)]
-    found += _of_moves(observed)
+    found += [*_of_moves(observed), *of_transactions(observed.transactions)]
     for each, replicas in observed.cluster.partitions():
         found += _of_partition(observed, each, replicas)
     return in_order(_dated(observed, each) for each in found)
@@ -369,6 +311,24 @@ def _of_moves(observed: Observed) -> Iterator[Trouble]:
             problem,
             f"fix that, or cancel the move by naming the log dir that holds the replica: {back}",
             frozenset((each,)),
+        )
+
+
+def of_transactions(hanging: Mapping[TopicPartition, Since]) -> Iterator[Trouble]:
+    """Yield a problem for each partition with a transaction that hangs."""
+    for each, open_one in sorted(hanging.items()):
+        yield Trouble(
+            Rank.AT_RISK,
+            str(each),
+            "a transaction hangs: readers of committed data and compaction stop there",
+            f"{open_one.reason}; its last record is of {format_time(open_one.since_ms)} UTC",
+            "logstore transactions find-hanging shows it, logstore transactions abort ends it; its records "
+            "cannot be committed then. If brokers of Apache Kafka can still be started, let them end it",
+            frozenset((each,)),
+            waits_for="its marker",
+            no_help="waiting, or restarting brokers or consumers: no coordinator will end it",
+            kind=Kind.TRANSACTION,
+            cause="no coordinator will end them",
         )
 
 

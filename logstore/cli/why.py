@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from logstore.cli.explanations import Explanation
-    from logstore.cli.troubles import Observed, Trouble
+    from logstore.cli.troubles import Observed
 
 _PARTITION, _GROUP, _BROKER, _CLUSTER = "partition", "group", "broker", "cluster"
 
@@ -92,8 +92,8 @@ def _by_brokers(
     from logstore.broker.errors import AuthenticationFailed, RequestUnanswered
     from logstore.cli.explanations import nobody_answers
     from logstore.cli.group_explanations import explain_group
-    from logstore.cli.observing import observe, observe_group
-    from logstore.cli.troubles import troubles
+    from logstore.cli.observing import hanging_transactions, observe, observe_group
+    from logstore.cli.troubles import of_transactions, troubles
 
     with asked_at(bootstrap, command_config) as brokers:
         if subject.kind != _GROUP:
@@ -107,10 +107,13 @@ def _by_brokers(
                 return nobody_answers(str(error))
             return _explained(observed, subject, every=every)
         group = observe_group(brokers, subject.name, watch_s)
-        of_home: tuple[Trouble, ...] = ()
-        if group.refusal and group.home is not None:
-            of_home = tuple(each for each in troubles(observe(brokers)) if group.home in each.partitions)
-    return explain_group(group, of_home)
+        if group.refusal:
+            found = [each for each in troubles(observe(brokers)) if group.home in each.partitions]
+        else:
+            live = sorted(each.node_id for each in brokers.metadata(()).brokers)
+            hanging = hanging_transactions(brokers, live)
+            found = [*of_transactions({each: hanging[each] for each in group.partitions & hanging.keys()})]
+    return explain_group(group, found)
 
 
 def _by_store(

@@ -518,6 +518,11 @@ def open_transactions(log: PartitionLog) -> tuple[OpenTransaction, ...]:
 
 
 def late_transactions(log: PartitionLog, now_ms: int, largest_timeout_ms: int) -> tuple[OpenTransaction, ...]:
-    """Return the transactions that no coordinator will end: five minutes past the largest timeout."""
+    """Return the transactions that no coordinator will end: five minutes past the largest timeout.
+
+    It costs nothing while all are decided.
+    """
+    if log.producer_state.first_unstable_offset is None:
+        return ()
     limit_ms = largest_timeout_ms + LATE_MS
     return tuple(each for each in open_transactions(log) if now_ms - each.last_timestamp_ms > limit_ms)

@@ -93,6 +93,32 @@ class TestFailover:
 
         run(test, count=1)
 
+    def test_a_coordinator_with_a_damaged_log_serves_once_it_is_repaired(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It leads alone at first: the replica that can repair it comes back later."""
+        monkeypatch.setattr("logstore.broker.groups.service._READ_AGAIN_S", 0.01, raising=False)
+
+        async def test(nodes: Nodes) -> None:
+            first = await coordinator_of(nodes)
+            async with Asker(nodes.addresses[first]) as client:
+                for offset in range(5):
+                    assert await commit(client, offset=offset, text="x" * 4_000) is ErrorCode.NONE
+            await nodes.until(lambda: len(set(nodes.ends(HOME).values())) == 1)
+            await nodes.stop(first)
+            with closing(nodes.disks[first].open(f"data/{HOME}/{0:020d}.log", write=True)) as log:
+                log.pwrite(b"?", log.size() // 3)  # an opening reads the last batches only
+            await nodes.start(first)
+            await nodes.until(lambda: len(nodes.isr(HOME)) == 2)
+            await nodes.stop(1 - first)
+            await nodes.until(lambda: nodes.leader(HOME) == first)
+            await nodes.start(1 - first)
+            async with asyncio.timeout(10):
+                async with Asker(nodes.addresses[await coordinator_of(nodes)]) as client:
+                    assert (await committed(client)).committed_offset == 4
+
+        run(test, count=2)
+
     def test_a_commit_that_too_few_have_is_not_told(self) -> None:
         """15 when its time is up, and offset -1 meanwhile: no in-sync replica but one is left."""
 

@@ -9,7 +9,8 @@ from logstore.cli.cluster_state import Cluster, Topic
 from logstore.cli.explanations import explain_partition
 from logstore.cli.group_explanations import troubles_of_groups
 from logstore.cli.log_dirs import LogDir
-from logstore.cli.troubles import Observed, Rank, Since, troubles
+from logstore.cli.trouble import Rank
+from logstore.cli.troubles import Observed, Since, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from tests.cli.test_health import ORDERS, observed
@@ -44,6 +45,16 @@ def test_a_dead_broker_is_one_trouble_with_all_that_follows() -> None:
     assert cause.rank is Rank.AT_RISK
     assert "53 partitions lack a replica in sync (t-0, t-1, t-2 and 50 more)" in cause.says
     assert len(cause.partitions) == MANY
+
+
+def test_transactions_that_hang_are_one_trouble() -> None:
+    hanging = {TopicPartition("t", each): Since(0, "producer 7 has one open") for each in range(2)}
+    (alone,) = causes(troubles(replace(many(live=(1, 2, 3)), transactions=dict([*hanging.items()][:1]))))
+    assert (alone.subject, alone.rank) == ("t-0", Rank.AT_RISK)
+    assert alone.evidence == "producer 7 has one open; its last record is of 1970-01-01 00:00:00,000 UTC"
+    (together,) = causes(troubles(replace(many(live=(1, 2, 3)), transactions=hanging)))
+    assert together.subject == "2 partitions"
+    assert together.says.endswith("(t-0, t-1)")
 
 
 def test_a_cause_is_as_bad_as_what_follows_from_it() -> None:

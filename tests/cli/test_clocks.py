@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from logstore.cli.clocks import Clock, clock, wrong_clocks
-from logstore.cli.troubles import Observed, Rank, Trouble, troubles
+from logstore.cli.trouble import Rank, Trouble
+from logstore.cli.troubles import Observed, troubles
 from tests.cli.test_health import observed
 
 NOW_MS = 1_700_000_600_000

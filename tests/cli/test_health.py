@@ -12,7 +12,8 @@ import pytest
 from logstore.broker import BrokerCluster
 from logstore.cli.cluster_state import Cluster, Topic
 from logstore.cli.log_dirs import LogDir
-from logstore.cli.troubles import Observed, Rank, troubles
+from logstore.cli.trouble import Rank
+from logstore.cli.troubles import Observed, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from tests.cli.conftest import Outcome

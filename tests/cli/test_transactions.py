@@ -31,6 +31,7 @@ from tests.cli.conftest import Outcome
 Command = Callable[..., Outcome]
 ORDERS = TopicPartition("orders", 0)
 HOUR_MS = 3_600_000
+HANGS = "a transaction hangs: readers of committed data and compaction stop there"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,9 @@ def lines(ended: Outcome) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
-def test_a_hanging_transaction_is_found_and_aborted(over: Command, brokers: BrokerCluster) -> None:
+def test_a_hanging_transaction_is_found_and_aborted(
+    command: Command, over: Command, brokers: BrokerCluster
+) -> None:
     assert over("find-hanging") == (0, "no hanging transactions\n", "")
     assert over("find-hanging", "--json") == (0, "", "")
     offset = begin(brokers, 7, age_ms=HOUR_MS)
@@ -100,6 +103,13 @@ def test_a_hanging_transaction_is_found_and_aborted(over: Command, brokers: Brok
     said = over("find-hanging", "orders").out
     assert f"orders-0  producer 7  epoch 0  open since offset {offset}  last timestamp 20" in said
     assert "logstore transactions abort TOPIC-PARTITION --start-offset OFFSET" in said
+    at = ("--bootstrap", brokers.bootstrap)
+    told = (f"orders-0: {HANGS}", f"producer 7 has one open since offset {offset}; its last record is of 20")
+    for words in (("health",), ("why", "orders-0"), ("why", "cluster")):
+        asked = command(*words, *at)
+        assert asked.code == 1
+        assert all(each in asked.out for each in told), asked.out
+        assert "others-1" not in asked.out, "that transaction is young"
     abort = ("abort", "orders-0", "--start-offset", offset)
     planned = over(*abort, "--plan")
     assert planned == (
@@ -116,6 +126,7 @@ def test_a_hanging_transaction_is_found_and_aborted(over: Command, brokers: Brok
     assert leader.log.last_stable_offset == leader.log.log_end_offset == offset + 3
     assert wait_until(30, lambda: all(each.log.log_end_offset == offset + 3 for each in others))
     assert over("find-hanging").out == "no hanging transactions\n"
+    assert HANGS not in command("health", *at).out
     again = over(*abort)
     assert (again.code, again.out) == (1, "")
     assert f"no open transaction that starts at offset {offset}; none is open" in again.err

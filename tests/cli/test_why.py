@@ -23,7 +23,8 @@ from logstore.cli.group_explanations import ObservedGroup, Progress, explain_gro
 from logstore.cli.group_facts import Member
 from logstore.cli.log_dirs import LogDir
 from logstore.cli.operating import wait_until
-from logstore.cli.troubles import Observed, Rank
+from logstore.cli.trouble import Rank
+from logstore.cli.troubles import Observed, Since, of_transactions
 from logstore.cli.why import Subject, parse_subject
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
@@ -249,6 +250,16 @@ def test_a_group_in_order_and_one_that_is_none() -> None:
     at_rest = explain_group(group("Empty", offsets={ORDERS: DONE}))
     assert at_rest is not None
     assert at_rest.is_sound
+
+
+def test_a_group_whose_consumers_cannot_start_for_a_transaction() -> None:
+    seen = group("Empty", offsets={ORDERS: DONE})
+    assert seen.partitions == {HOME, ORDERS}
+    found = explain_group(seen, of_transactions({HOME: Since(0, "producer 7 has one open")}))
+    assert found is not None
+    (trouble,) = found.troubles
+    assert trouble.subject == str(HOME)
+    assert "logstore transactions abort" in trouble.next_step
 
 
 def test_the_coordinator_tells_whom_a_round_waits_for() -> None:

@@ -11,6 +11,9 @@ leader; everything after that is written by the coordinator itself. The partitio
 metadata store once for each topic id: metadata may announce only some partitions at first, and a group
 would be looked up in the wrong one.
 
+Damage in the log is reported to the engine, which has another replica lead or repairs it from there. Reading
+goes on every second until either has happened.
+
 A node that stalled answers no request until the store confirms its session: requests, timers and the end of
 the session share the engine's queue.
 """
@@ -21,7 +24,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -36,16 +39,20 @@ from logstore.broker.identity import AskStore
 from logstore.broker.runtime import Asked, Runtime
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import LogDirOffline
+from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, is_refusal
 from logstore.log.log import FetchIsolation
 from logstore.log.partition_log import PartitionLog
-from logstore.log.read import read_bytes
+from logstore.log.read import read_checked
+from logstore.replication.effects import DamageFound
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ResponseBody
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.operations import Get, StoreError
+from logstore.replication.metastore.operations import Get
 from logstore.replication.partition import ACKS_ALL
 
 _STORE_AGAIN_S: Final = 0.1
+_READ_AGAIN_S: Final = 1.0
+_MOST_GONE: Final = 20_000
+"""Deleted partitions that are remembered for the next load."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +74,16 @@ class _Load:
     loader: Loader
     offset: int
     end_offset: int
-    deleted: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions deleted during the load."""
+    deletions: int
+    """How many deletions were known when it began."""
+    failed: str = ""
+    """Why the last read failed that did; its message is not repeated."""
+    is_paused: bool = False
+    """Whether it failed just now, and is to be tried again."""
 
     @property
-    def is_committed(self) -> bool:
-        return self.log.high_watermark >= self.end_offset
+    def is_due(self) -> bool:
+        return not self.is_paused and self.log.high_watermark >= self.end_offset
 
     @property
     def is_over(self) -> bool:
@@ -82,7 +93,7 @@ class _Load:
         """Read and feed one piece, on a thread. Raises what the log and `Loader.feed` raise."""
         offset = max(self.offset, self.log.log_start_offset)
         if offset < self.end_offset:
-            found = read_bytes(self.log, offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
+            found = read_checked(self.log, offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
             if self.log.is_offline:
                 raise LogDirOffline("the log went offline while it was read")  # it shows less than it has
             self.loader.feed(found.records)
@@ -110,6 +121,9 @@ class GroupService:
         self._reading: _Load | None = None
         self._role_changes = 0
         self._deleted = self._replicas.metadata.deleted
+        self._deletions = 0
+        self._gone: dict[TopicPartition, int] = {}
+        """Deleted partitions, the latest last, with the number of their deletion."""
         self._effects: deque[Effect] = deque()
         self._is_carrying_out = False
         self._learning: asyncio.Task[None] | None = None
@@ -248,14 +262,29 @@ class GroupService:
             self._role_changes = changes
             effects += self._look()
         if metadata.deleted is not self._deleted:
-            self._deleted = metadata.deleted
-            for load in self._loads.values():
-                load.deleted.update(dict.fromkeys(self._deleted))
+            self._note_deleted(metadata.deleted)
             effects += self.coordinator.topic_partitions_deleted(self._deleted, self._runtime.now_ms())
         if self._loads:
             self._read_on()
         if effects:
             self._carry_out(effects)
+
+    def _note_deleted(self, deleted: tuple[TopicPartition, ...]) -> None:
+        self._deleted, self._deletions = deleted, self._deletions + 1
+        for each in deleted:
+            self._gone.pop(each, None)
+            self._gone[each] = self._deletions
+        while len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
+    def _gone_since(self, load: _Load) -> list[TopicPartition]:
+        """Return the partitions whose offsets, as loaded, are of a topic that is no more.
+
+        They were deleted during the load, or before it and are not there again: the coordinator of that time
+        may have failed before it wrote the tombstones.
+        """
+        known = self._replicas.metadata.partitions
+        return [each for each, number in self._gone.items() if number > load.deletions or each not in known]
 
     def _meet(self, topic_id: str | None) -> list[Effect]:
         """Start over: the topic was created anew, or deleted."""
@@ -269,7 +298,10 @@ class GroupService:
         return effects
 
     async def _learn(self, topic_id: str) -> None:
-        """Ask the store for the partition count of the topic; it never grows."""
+        """Ask the store for the partition count of the topic; it never grows.
+
+        Until it is known: a server of ZooKeeper may not have heard yet of the topic that metadata announces.
+        """
         while True:
             try:
                 found = await self._ask_store(Get(layout.topic_path(OFFSETS_TOPIC)))
@@ -278,9 +310,6 @@ class GroupService:
                     if topic.topic_id == topic_id:
                         self._begin(len(topic.partitions))
                         return
-                if found.error is not StoreError.CONNECTION_LOSS:
-                    _log.info("%s is no longer the topic with id %s", OFFSETS_TOPIC, topic_id)
-                    return  # metadata will announce its successor
             except EngineError as error:
                 _log.warning("cannot read the partition count of %s: %s", OFFSETS_TOPIC, error)
             await asyncio.sleep(_STORE_AGAIN_S)
@@ -307,7 +336,7 @@ class GroupService:
             loader = self.coordinator.begin_load(number, epoch)
             if loader is not None:
                 self._loads[number] = _Load(
-                    number, epoch, log, loader, log.log_start_offset, log.log_end_offset
+                    number, epoch, log, loader, log.log_start_offset, log.log_end_offset, self._deletions
                 )
                 self._runtime.after_turn[self._read_on] = None
         return effects
@@ -338,7 +367,7 @@ class GroupService:
         """
         if not self._loads:
             self._runtime.after_turn.pop(self._read_on, None)
-        load = next((each for each in self._loads.values() if each.is_committed), None)
+        load = next((each for each in self._loads.values() if each.is_due), None)
         if load is None or self._reading is not None:
             return
         self._reading = load
@@ -352,13 +381,7 @@ class GroupService:
         if self._loads.get(load.partition) is not load:
             pass  # unloaded, or loading in a later epoch
         elif (error := reading.exception()) is not None:
-            topic_partition = self._partitions[load.partition]
-            _log.error(
-                "cannot load %s; its groups are not served until the next election",
-                topic_partition,
-                exc_info=error,
-            )
-            del self._loads[load.partition]
+            self._has_failed(load, error)
         elif load.is_over:
             del self._loads[load.partition]
             now_ms = self._runtime.now_ms()
@@ -371,5 +394,30 @@ class GroupService:
                     len(misplaced),
                     misplaced[0],
                 )
-            self._carry_out([*effects, *self.coordinator.topic_partitions_deleted(load.deleted, now_ms)])
+            self._carry_out(
+                [*effects, *self.coordinator.topic_partitions_deleted(self._gone_since(load), now_ms)]
+            )
         self._read_on()
+
+    def _has_failed(self, load: _Load, error: BaseException) -> None:
+        """Read on after a pause if that may help: damage is repaired, and a shortage passes."""
+        topic_partition = self._partitions[load.partition]
+        if isinstance(error, DamagedLog):
+            self._runtime.deliver(DamageFound(topic_partition, error.damages, ()))
+        elif not isinstance(error, OutOfResources) and not (isinstance(error, OSError) and is_refusal(error)):
+            _log.error(
+                "cannot load %s; its groups are not served until the next election",
+                topic_partition,
+                exc_info=error,
+            )
+            del self._loads[load.partition]
+            return
+        if load.failed != str(error):
+            _log.warning("cannot load %s yet, and tries again: %s", topic_partition, error)
+        load.failed, load.is_paused = str(error), True
+        self._loop.call_later(_READ_AGAIN_S, self._read_again, load)
+
+    def _read_again(self, load: _Load) -> None:
+        load.is_paused = False
+        if not self._is_closed:
+            self._read_on()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from logstore.broker.dispatch import Call, Services
+from logstore.broker.since import hanging_transactions
 from logstore.broker.translation import by_topic
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
@@ -55,7 +56,8 @@ def describe(call: Call, body: t.DescribeLogDirsRequest, services: Services) -> 
     about the number of records that it lacks. The sizes of a file system that cannot be asked are -1. Tags
     of ours have the end offsets in the order of the partitions, the reason of a failure, a lack of room, the
     replicas that are damaged or cannot follow, since when brokers are gone and partitions lack a leader
-    or replicas in sync, when brokers have left lately, and the clock of this one.
+    or replicas in sync, when brokers have left lately, the clock of this one, and the transactions that hang
+    in partitions that it leads.
     """
     wanted = None
     if body.topics is not None:
@@ -96,6 +98,7 @@ def describe(call: Call, body: t.DescribeLogDirsRequest, services: Services) -> 
         since=services.since.troubled(services.metadata),
         departures=services.since.departures(now_ms),
         now_ms=now_ms,
+        transactions=hanging_transactions(replicas, now_ms),
     )
 
 

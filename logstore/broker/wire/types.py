@@ -1100,6 +1100,7 @@ class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):
     since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)
     departures: list[Departures] = wire([Departures], versions="2+", tag=10002, ignorable=True)
     now_ms: int = wire("int64", versions="2+", tag=10003, ignorable=True, default=-1)
+    transactions: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10004, ignorable=True)
 
 
 class SaslAuthenticateRequest(Struct, key=36, versions="0-2", flexible="2+"):

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Final, Generic, Protocol, TypeVar
 
 from logstore.cli.causes import causes
-from logstore.cli.troubles import Observed, Trouble, troubles
+from logstore.cli.trouble import Trouble
+from logstore.cli.troubles import Observed, troubles
 from logstore.disk.errors import EngineError
 
 T = TypeVar("T")

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from logstore.cli.cluster_plans import Plan, is_led_as_preferred, is_unavailable, is_under_replicated
 from logstore.cli.console.desk import Seen
 from logstore.cli.log_dirs import LogDir
-from logstore.cli.troubles import Observed, Rank
+from logstore.cli.trouble import Rank
+from logstore.cli.troubles import Observed
 from logstore.disk.topic_partition import TopicPartition
 
 Fact: TypeAlias = dict[str, Any]

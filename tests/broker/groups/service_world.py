@@ -33,6 +33,7 @@ from logstore.broker.runtime import Asked
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, set_offsets_and_epoch, walk
+from logstore.replication.effects import DamageFound
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ProduceResult
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Get, Operation, Outcome, Stat, StoreError
@@ -58,6 +59,8 @@ class FakeLog:
     def __init__(self) -> None:
         self.log_start_offset = self.log_end_offset = self.high_watermark = 0
         self.is_offline = False
+        self.errors: list[Exception] = []
+        """Of the next reads."""
         self._batches: list[tuple[bytes, int]] = []
 
     def append(self, data: bytes, *, commit: bool = True) -> int:
@@ -72,8 +75,10 @@ class FakeLog:
     def keys(self) -> list[object]:
         return [record.key for data, _ in self._batches for each in walk(data) for record in each.records()]
 
-    def read_bytes(self, offset: int, max_bytes: int, *, isolation: object) -> Any:
+    def read_checked(self, offset: int, max_bytes: int, *, isolation: object) -> Any:
         """One batch at a time: pieces are as small as they can be."""
+        if self.errors:
+            raise self.errors.pop()
         for data, next_offset in self._batches:
             if next_offset > offset and not self.is_offline:
                 assert next_offset <= self.high_watermark, "what is not committed is not read"
@@ -101,6 +106,7 @@ class Engine:
         self.line: list[Then] = []
         self.reads: list[Then] = []
         self.asked: list[tuple[ProduceRequest, Asked]] = []
+        self.damages: list[DamageFound] = []
         self.commits_at_once = True
         self.stored: dict[str, Outcome] = {}
         self.after_change: Then = lambda: None
@@ -134,6 +140,9 @@ class Engine:
 
         self.reads.append(read)
         return done
+
+    def deliver(self, event: DamageFound) -> None:
+        self.damages.append(event)
 
     def ask(self, body: ProduceRequest, asked: Asked) -> None:
         self.asked.append((body, asked))
@@ -280,8 +289,8 @@ def run(test: Callable[[World], Awaitable[None]], **settings: Any) -> None:
         finally:
             world.service.close()
 
-    def read_bytes(log: FakeLog, *wanted: Any, **settings: Any) -> Any:
-        return log.read_bytes(*wanted, **settings)
+    def read_checked(log: FakeLog, *wanted: Any, **settings: Any) -> Any:
+        return log.read_checked(*wanted, **settings)
 
-    with patch.object(service, "read_bytes", read_bytes):
+    with patch.object(service, "read_checked", read_checked), patch.object(service, "_READ_AGAIN_S", 0.0):
         asyncio.run(bounded())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
@@ -17,8 +18,10 @@ from logstore.broker.groups.requests import (
 from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import Damage, DamagedLog, DamageKind, OutOfResources
 from logstore.format.batch import encode_batch, encode_batch_of_pairs, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.replication.effects import DamageFound
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Outcome, StoreError
 from tests.broker.groups.service_world import (
@@ -33,6 +36,9 @@ from tests.broker.groups.service_world import (
     run,
     settle,
 )
+
+DAMAGE = Damage(DamageKind.BAD_BATCH, "00000000000000000000.log", 7, 0, "checksum", 80)
+DAMAGED = DamagedLog("a batch has rotted", [DAMAGE])
 
 
 class TestElections:
@@ -187,6 +193,30 @@ class TestElections:
             run(test)
         assert f"cannot load {OFFSETS_TOPIC}-{HOME}" in caplog.text
 
+    @pytest.mark.parametrize("error", [DAMAGED, OutOfResources("no descriptors"), OSError(errno.EMFILE, "")])
+    def test_a_log_that_is_damaged_or_lacks_resources_is_read_again(
+        self, caplog: pytest.LogCaptureFixture, error: Exception
+    ) -> None:
+        """Damage is reported, and repaired from other replicas meanwhile; it is said once."""
+
+        async def test(world: World) -> None:
+            await world.serve()
+            world.commit(1)
+            world.engine.resign()
+            world.engine.logs[HOME].errors = [error] * 3
+            world.engine.lead(1, HOME)
+            for _ in range(3):
+                await world.engine.read(all_of_it=False)
+                assert world.committed() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            await world.engine.read()
+            assert world.committed() == 1
+            where = TopicPartition(OFFSETS_TOPIC, HOME)
+            expected = DamageFound(where, (DAMAGE,), ())
+            assert world.engine.damages == ([expected] * 3 if error is DAMAGED else [])
+
+        run(test)
+        assert caplog.text.count(f"cannot load {OFFSETS_TOPIC}-{HOME} yet") == 1
+
     def test_a_log_that_failed_does_not_pass_for_a_short_one(self) -> None:
         """After a failed sync a log shows what is on the disk for sure, and that may be less."""
 
@@ -215,14 +245,18 @@ class TestTheTopic:
 
         run(test)
 
-    def test_a_store_that_does_not_answer_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("error", [StoreError.CONNECTION_LOSS, StoreError.NO_NODE])
+    def test_a_store_that_does_not_tell_yet_is_asked_again(
+        self, monkeypatch: pytest.MonkeyPatch, error: StoreError
+    ) -> None:
+        """A server of ZooKeeper may lag behind the one that the controller wrote to."""
         monkeypatch.setattr("logstore.broker.groups.service._STORE_AGAIN_S", 0.0)
 
         async def test(world: World) -> None:
             world.engine.make_topic()
             path = layout.topic_path(OFFSETS_TOPIC)
             told = world.engine.stored[path]
-            world.engine.stored[path] = Outcome(StoreError.CONNECTION_LOSS)
+            world.engine.stored[path] = Outcome(error)
             await settle()
             assert world.service.home_of(GROUP) is None
             world.engine.stored[path] = told
@@ -289,6 +323,23 @@ class TestTheTopic:
             assert world.service.coordinator.committed_offsets == 1000
             world.engine.delete(T0)
             assert world.service.coordinator.committed_offsets == 0
+
+        run(test)
+
+    def test_offsets_of_a_topic_that_is_deleted_under_a_coordinator_that_fails_go(self) -> None:
+        """The next coordinator knew of the deletion before it led; a new topic keeps its own."""
+
+        async def test(world: World) -> None:
+            world.engine.make_topic()
+            for at in (T0, T1):
+                key, value = encode_offset_key(GROUP, at), encode_offset(OffsetAndMetadata(7))
+                world.engine.logs[HOME].append(encode_batch_of_pairs([(key, value)], timestamp_ms=1))
+            world.engine.delete(T0, T1)
+            world.engine.metadata.partitions[T1] = object()
+            world.engine.lead(0)
+            await world.engine.read()
+            assert (world.committed(), world.committed(T1)) == (-1, 7)
+            assert world.engine.logs[HOME].keys()[2:] == [encode_offset_key(GROUP, T0)], "its tombstone"
 
         run(test)
 

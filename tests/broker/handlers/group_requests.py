@@ -101,9 +101,11 @@ def beating(joined: Any, **fields: Any) -> t.HeartbeatRequest:
     return t.HeartbeatRequest(**(request | fields))
 
 
-def committing(offset: int = 5, topic: str = "t", partition: int = 0, **fields: Any) -> t.OffsetCommitRequest:
+def committing(
+    offset: int = 5, topic: str = "t", partition: int = 0, text: str = "m", **fields: Any
+) -> t.OffsetCommitRequest:
     part = t.OffsetCommitRequestPartition(
-        partition_index=partition, committed_offset=offset, committed_metadata="m"
+        partition_index=partition, committed_offset=offset, committed_metadata=text
     )
     topics = [t.OffsetCommitRequestTopic(name=topic, partitions=[part])]
     return t.OffsetCommitRequest(**({"group_id": GROUP, "topics": topics} | fields))

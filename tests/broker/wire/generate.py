@@ -141,6 +141,7 @@ _OURS: Final = {
         'since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)',
         'departures: list[Departures] = wire([Departures], versions="2+", tag=10002, ignorable=True)',
         'now_ms: int = wire("int64", versions="2+", tag=10003, ignorable=True, default=-1)',
+        'transactions: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10004, ignorable=True)',
     ],
     "DescribeClusterResponseDescribeClusterBroker": ['is_stopping: bool = wire("bool", tag=10000)'],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
