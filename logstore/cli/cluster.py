@@ -155,17 +155,19 @@ def stop_cluster(
 
     With NODE, stop only these: they stay down until `cluster start DIR NODE`.
     """
-    from logstore.cli.cluster_file import existing
+    from logstore.cli.cluster_file import alone, existing
     from logstore.cli.local_cluster import end, has_lost_its_store, named, stop
 
+    cluster = existing(directory)
     if only:
-        names = [named(existing(directory), word) for word in only]
+        names = [named(cluster, word) for word in only]
         killed = end(directory, names, patience_s=timeout)
         _show(directory, names, as_json=as_json)
     else:
-        if has_lost_its_store(directory):
-            print_error("the metadata store does not run: brokers stop without transferring leaderships")
-        killed = stop(directory, patience_s=timeout)
+        with alone(directory):
+            if has_lost_its_store(directory):
+                print_error("the metadata store does not run: brokers stop without transferring leaderships")
+            killed = stop(directory, patience_s=timeout)
         if as_json:
             print_json({"stopped": True, "killed": killed})
     for name in killed:

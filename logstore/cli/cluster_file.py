@@ -131,12 +131,15 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def alone(directory: Path) -> Iterator[None]:
-    """Keep a second `cluster start` out. Raises `ClusterFailed` if there is a first one."""
+    """Keep other starts and stops of the cluster out. Raises `ClusterFailed` if there is one."""
     with (directory / _STARTING).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ClusterFailed(f"another logstore cluster start of {directory} has not ended yet") from error
+            raise ClusterFailed(
+                f"another logstore cluster start or stop of {directory} has not ended yet: wait for it, or "
+                "interrupt it"
+            ) from error
         yield
 
 

@@ -2,7 +2,7 @@
 
     DIR/cluster.json             ports, process ids and settings; only its owner may read it
     DIR/cluster.lock             held while cluster.json is changed: a supervisor may do so at any time
-    DIR/cluster.starting         held by `cluster start` until the cluster is ready
+    DIR/cluster.starting         held by `cluster start` until the cluster is ready, and by `cluster stop`
     DIR/metadata/                the store's journal and snapshot
     DIR/node-<n>/                a broker's log dir
     DIR/node-<n>.properties      its settings; only the owner may read them, as there may be passwords
@@ -22,7 +22,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -134,7 +135,8 @@ def _start(
             _undo(directory, before, ran)
         else:
             stop(directory, patience_s=0)
-            write(directory, replace(existing(directory), settings=before.settings, console=before.console))
+            with locked(directory):
+                write(directory, replace(existing(directory), settings=before.settings, console=before.console))
         raise
 
 
@@ -191,8 +193,9 @@ def relaunch(directory: Path, names: Sequence[str], *, is_asked: bool = True) ->
         for member in [each for each in cluster.members if each.name in names]:
             if is_running(directory, member) or (member.stays_down and not is_asked):
                 continue
-            cluster = cluster.with_member(_launched(directory, cluster, member))
-            write(directory, cluster)
+            with _uninterrupted():
+                cluster = cluster.with_member(_launched(directory, cluster, member))
+                write(directory, cluster)
     return cluster
 
 
@@ -227,18 +230,19 @@ def stop(directory: Path, *, patience_s: float) -> list[str]:
     supervisor = existing(directory).supervisor
     if supervisor is not None:
         _end(directory, [supervisor], patience_s)
-    cluster = replace(existing(directory), supervisor=None)  # it may have restarted one until now
-    if cluster.store is not None and has_lost_its_store(directory):
-        for number in (signal.SIGTERM, signal.SIGCONT) if patience_s > 0 else ():
-            for member in cluster.nodes:
-                _signal(directory, member, number)
-        _until(partial(_have_ended, directory, cluster.nodes), min(_HANDING_ON_S, patience_s))
-    killed = _end(directory, cluster.nodes, patience_s)
-    if cluster.store is not None:
-        killed += _end(directory, [cluster.store], patience_s)
-    for member in cluster.members:
-        cluster = cluster.with_member(replace(member, pid=0))
-    write(directory, cluster)
+    with locked(directory):  # whoever starts or adds a member meanwhile waits for the end
+        cluster = replace(existing(directory), supervisor=None)
+        if cluster.store is not None and has_lost_its_store(directory):
+            for number in (signal.SIGTERM, signal.SIGCONT) if patience_s > 0 else ():
+                for member in cluster.nodes:
+                    _signal(directory, member, number)
+            _until(partial(_have_ended, directory, cluster.nodes), min(_HANDING_ON_S, patience_s))
+        killed = _end(directory, cluster.nodes, patience_s)
+        if cluster.store is not None:
+            killed += _end(directory, [cluster.store], patience_s)
+        for member in cluster.members:
+            cluster = cluster.with_member(replace(member, pid=0))
+        write(directory, cluster)
     return killed
 
 
@@ -281,7 +285,8 @@ def state_of(directory: Path, member: Member) -> State:
         command = Path(f"/proc/{member.pid}/cmdline").read_bytes()
         letter = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return State.RUNNING  # without /proc, the pid must do
+        # It was reaped a moment ago. Without /proc, the pid must do.
+        return gone if Path("/proc/self").exists() else State.RUNNING
     # A process that is just starting has no command line yet.
     if letter in "ZX" or (command and str(_home(directory, member)).encode() not in command):
         return gone
@@ -403,8 +408,9 @@ def _supervised(directory: Path, *, is_supervised: bool) -> LocalCluster:
         if cluster.supervisor is None or not is_running(directory, cluster.supervisor):
             cluster = replace(cluster, supervisor=None)
             write(directory, cluster)  # a supervisor ends when it reads that there is another one
-            cluster = replace(cluster, supervisor=_supervise(directory) if is_supervised else None)
-            write(directory, cluster)
+            with _uninterrupted():
+                cluster = replace(cluster, supervisor=_supervise(directory) if is_supervised else None)
+                write(directory, cluster)
     return cluster
 
 
@@ -413,6 +419,16 @@ def _supervise(directory: Path) -> Member:
     home = _home(directory, member)
     command = [sys.executable, "-m", "logstore.cli.main", "cluster", "supervise", str(directory.resolve())]
     return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C: a process that was started and is not in the file would be ended by nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _spawned(command: list[str], home: Path) -> int:
@@ -429,6 +445,7 @@ def _spawned(command: list[str], home: Path) -> int:
             (os.POSIX_SPAWN_OPEN, 2, f"{home}.err", more, 0o644),
         ],
         setsid=True,
+        setsigmask=(),
     )
 
 

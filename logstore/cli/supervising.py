@@ -1,6 +1,7 @@
 """The supervisor of a local cluster: restarts members that have died, each after a growing pause.
 
-It ends with SIGTERM, which `logstore cluster stop` sends first, or when another one has taken its place.
+It ends with SIGTERM, which `logstore cluster stop` sends first, with SIGINT and SIGHUP, or when another one has
+taken its place.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ def look(directory: Path, pauses: Pauses, now_s: float) -> None:
 def supervise(directory: Path) -> int:
     """Look after the cluster in `directory` until SIGTERM, or until it has another supervisor."""
     told_to_stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told_to_stop.set())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`
+            signal.signal(number, lambda *_: told_to_stop.set())
     pauses = Pauses()
     while not told_to_stop.wait(LOOK_EACH_S):
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from logstore.broker.wire import types as t
-from logstore.cli import local_cluster
+from logstore.cli import cluster_file, local_cluster
 from logstore.cli.cluster_file import ClusterFailed, LocalCluster, Member, State, alone, existing
 from logstore.cli.local_cluster import add, named, relaunch, remarks, start, state_of, stop
 from logstore.cli.operating import wait_until
@@ -242,11 +244,62 @@ def test_two_starts_at_once(home: Path, sleepers: Sleepers) -> None:
     home.mkdir()
     with (
         alone(home),
-        pytest.raises(ClusterFailed, match="another logstore cluster start of"),
+        pytest.raises(ClusterFailed, match="another logstore cluster start or stop of"),
     ):
         start(home, 1, {}, patience_s=0)
     assert sorted(path.name for path in home.iterdir()) == ["cluster.starting"]
     start(home, 1, {}, patience_s=60)
+
+
+def test_ctrl_c_right_after_a_process_was_started(
+    home: Path, sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the cluster file already, so that the start that is interrupted ends it."""
+    started: list[int] = []
+
+    def spawned(command: list[str], at: Path) -> int:
+        started.append(sleepers.spawned(command, at))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(local_cluster, "_spawned", spawned)
+    with pytest.raises(KeyboardInterrupt):
+        start(home, 1, {}, patience_s=60)
+    (process,) = started
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+def test_a_stop_keeps_others_from_starting_members(
+    command: Command, home: Path, sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they start would be missing in the file that the stop writes; nobody would end it."""
+    start(home, 1, {}, patience_s=60)
+    with alone(home):
+        refused = command("cluster", "stop", home)
+    assert refused.code == 1
+    assert "another logstore cluster start or stop of" in refused.err
+    assert set(of_state(home).values()) == {State.RUNNING}
+    looked: list[Path] = []
+
+    def end(*_: object) -> list[str]:
+        looked.append(home)
+        with (home / "cluster.lock").open("w") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_cluster, "_end", end)
+        before = existing(home)
+        stop(home, patience_s=0)
+    assert looked
+    cluster_file.write(home, before)
+
+
+def test_a_process_that_was_reaped_a_moment_ago(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not there, though the signal found it: a stop would report that it had to be killed."""
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    assert state_of(home, Member("node-1", 1, pid=4_194_305)) is State.DIED
 
 
 def test_secrets_in_settings_are_for_the_owner_only(home: Path, sleepers: Sleepers) -> None:
