@@ -156,10 +156,15 @@ class BrokerOperator:
             )
             check(answer.results[0].error_code, f"partitions of {name}", answer.results[0].error_message)
 
-    def elect(self, partitions: Sequence[TopicPartition]) -> None:
+    def elect(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+        refused = {}
         for where, (error, message) in self._elect(_PREFERRED, partitions).items():
             if error != ErrorCode.ELECTION_NOT_NEEDED:
-                check(error, str(where), message)
+                try:
+                    check(error, str(where), message)
+                except RequestRefused as refusal:
+                    refused[where] = str(refusal)
+        return refused
 
     def elect_unclean(
         self, partitions: Sequence[TopicPartition]

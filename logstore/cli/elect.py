@@ -2,8 +2,9 @@
 
 In the metadata store the request is a node, which the controller removes once it has tried; over brokers the
 controller answers when it has tried. Exit code 0 means that the election was requested, or with `--wait` that
-it was tried. Where the preferred replica leads already, nothing changes, and the output says so. A preferred
-replica that is dead or out of sync is never elected, so the request cannot lose records.
+it was tried. Where the preferred replica leads already, nothing changes, and the output says so. One that is
+dead or out of sync is never elected, so the request cannot lose records. Over brokers the verb names it, and
+exits with 1 once the others are elected.
 
 An unclean election gives a partition without a leader one that may lack committed records. Without
 `--accept-loss` the verb only says which partitions need it and what may be lost.
@@ -61,7 +62,8 @@ def elect_preferred(
             print_error("no partitions to elect leaders for")
             return 1
         led_already = {each for each in known if is_led_as_preferred(cluster, each)}
-        to.elect(known)
+        refused = to.elect(known)
+        elected = [each for each in known if each not in refused]
         is_over = wait_until(wait, lambda: not to.is_electing())
         is_late = bool(wait) and not is_over
         after = cluster
@@ -69,7 +71,7 @@ def elect_preferred(
         def is_shown() -> bool:
             nonlocal after
             after = to.read(topics)
-            return all(is_led_as_preferred(after, each) for each in known)
+            return all(is_led_as_preferred(after, each) for each in elected)
 
         if is_over:
             # The controller has answered; another broker, which is asked now, hears of the leaders later.
@@ -81,7 +83,10 @@ def elect_preferred(
             if as_json:
                 facts = {"topic": each.topic, "partition": each.partition, "preferred": preferred}
                 is_needed = each not in led_already
-                print_json({**facts, "leader": leader if is_over else None, "is_needed": is_needed})
+                facts |= {"leader": leader if is_over else None, "is_needed": is_needed}
+                print_json({**facts, "error": refused.get(each)})
+            elif each in refused:
+                print_error(f"{refused[each]}; leader {leader} stays")
             elif is_over:
                 told = "" if leader == preferred else f" instead of {preferred}"
                 told += "  nothing to elect: it led already" if each in led_already else ""
@@ -90,7 +95,7 @@ def elect_preferred(
             print(f"requested for {len(known)} partitions; logstore topics describe shows their leaders")
         if is_late:
             print_error(f"no controller handled the request in {wait:g} s; is a broker running?")
-        return 1 if is_late or (wanted is not None and len(known) < len(wanted)) else 0
+        return 1 if is_late or refused or (wanted is not None and len(known) < len(wanted)) else 0
 
 
 def elect_unclean(

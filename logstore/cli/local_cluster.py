@@ -136,7 +136,9 @@ def _start(
         else:
             stop(directory, patience_s=0)
             with locked(directory):
-                write(directory, replace(existing(directory), settings=before.settings, console=before.console))
+                write(
+                    directory, replace(existing(directory), settings=before.settings, console=before.console)
+                )
         raise
 
 

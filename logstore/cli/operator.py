@@ -76,8 +76,8 @@ class Operator(Protocol):
     ) -> None:
         """Add partitions to a topic up to `partitions`, and change or remove its settings."""
 
-    def elect(self, partitions: Sequence[TopicPartition]) -> None:
-        """Ask for the election of preferred leaders."""
+    def elect(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+        """Ask for the election of preferred leaders; return why some were not elected, if that is known."""
 
     def is_electing(self) -> bool:
         """Return whether an election that was asked for is still to come."""

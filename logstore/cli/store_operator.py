@@ -138,12 +138,13 @@ class StoreOperator:
             writes.append(Create(layout.CONFIG_CHANGE_PREFIX, notice, sequential=True, make_parents=True))
         check_written(self._session.call(Multi(tuple(writes))), f"the change of {name}", _LOOK)
 
-    def elect(self, partitions: Sequence[TopicPartition]) -> None:
+    def elect(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         path = layout.PREFERRED_ELECTION_PATH
         outcome = self._session.call(Create(path, layout.encode_partitions(partitions), make_parents=True))
         if outcome.error is StoreError.NODE_EXISTS:
             raise NotWritten("a preferred election is in progress; try again when it has finished")
         check_written(outcome, "the election", _LOOK)
+        return {}
 
     def is_electing(self) -> bool:
         return self._session.read(Get(layout.PREFERRED_ELECTION_PATH)).stat is not None

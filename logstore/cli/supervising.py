@@ -1,7 +1,7 @@
 """The supervisor of a local cluster: restarts members that have died, each after a growing pause.
 
-It ends with SIGTERM, which `logstore cluster stop` sends first, with SIGINT and SIGHUP, or when another one has
-taken its place.
+It ends with SIGTERM, which `logstore cluster stop` sends first, with SIGINT and SIGHUP, or when another one
+has taken its place.
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ def cancel(brokers: Brokers, partitions: Sequence[TopicPartition]) -> dict[str, 
 
 
 def elect(brokers: Brokers, partitions: Sequence[TopicPartition] | None) -> dict[str, Any]:
-    """Elect preferred leaders, for all partitions or these; return what changed. Raises `BadPlan`."""
+    """Elect preferred leaders, for all partitions or these; return what changed.
+
+    Raises `BadPlan` for what does not exist, and if some were not elected: the others were.
+    """
     to = BrokerOperator(brokers)
     cluster = to.read(None if partitions is None else {each.topic for each in partitions})
     existing = [each for each, _ in cluster.partitions()]
@@ -63,6 +66,7 @@ def elect(brokers: Brokers, partitions: Sequence[TopicPartition] | None) -> dict
     if unknown := sorted(str(each) for each in set(wanted) - set(existing)):
         raise BadPlan(f"no partition {', '.join(unknown)}")
     needed = [each for each in wanted if not is_led_as_preferred(cluster, each)]
-    if needed:
-        to.elect(needed)
+    if needed and (refused := to.elect(needed)):
+        more = f" ({len(refused)} of {len(needed)} partitions)" if len(needed) > 1 else ""
+        raise BadPlan(f"{next(iter(refused.values()))}{more}")
     return {"partitions": len(wanted), "needed": len(needed)}
