@@ -27,6 +27,8 @@ _PATIENCE_S: Final = 5.0
 """The time for a first sign of a bootstrap broker while there are others to ask."""
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
+_MOVING: Final = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR))
+"""Nothing was done."""
 
 
 class NoController(RequestUnanswered):
@@ -47,6 +49,7 @@ class Brokers:
         self._first_answers = False
         self._is_secured = security is not None
         self._timeout_s = timeout_s
+        self._looks_left = _TRIES
         self._runner = asyncio.Runner()
         self._connections = Connections(
             limits=Limits(), client_id="logstore", ways={}, check=lambda: None, security=security
@@ -146,10 +149,19 @@ class Brokers:
         return answer
 
     def coordinator(self, group: str, request: Struct) -> Any:
-        """Ask the coordinator of a group."""
-        found = self.any(t.FindCoordinatorRequest(key=group))
-        check(found.error_code, f"group {group}", found.error_message)
-        return self._ask(Address(found.host, found.port), request)
+        """Ask the coordinator of a group; look again while the first one is made, or it moves or loads.
+
+        All requests of a command wait for 5 seconds together.
+        """
+        while True:
+            found = self.any(t.FindCoordinatorRequest(key=group))
+            if found.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE or not self._looks_left:
+                check(found.error_code, f"group {group}", found.error_message)
+                answer = self._ask(Address(found.host, found.port), request)
+                if not self._looks_left or _MOVING.isdisjoint(_codes(answer)):
+                    return answer
+            self._looks_left -= 1
+            time.sleep(_PAUSE_S)
 
     def topics(self) -> dict[str, list[int]]:
         """Return all topics with their partitions."""
@@ -281,10 +293,10 @@ def _addresses(metadata: t.MetadataResponse) -> dict[int, Address]:
 
 
 def _codes(answer: Any) -> list[int]:
-    """Return the error codes in which NOT_CONTROLLER (41) may come: at the top, or for each item."""
+    """Return the error codes of those who are not in charge: at the top, or for each item."""
     items = [
         item
-        for name in ("topics", "responses", "results", "replica_election_results")
+        for name in ("topics", "responses", "results", "replica_election_results", "groups")
         for item in getattr(answer, name, None) or ()
     ]
     return [getattr(each, "error_code", 0) for each in (answer, *items)]

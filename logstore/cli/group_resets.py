@@ -212,7 +212,9 @@ def time_in(text: str, now_ms: int) -> int | None:
 
     It is `@` and epoch ms, a date-time of ISO 8601 (UTC without a zone), or a duration before now.
     """
-    if text[:1] == "@" and text[1:].isascii() and text[1:].isdecimal():
+    from logstore.config import MAX_LONG
+
+    if text[:1] == "@" and text[1:].isascii() and text[1:].isdecimal() and int(text[1:]) <= MAX_LONG:
         return int(text[1:])
     if match := _DURATION.fullmatch(text):
         days, hours, minutes, seconds = (float(each or 0) for each in match.groups())

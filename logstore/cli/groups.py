@@ -124,17 +124,28 @@ def delete(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """Delete groups without members, and their offsets."""
+    """Delete groups without members, and their offsets; exit 1 if one is refused. The others are deleted."""
+    from logstore.broker.errors import RequestRefused
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
+    refused = 0
     with asked_at(bootstrap, command_config) as brokers:
         for group in groups:
-            answer = brokers.coordinator(group, t.DeleteGroupsRequest(groups_names=[group]))
-            check(answer.results[0].error_code, f"group {group}")
+            try:
+                answer = brokers.coordinator(group, t.DeleteGroupsRequest(groups_names=[group]))
+                check(answer.results[0].error_code, f"group {group}")
+            except RequestRefused as error:
+                refused += 1
+                print_error(str(error))
+                if as_json:
+                    print_json({"group": group, "is_deleted": False, "error": error.error.name})
+                continue
             if as_json:
-                print_json({"group": group, "is_deleted": True})
-    return 0
+                print_json({"group": group, "is_deleted": True, "error": None})
+            elif len(groups) > 1:
+                print(f"{group}  deleted")
+    return 1 if refused else 0
 
 
 @app.command("delete-offsets")

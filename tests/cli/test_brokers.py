@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from logstore.broker.errors import NotConnected, RequestUnanswered
+from logstore.broker.errors import NotConnected, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.cli.brokers import TIMEOUT_S, Brokers
+from logstore.disk.errors import ErrorCode
 
 ONE, TWO = Address("one", 1), Address("two", 2)
 
@@ -129,3 +130,42 @@ def test_a_dead_controller_is_waited_for_until_its_successor_answers(
             with pytest.raises(NotConnected, match="one:1"):
                 brokers.controller(request, patience_s=patience_s)
             assert brokers.now_s == pytest.approx(patience_s, abs=0.11)
+
+
+class Coordinated(Brokers):
+    """Brokers that make the topic of groups at the first question, and whose coordinator then loads."""
+
+    def __init__(self, made_after: int, loaded_after: int) -> None:
+        super().__init__("one:1")
+        self.asked, self.made_after, self.loaded_after = 0, made_after, loaded_after
+
+    def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:
+        self.asked += 1
+        if isinstance(request, t.FindCoordinatorRequest):
+            made = self.asked > self.made_after
+            error = ErrorCode.NONE if made else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return t.FindCoordinatorResponse(
+                error_code=error, error_message="no known leader", host="one", port=1
+            )
+        loaded = self.asked > self.loaded_after
+        error = ErrorCode.NONE if loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return t.DescribeGroupsResponse(groups=[t.DescribeGroupsResponseDescribedGroup(error_code=error)])
+
+
+def test_the_first_coordinator_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`groups reset` failed in a cluster that had never had a group, and right after a failover."""
+    paused: list[float] = []
+    monkeypatch.setattr(
+        "logstore.cli.brokers.time", SimpleNamespace(sleep=paused.append, monotonic=lambda: 0.0)
+    )
+    request = t.DescribeGroupsRequest(groups=["g"])
+    with closing(Coordinated(made_after=3, loaded_after=9)) as brokers:
+        assert brokers.coordinator("g", request).groups[0].error_code == ErrorCode.NONE
+    with closing(Coordinated(made_after=1000, loaded_after=1000)) as brokers:
+        paused.clear()
+        with pytest.raises(RequestRefused, match="no known leader"):
+            brokers.coordinator("g", request)
+        assert sum(paused) == pytest.approx(5)
+        with pytest.raises(RequestRefused, match="no known leader"):
+            brokers.coordinator("h", request)
+        assert sum(paused) == pytest.approx(5), "the other groups are not waited for again"

@@ -27,7 +27,18 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
         ("1960-01-01T00:00:00", 0),
         *(
             (bad, None)
-            for bad in ("P", "PT", "PT1", "P1H", "@", "@-1", "2023-11-14T25:00:00", "soon", "1200")
+            for bad in (
+                "P",
+                "PT",
+                "PT1",
+                "P1H",
+                "@",
+                "@-1",
+                f"@{1 << 63}",
+                "2023-11-14T25:00:00",
+                "soon",
+                "1200",
+            )
         ),
     ],
 )
