@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -38,6 +38,37 @@ CommandConfig = Annotated[
         help="Properties of Kafka's clients: TLS and login; with --metadata, zookeeper.ssl.….",
     ),
 ]
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "auto.include.jmx.reporter",
+        "bootstrap.controllers",
+        "bootstrap.servers",
+        "client.dns.lookup",
+        "client.id",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "enable.metrics.push",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    }
+)
+"""Settings of Kafka's admin client beside those of its security."""
+
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")
 ]
@@ -84,7 +115,8 @@ def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = Fal
 def security_of(command_config: Path | None) -> ClientSecurity | None:
     """Return the security that a file of client properties asks for. Raises `InvalidConfig`.
 
-    The file may say how ZooKeeper is reached, too: some verbs need both ways.
+    The file may say how ZooKeeper is reached, too: some verbs need both ways. Files of Kafka's tools may have
+    other settings of an admin client: they are ignored.
     """
     from logstore.broker.security.client import client_security
     from logstore.broker.security.store import split_store
@@ -92,7 +124,7 @@ def security_of(command_config: Path | None) -> ClientSecurity | None:
     if command_config is None:
         return None
     _, of_client = split_store(properties_of(command_config))
-    return client_security(of_client)
+    return client_security({key: value for key, value in of_client.items() if key not in _WITHOUT_EFFECT})
 
 
 def store_security_of(command_config: Path | None) -> StoreSecurity:

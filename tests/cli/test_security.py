@@ -13,6 +13,7 @@ from logstore.broker.secured import secured_broker
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
 from logstore.cli.operating import security_of, store_security_of
+from logstore.errors import InvalidConfig
 from tests.cli.conftest import Outcome
 from tests.metadata_server import served
 
@@ -315,6 +316,20 @@ def test_one_file_has_the_way_to_brokers_and_to_the_store(tmp_path: Path) -> Non
     assert way is not None
     assert way.context is not None
     assert store_security_of(config).tls is not None
+
+
+def test_a_file_of_kafkas_tools_may_say_more(tmp_path: Path) -> None:
+    """Kafka's admin client takes these as well; a setting of the security with a typo is still refused."""
+    config = tmp_path / "admin.properties"
+    config.write_text(
+        "security.protocol=SSL\nclient.id=ops\nrequest.timeout.ms=60000\nbootstrap.servers=b1:9093\n"
+    )
+    way = security_of(config)
+    assert way is not None
+    assert way.context is not None
+    config.write_text("security.protocl=SSL\n")
+    with pytest.raises(InvalidConfig, match=r"security\.protocl is not a setting"):
+        security_of(config)
 
 
 def test_an_open_http_port_is_a_problem(command: Command, tmp_path: Path) -> None:
