@@ -6,6 +6,7 @@ delete-records
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -163,6 +164,9 @@ def move_log(
     from logstore.disk.errors import ErrorCode
     from logstore.disk.topic_partition import parse_directory_name
 
+    if not posixpath.isabs(to):
+        raise typer.BadParameter(f"--to {to!r}: give the whole path, as logstore brokers log-dirs shows it")
+    to = posixpath.normpath(to)
     topics: dict[str, list[int]] = {}
     for each in partitions:
         where = parse_directory_name(each)
@@ -274,7 +278,7 @@ def alter(
     as_json: Json = False,
 ) -> int:
     """Change settings of a topic, a broker or all brokers while they are in use."""
-    from logstore.cli.broker_operator import alter_settings
+    from logstore.cli.broker_operator import BrokerOperator, alter_settings
 
     kind, name = _resource(topic, broker, all_brokers)
     changed = properties_of(config_file, "--config-file") if config_file is not None else {}
@@ -285,7 +289,10 @@ def alter(
     if not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --config, --config-file or --delete-config")
     with asked_at(bootstrap, command_config) as asked:
-        alter_settings(asked, kind, name, changed, dropped)
+        if topic is not None:
+            BrokerOperator(asked).alter(topic, None, changed, dropped)
+        else:
+            alter_settings(asked, kind, name, changed, dropped)
     if as_json:
         whose = {"topic": topic} if topic is not None else {"broker": broker}
         print_json({**whose, "set": changed, "deleted": sorted(dropped)})

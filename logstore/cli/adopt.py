@@ -88,7 +88,7 @@ def adopt(
     store = str(metadata.absolute()) if metadata is not None else f"{paths[0]}.metadata"
     if Path(store).exists():
         raise typer.BadParameter(
-            f"{store} exists: it already contains a metadata store; name another directory"
+            f"{store} exists: a store is written to a new directory only; name one with --metadata"
         )
     nodes = nodes_of(image)
     if apply:

@@ -37,7 +37,7 @@ def append(
     as_json: Json = False,
 ) -> int:
     """Append the lines of stdin to a log, without their line ends."""
-    from logstore.disk.errors import InvalidTopic
+    from logstore.disk.errors import EngineError, InvalidTopic
     from logstore.log.log import Log
 
     separator = key_separator.encode() if key_separator is not None else None
@@ -62,7 +62,12 @@ def append(
                     break
                 pairs.append(split_key(line, separator))
             if pairs:
-                info = log.append(pairs, sync=sync)
+                try:
+                    info = log.append(pairs, sync=sync)
+                except EngineError:
+                    if count:
+                        print_error(f"the first {count} lines are at offsets {first_offset} to {last_offset}")
+                    raise
                 first_offset = info.first_offset if first_offset is None else first_offset
                 last_offset = info.last_offset
                 count += len(pairs)

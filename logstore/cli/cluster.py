@@ -68,7 +68,7 @@ def start_cluster(
     missing processes are started and paused ones resumed; each is reported.
     """
     from logstore.cli.cluster_file import existing
-    from logstore.cli.local_cluster import launch, named, remarks, start
+    from logstore.cli.local_cluster import check_settings, launch, named, remarks, start
     from logstore.cli.secured_cluster import CLIENT_FILE
 
     if only:
@@ -79,6 +79,7 @@ def start_cluster(
         launch(directory, names, patience_s=timeout)
         return _show(directory, names, as_json=as_json)
     given = named_values("--set", settings, may_repeat=True)
+    check_settings(given)
     for line in remarks(directory):
         print_error(line)
     cluster = start(

@@ -85,6 +85,18 @@ def start(
         )
 
 
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raise `ClusterFailed` for what a cluster gives each broker itself, and `InvalidConfig`."""
+    from logstore.broker.properties import WITHOUT_EFFECT, split_properties
+
+    taken = settings.keys() - split_properties(settings)[1].keys()
+    taken |= settings.keys() & {"listeners", "advertised.listeners"}
+    if own := sorted(taken - WITHOUT_EFFECT):
+        raise ClusterFailed(
+            f"{', '.join(own)}: logstore cluster gives each broker its own; logstore serve takes yours"
+        )
+
+
 def _to_start(directory: Path, count: int | None, metadata: str, *, is_secured: bool) -> LocalCluster:
     """Return the cluster of the directory, or one that is planned. Raises `ClusterFailed`."""
     cluster = read_cluster_file(directory)

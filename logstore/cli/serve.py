@@ -127,12 +127,13 @@ def serve(
         "log.dirs": log_dirs,
         "metadata": metadata,
         "advertise": advertise,
-        "http": http if http or not has_console else _ANY_LOOPBACK_PORT,
+        "http": http,
         "state.change.log": state_change_log,
         "log.file": log_file,
     }
     with _cannot_start():
-        properties = read_properties(config) if config is not None else {}
+        properties = {"http.listener": _ANY_LOOPBACK_PORT} if has_console else {}
+        properties |= read_properties(config) if config is not None else {}
         options = _options(named, properties, named_values("--set", settings, may_repeat=True))
     options = replace(options, insecure=insecure)
     if not has_console:
@@ -207,12 +208,18 @@ def _cannot_start() -> Iterator[None]:
 def _options(
     named: Mapping[str, str | None], properties: Mapping[str, str], settings: Mapping[str, str]
 ) -> ServeOptions:
-    """Options override the properties file; `--set` overrides both."""
+    """Options and `--set` override the properties file. Raises `typer.BadParameter` if these two differ."""
     from logstore.broker.http_access import split_http
     from logstore.broker.metadata.opening import absolute
     from logstore.broker.process import ServeOptions
     from logstore.broker.properties import parse_log_dirs, split_properties
 
+    for name, value in split_properties(settings)[0].items():
+        if named.get(name) not in (None, value):
+            option = f"--{name.replace('.', '-')} {named[name]}"
+            raise typer.BadParameter(
+                f"{option}, and {value} by --set, contradict each other; give one of them"
+            )
     listening, rest = split_properties({**properties, **settings})
     if "listeners" in rest and (named["listen"] or named["advertise"]):
         raise typer.BadParameter(

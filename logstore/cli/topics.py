@@ -19,7 +19,7 @@ from logstore.cli.operator import Bootstrap, Metadata, operator
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
-    from logstore.cli.cluster_state import Cluster
+    from logstore.cli.cluster_state import Cluster, Topic
     from logstore.disk.topic_partition import TopicPartition
 
 app = typer.Typer(help="The topics of a cluster.", no_args_is_help=True)
@@ -221,19 +221,34 @@ def create(
     as_json: Json = False,
 ) -> int:
     """Create a topic. Everything is checked before anything is written."""
+    from logstore.disk.errors import EngineError
     from logstore.replication.controller.assignment import check_new_partitions, round_robin
 
-    if placement is not None and assignment is not None:
-        raise typer.BadParameter("give --placement or --replica-assignment, not both")
+    if assignment is not None and (placement or partitions or replication_factor):
+        raise typer.BadParameter(
+            "--replica-assignment says it all: omit --placement, --partitions and --replication-factor"
+        )
+    if placement is Placement.ROUND_ROBIN and bootstrap and not (partitions and replication_factor):
+        raise typer.BadParameter("--placement round-robin needs --partitions and --replication-factor")
     settings = named_values("--config", config)
     lists = _lists(assignment) if assignment is not None else None
     with operator(metadata, bootstrap, command_config) as to:
-        if if_not_exists and name in to.read((name,), may_hide_moves=True).topics:
-            return 0
-        if placement is Placement.ROUND_ROBIN:
-            check_new_partitions(partitions or 1)
-            lists = round_robin(list(to.read(()).brokers), partitions or 1, replication_factor or 1)
-        topic_id = to.create(name, settings, partitions, replication_factor, lists)
+
+        def existing() -> Topic | None:
+            return to.read((name,), may_hide_moves=True).topics.get(name) if if_not_exists else None
+
+        if (known := existing()) is not None:
+            topic_id = known.assignment.topic_id
+        else:
+            if placement is Placement.ROUND_ROBIN:
+                check_new_partitions(partitions or 1)
+                lists = round_robin(list(to.read(()).brokers), partitions or 1, replication_factor or 1)
+            try:
+                topic_id = to.create(name, settings, partitions, replication_factor, lists)
+            except EngineError:
+                if (known := existing()) is None:  # another one was quicker
+                    raise
+                topic_id = known.assignment.topic_id
 
         def is_led() -> bool:
             now = to.read((name,), may_hide_moves=True)

@@ -84,6 +84,16 @@ def test_a_line_without_its_key_ends_the_input(
     assert outcome.out == "appended 1 record at offset 0\n"
 
 
+def test_what_was_appended_before_a_refusal_is_told(
+    command: Command, tmp_path: Path, type_in: Callable[[bytes], None]
+) -> None:
+    """Who runs it again would store the first lines twice."""
+    type_in(b"a\nb\n" + b"c" * 2_000_000 + b"\n")
+    ended = command("append", tmp_path / "t-0")
+    assert ended.code == 1
+    assert ended.err.startswith("logstore: the first 2 lines are at offsets 0 to 1\nlogstore: ")
+
+
 def test_a_log_that_is_open_elsewhere_is_refused(
     command: Command, tmp_path: Path, type_in: Callable[[bytes], None]
 ) -> None:

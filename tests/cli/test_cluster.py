@@ -196,9 +196,24 @@ def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> No
         (("--node-id", 1, "--listen", "nowhere", "--log-dirs", "d"), "host:port"),
         (("--node-id", 1, "--listen", "h:1", "--log-dirs", "d", "--set", "name"), "NAME=VALUE"),
         (("--config", "not-there.properties"), "not-there.properties"),
+        (("--node-id", 1, "--set", "broker.id=2"), "--node-id 1, and 2 by --set, contradict each other"),
+        (("--log-dirs", "d", "--set", "log.dir=e"), "--log-dirs d, and e by --set, contradict each other"),
     ],
 )
-def test_a_broker_that_is_told_too_little_is_bad_usage(arguments: tuple[object, ...], complaint: str) -> None:
+def test_a_broker_that_is_told_too_little_or_too_much_is_bad_usage(
+    arguments: tuple[object, ...], complaint: str
+) -> None:
     code, _, errors = logstore("serve", *arguments)
     assert code == 2
     assert complaint in errors
+
+
+@pytest.mark.parametrize(
+    "setting", ["log.dirs=/d", "node.id=7", "listeners=PLAINTEXT://127.0.0.1:0", "port=1"]
+)
+def test_what_a_local_cluster_gives_each_broker_is_not_set(home: Path, setting: str) -> None:
+    """The brokers' own came first, and the setting had no effect."""
+    code, _, errors = logstore("cluster", "start", home, "--set", setting)
+    assert code == 1
+    assert f"{setting.partition('=')[0]}: logstore cluster gives each broker its own" in errors
+    assert not home.exists()

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from logstore.broker import process
+from logstore.broker.limits import Address
+from logstore.broker.process import ServeOptions
 from logstore.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
@@ -92,3 +95,21 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.Capt
     code = run(["users", "set", "ann", "--metadata", f"embedded:{tmp_path}/m", "--password-file", path])
     assert code == 2
     assert "--password-file: [Errno 2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("lines", "port"), [("http.listener=127.0.0.1:9644", 9644), ("", 0)])
+def test_a_console_is_served_where_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, port: int
+) -> None:
+    """On any port only if there is none."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"node.id=1\nport=9092\nlog.dirs={tmp_path}\n{lines}\n")
+    seen: list[ServeOptions] = []
+
+    def ran(options: ServeOptions, **_: object) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr(process, "run", ran)
+    assert run(["serve", "--config", str(file), "--console"]) == 0
+    assert [each.http for each in seen] == [Address("127.0.0.1", port)]

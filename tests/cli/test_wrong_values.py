@@ -32,6 +32,18 @@ def bootstrap() -> Iterator[str]:
             ["topics", "alter", "orders", "--config", "retention.ms=9", "--delete-config", "retention.ms"],
             "retention.ms: set or deleted, not both",
         ),
+        (
+            ["topics", "create", "t", "--replica-assignment", "1:2", "--partitions", 2],
+            "omit --placement, --partitions and --replication-factor",
+        ),
+        (
+            ["topics", "create", "t", "--placement", "round-robin", "--partitions", 2],
+            "round-robin needs --partitions and --replication-factor",
+        ),
+        (
+            ["brokers", "move-log", "orders-0", "--broker", 0, "--to", "data/b"],
+            "give the whole path, as logstore brokers log-dirs shows it",
+        ),
     ],
 )
 def test_what_no_request_can_say_is_bad_usage(
@@ -79,3 +91,19 @@ def test_a_refusal_without_words_is_explained(error: ErrorCode) -> None:
         check(error, "topic o2")
     explanation = str(refused.value).removeprefix(f"{error.name}: topic o2: ")
     assert explanation.startswith(("the user lacks a permission on the ", "the brokers make no tokens"))
+
+
+def test_a_setting_that_a_topic_does_not_have_is_not_dropped_silently(
+    command: Command, bootstrap: str
+) -> None:
+    """As `topics alter` does, and Kafka's tool: a name with a typo would stay in force."""
+    over = ("--bootstrap", bootstrap)
+    ended = command("configs", "alter", "--topic", "orders", "--delete-config", "retention.mx", *over)
+    assert (ended.code, ended.err) == (1, "logstore: orders has no setting retention.mx of its own\n")
+
+
+def test_a_topic_that_exists_is_shown_to_who_asks_for_json(command: Command, bootstrap: str) -> None:
+    over = ("--bootstrap", bootstrap, "--if-not-exists", "--json")
+    made = command("topics", "create", "once", *over)
+    again = command("topics", "create", "once", *over)
+    assert (again.code, again.out) == (0, made.out)
