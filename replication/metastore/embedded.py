@@ -144,13 +144,21 @@ class EmbeddedStore:
         return answers
 
     def close(self) -> None:
-        """Write a snapshot and release the directory. Sessions end with it."""
+        """Write a snapshot and release the directory. Sessions end with it.
+
+        Raises `MetadataStoreFailed` if the snapshot cannot be written; nothing is lost with it.
+        """
         if self._closed:
             return
         self._closed = True
         try:
             if self._failure is None:
                 self._rotate()
+        except OSError as error:
+            raise MetadataStoreFailed(
+                f"the metadata store in {self._directory} ends without a snapshot: {error}. Nothing is lost: "
+                "its journal has every change"
+            ) from error
         finally:
             self._journal.close()
             self._lock.release()

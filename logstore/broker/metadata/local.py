@@ -117,7 +117,10 @@ class SharedStore:
             while self._turn():
                 pass
         finally:
-            self._store.close()
+            try:
+                self._store.close()
+            except MetadataStoreFailed as error:
+                _log.warning("%s", error)
 
     def _turn(self) -> bool:
         """Carry out all that waits, in order, with one sync for each run of calls; False at the end."""

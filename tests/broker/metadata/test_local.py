@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from queue import SimpleQueue
 
+import pytest
+
 from logstore.broker.metadata.local import LocalStore, SharedStore
 from logstore.broker.metadata.opening import open_store
 from logstore.disk.memory import MemoryDisk
@@ -96,6 +98,21 @@ def test_a_store_on_a_full_disk_works_again_once_there_is_room() -> None:
         assert shared.failure is None
         assert user.call(Get("/before")).data == b"1"
         assert user.call(Create("/after")).error is None
+
+
+def test_a_stop_on_a_full_disk_is_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    """The snapshot at the end has no room, which ended the store's thread with a traceback."""
+    disk = MemoryDisk()
+    faulty = FaultyDisk(disk)
+    with SharedStore(EmbeddedStore("/meta", disk=faulty), clock=lambda: 0) as shared:
+        assert User(shared).call(Create("/kept", b"1")).error is None
+        faulty.inject(Fault(operation="pwrite", forever=True, errno=errno.ENOSPC))
+    assert "ends without a snapshot: " in caplog.text
+    assert "Nothing is lost" in caplog.text
+    with EmbeddedStore("/meta", disk=disk) as again:
+        kept = again.tree.node("/kept")
+        assert kept is not None
+        assert kept.data == b"1"
 
 
 def test_closing_does_what_was_asked_before() -> None:
