@@ -22,8 +22,9 @@ from logstore.broker.config_nodes import read_live
 from logstore.broker.configs import live_defaults
 from logstore.broker.connection import Connection
 from logstore.broker.dispatch import Dispatch, Services
+from logstore.broker.fewer_log_dirs import replicas_without_log
 from logstore.broker.handlers import HANDLERS
-from logstore.broker.identity import AskStore, claim_log_dirs, find_cluster_id
+from logstore.broker.identity import AskStore, LogDirMissing, claim_log_dirs, find_cluster_id
 from logstore.broker.limits import Address
 from logstore.broker.pauses import Pauses
 from logstore.broker.readiness import until_topics_known
@@ -124,9 +125,22 @@ class Assembly:
         quotas: Followed | None = None
         try:
             cluster_id = await find_cluster_id(store.ask, random)
-            for failed in claim_log_dirs(
-                log_dirs, disk=disk, broker_id=node_id, cluster_id=cluster_id, random=random
-            ):
+            claim = partial(
+                claim_log_dirs,
+                log_dirs,
+                disk=disk,
+                broker_id=node_id,
+                cluster_id=cluster_id,
+                random=random,
+            )
+            try:
+                offline = claim()
+            except LogDirMissing as error:
+                if lacking := await replicas_without_log(store.ask, node_id, log_dirs, disk=disk):
+                    raise error.for_want_of(lacking) from error
+                _log.warning("this broker starts on fewer log dirs than before: they have all its replicas")
+                offline = claim(may_be_fewer=True)
+            for failed in offline:
                 _log.error("log dir %s is offline: it cannot be read or written", failed)
             live = await _live_logs(settings.logs, store.ask, node_id)
             loading = asyncio.get_running_loop().run_in_executor(

@@ -4,9 +4,9 @@
     meta.properties  version, broker.id, cluster.id, directory.id, logstore.log.dirs
 
 A broker does not start on log dirs of another cluster or another broker: it would take their logs for strays
-and delete them. Nor does it start on fewer log dirs than before (`logstore.log.dirs` is their number): it
-would begin the logs in the others anew, empty, and count as in sync with them. The check comes before any log
-is opened.
+and delete them. Nor does it start on fewer log dirs than before (`logstore.log.dirs` is their number), unless
+they have all its replicas (`fewer_log_dirs.py`): it would begin the logs in the others anew, empty, and count
+as in sync with them. The check comes before any log is opened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from random import Random
 
 from logstore.checkpoint.entry_files import INT32_MAX, parse_number
 from logstore.checkpoint.identity import (
-    META_PROPERTIES,
     MetaProperties,
     read_meta_properties,
     write_meta_properties,
@@ -31,6 +30,7 @@ from logstore.replication.metastore.operations import Create, Get, Operation, Ou
 
 AskStore = Callable[[Operation], Awaitable[Outcome]]
 _ROUNDS = 20
+_MOST_NAMES = 3
 LOG_DIRS = "logstore.log.dirs"
 """The property of `meta.properties` with the number of the broker's log dirs; Kafka ignores it."""
 
@@ -52,6 +52,13 @@ class LogDirMissing(EngineError):
 
     code = ErrorCode.INVALID_CONFIG
 
+    def for_want_of(self, replicas: Sequence[str]) -> LogDirMissing:
+        """Return the error with the replicas that are in none of the log dirs named."""
+        more = f" and {len(replicas) - _MOST_NAMES} more" if len(replicas) > _MOST_NAMES else ""
+        return LogDirMissing(
+            f"{self}. These replicas have no log in the dirs named: {', '.join(replicas[:_MOST_NAMES])}{more}"
+        )
+
 
 async def find_cluster_id(ask: AskStore, random: Random) -> str:
     """Return the cluster's id; write a new one if it has none.
@@ -70,12 +77,19 @@ async def find_cluster_id(ask: AskStore, random: Random) -> str:
 
 
 def claim_log_dirs(
-    log_dirs: Sequence[str], *, disk: Disk, broker_id: int, cluster_id: str, random: Random
+    log_dirs: Sequence[str],
+    *,
+    disk: Disk,
+    broker_id: int,
+    cluster_id: str,
+    random: Random,
+    may_be_fewer: bool = False,
 ) -> list[str]:
     """Check that every dir is this broker's and none is missing, and mark them; return the dirs that failed.
 
     The log manager decides about dirs that cannot be read or written. Raises `InconsistentClusterId`,
-    `InconsistentBrokerId`, `LogDirMissing` and `CorruptCheckpoint` before anything is written.
+    `InconsistentBrokerId`, `LogDirMissing` (unless they `may_be_fewer`) and `CorruptCheckpoint` before
+    anything is written.
     """
     marks: dict[str, MetaProperties | None] = {}
     failed = []
@@ -98,7 +112,8 @@ def claim_log_dirs(
                 f"{directory} belongs to cluster {found.cluster_id}, but the metadata store to cluster "
                 f"{cluster_id}; name the right store or use another log dir"
             )
-    _check_none_is_missing(log_dirs, {each: found for each, found in marks.items() if found is not None})
+    if not may_be_fewer:
+        _check_none_is_missing(log_dirs, {each: found for each, found in marks.items() if found is not None})
     count = str(len(log_dirs))
     for directory, found in marks.items():
         if found is None:
@@ -124,6 +139,6 @@ def _check_none_is_missing(log_dirs: Sequence[str], marked: Mapping[str, MetaPro
         raise LogDirMissing(
             f"log.dirs names {len(log_dirs)} of the {most} log dirs that this broker has had; put the others "
             "back. In the place of a lost one name an empty directory: its replicas are fetched from other "
-            f"brokers. If the replicas of the others were moved away, remove the line {LOG_DIRS} from "
-            f"{META_PROPERTIES} in {', '.join(counts)}"
+            "brokers. To give one up, put it back and move its replicas to the others first (logstore "
+            "brokers move-log)"
         )

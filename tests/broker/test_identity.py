@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from logstore.broker import identity
+from logstore.broker.fewer_log_dirs import replicas_without_log
 from logstore.broker.identity import (
     InconsistentBrokerId,
     InconsistentClusterId,
@@ -19,9 +20,15 @@ from logstore.broker.identity import (
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
 from logstore.broker.store_session import StoreSession
-from logstore.checkpoint.identity import MetaProperties, read_meta_properties, write_meta_properties
+from logstore.checkpoint.identity import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+    write_partition_metadata,
+)
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
+from logstore.disk.ids import new_id
 from logstore.disk.memory import MemoryDisk
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
@@ -35,15 +42,18 @@ from logstore.replication.effects import (
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed, WriteTooLarge
+from logstore.replication.metastore.layout import TopicAssignment, encode_topic
 from logstore.replication.metastore.memory import MemoryStore
 from logstore.replication.metastore.operations import (
     LARGEST_WRITE,
+    Children,
     Create,
     Get,
     Multi,
     Operation,
     Outcome,
     Set,
+    Stat,
     StoreError,
 )
 from logstore.testing.disks import Fault, FaultyDisk
@@ -178,8 +188,17 @@ def test_blocks_follow_each_other_as_kafka_writes_them() -> None:
 # --- log dirs -----------------------------------------------------------------------------------
 
 
-def claim(disk: Disk, *dirs: str, broker_id: int = 1, cluster_id: str = "c" * 22) -> list[str]:
-    return claim_log_dirs(dirs, disk=disk, broker_id=broker_id, cluster_id=cluster_id, random=Random(0))
+def claim(
+    disk: Disk, *dirs: str, broker_id: int = 1, cluster_id: str = "c" * 22, may_be_fewer: bool = False
+) -> list[str]:
+    return claim_log_dirs(
+        dirs,
+        disk=disk,
+        broker_id=broker_id,
+        cluster_id=cluster_id,
+        random=Random(0),
+        may_be_fewer=may_be_fewer,
+    )
 
 
 def test_log_dirs_are_marked_once_and_known_again() -> None:
@@ -225,7 +244,7 @@ def test_a_dir_that_was_taken_out_is_missed() -> None:
     assert claim(disk, "/a", "/b", "/c") == []
     before = [read_meta_properties(disk, each) for each in ("/a", "/b", "/c")]
     with pytest.raises(
-        identity.LogDirMissing, match=r"names 2 of the 3 .* the line logstore\.log\.dirs .* in /c"
+        identity.LogDirMissing, match=r"names 2 of the 3 .* move its replicas to the others first"
     ):
         claim(disk, "/c", "/new")
     assert [read_meta_properties(disk, each) for each in ("/a", "/b", "/c")] == before
@@ -242,6 +261,38 @@ def test_a_dir_that_was_taken_out_is_missed() -> None:
     assert claim(disk, "/a", "/c") == []
     with pytest.raises(identity.LogDirMissing):
         claim(disk, "/c")
+    assert claim(disk, "/c", may_be_fewer=True) == []
+    mark = read_meta_properties(disk, "/c")
+    assert mark is not None
+    assert mark.extra[identity.LOG_DIRS] == "1"
+
+
+def test_replicas_that_are_in_none_of_the_log_dirs() -> None:
+    """Also those whose directory is of another topic of the name, is a copy, or waits for its deletion."""
+    one, other = new_id(Random(1)), new_id(Random(2))
+    topics = {
+        "t": TopicAssignment(one, {0: (1, 2), 1: (2, 1), 2: (2, 3)}, {}, {2: (3,)}, {}, {1: (3,), 2: (1,)}),
+        "u": TopicAssignment(other, {number: (1,) for number in range(4)}),
+    }
+    disk = MemoryDisk(directories=["/a/t-0", "/a/u-0", "/b/u-1", "/b/u-3.00-future", "/b/u-2.00-delete"])
+    write_partition_metadata(disk, "/a/t-0", one)
+    write_partition_metadata(disk, "/a/u-0", one)
+    write_partition_metadata(disk, "/b/u-1", other)
+
+    async def ask(operation: Operation) -> Outcome:
+        if isinstance(operation, Children):
+            return Outcome(None, children=(*topics, "bad", "gone"))
+        assert isinstance(operation, Get)
+        name = operation.path.rpartition("/")[2]
+        if name == "gone":
+            return Outcome(StoreError.NO_NODE)
+        data = encode_topic(topics[name]) if name in topics else b"{"
+        return Outcome(None, data=data, stat=Stat(0, 0))
+
+    found = asyncio.run(replicas_without_log(ask, 1, ["/a", "/b", "/none"], disk=disk))
+    assert found == ["bad", "t-1", "t-2", "u-0", "u-2", "u-3"]
+    raised = identity.LogDirMissing("one is missing").for_want_of(found)
+    assert str(raised).endswith("no log in the dirs named: bad, t-1, t-2 and 3 more")
 
 
 def test_a_number_of_log_dirs_that_cannot_be_read_is_an_error() -> None:
