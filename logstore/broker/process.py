@@ -3,8 +3,9 @@
 One line of JSON on stdout reports that the broker is registered, and the addresses of its listeners. Later
 events are logged on stderr, a JSON object a line. SIGTERM, SIGINT and SIGHUP stop the broker in order (exit
 code 0), also during its start. A second SIGTERM or SIGINT ends the wait for a controller that is to move its
-leaderships. The exit code is 1 if it fails while running, 2 if it cannot start. After a crash, the logs
-recover at the next start.
+leaderships. The exit code is 1 if it fails while running, or if the servers of the metadata store do not
+answer at its start: another start may work. It is 2 if it cannot start. After a crash, the logs recover at the
+next start.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError, explained
 from logstore.disk.files import Disk, OsDisk, boot_id
 from logstore.errors import InvalidConfig
+from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.node import Node
 from logstore.replication.state_change import Sink, StateChange, unheard
 
@@ -124,7 +126,8 @@ def run(options: ServeOptions, *, disk: Disk | None = None, site_of: SiteOf | No
             )
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        is_elsewhere = options.metadata.partition(":")[0] != EMBEDDED
+        return 1 if is_elsewhere and isinstance(error, MetadataStoreFailed) else 2
 
 
 def state_change_sink(options: ServeOptions, *, disk: Disk) -> Sink:

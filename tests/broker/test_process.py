@@ -7,15 +7,18 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from logstore.broker import process as broker_process
 from logstore.broker.broker import Assembly
 from logstore.broker.limits import Address
 from logstore.broker.loop import heed_stop_signals
+from logstore.broker.metadata.opening import OpenStore
 from logstore.broker.metadata.process import run as run_metadata_store
 from logstore.broker.metadata.process import serve as serve_metadata
 from logstore.broker.process import ServeOptions, allow_open_files, run, serve
@@ -25,6 +28,7 @@ from logstore.disk.memory import MemoryDisk, MemoryLock
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
 from logstore.replication.effects import StoreCall, StoreEvent
+from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Create
 from tests.broker.nodes import SharedStore, StoreEnd
 
@@ -64,6 +68,22 @@ def test_what_cannot_start_says_why_in_one_line(
     errors = capsys.readouterr().err.splitlines()
     assert complaint in errors[-1]
     assert errors[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(("metadata", "code"), [("zookeeper://zk:2181", 1), ("embedded", 2)])
+def test_a_store_that_does_not_answer_yet_is_no_reason_to_stay_down(
+    metadata: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a power cut ZooKeeper may be later than a broker, which systemd did not start again."""
+
+    @contextmanager
+    def silent(*_: object, **__: object) -> Iterator[OpenStore]:
+        raise MetadataStoreFailed("did not answer for 30 s")
+        yield
+
+    monkeypatch.setattr(broker_process, "store_named", silent)
+    assert run(ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("d",), metadata=metadata)) == code
+    assert "error: did not answer for 30 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("process", ["broker", "metadata store"])
