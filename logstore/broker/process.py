@@ -4,8 +4,8 @@ One line of JSON on stdout reports that the broker is registered, and the addres
 events are logged on stderr, a JSON object a line. SIGTERM, SIGINT and SIGHUP stop the broker in order (exit
 code 0), also during its start. A second SIGTERM or SIGINT ends the wait for a controller that is to move its
 leaderships. The exit code is 1 if it fails while running, or if the servers of the metadata store do not
-answer at its start: another start may work. It is 2 if it cannot start. After a crash, the logs recover at the
-next start.
+answer at its start: another start may work. It is 2 if it cannot start. After a crash, the logs recover at
+the next start.
 """
 
 from __future__ import annotations
