@@ -31,6 +31,21 @@ _MOVING: Final = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NO
 """Nothing was done."""
 
 
+_CHANGES: Final = (
+    "Alter",
+    "Create",
+    "Delete",
+    "Elect",
+    "Expire",
+    "IncrementalAlter",
+    "OffsetCommit",
+    "OffsetDelete",
+    "Renew",
+    "WriteTxn",
+)
+"""How the requests begin that change something."""
+
+
 class NoController(RequestUnanswered):
     """No broker is the controller, though those that answer were asked for a while."""
 
@@ -242,7 +257,16 @@ class Brokers:
             except TimeoutError:
                 raise RequestUnanswered(f"{address}: no answer in {timeout_s:.0f} s") from None
 
-        return self._runner.run(once())
+        try:
+            return self._runner.run(once())
+        except (NotConnected, AuthenticationFailed):
+            raise
+        except RequestUnanswered as error:
+            if not type(request).__name__.startswith(_CHANGES):
+                raise
+            raise RequestUnanswered(
+                f"{error}. The change may have been made, or may still be: look before you repeat it"
+            ) from error
 
 
 def _no_topics() -> t.MetadataRequest:

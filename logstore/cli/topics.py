@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The topics of a cluster.", no_args_is_help=True)
 
+_HEARING_S = 5.0
+
 Configs = Annotated[
     list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A topic setting; repeatable.")
 ]
@@ -221,7 +223,7 @@ def create(
     as_json: Json = False,
 ) -> int:
     """Create a topic. Everything is checked before anything is written."""
-    from logstore.disk.errors import EngineError
+    from logstore.disk.errors import EngineError, ErrorCode
     from logstore.replication.controller.assignment import check_new_partitions, round_robin
 
     if assignment is not None and (placement or partitions or replication_factor):
@@ -237,18 +239,21 @@ def create(
         def existing() -> Topic | None:
             return to.read((name,), may_hide_moves=True).topics.get(name) if if_not_exists else None
 
-        if (known := existing()) is not None:
-            topic_id = known.assignment.topic_id
-        else:
+        topic_id = ""
+        if (known := existing()) is None:
             if placement is Placement.ROUND_ROBIN:
                 check_new_partitions(partitions or 1)
                 lists = round_robin(list(to.read(()).brokers), partitions or 1, replication_factor or 1)
             try:
                 topic_id = to.create(name, settings, partitions, replication_factor, lists)
-            except EngineError:
-                if (known := existing()) is None:  # another one was quicker
+            except EngineError as error:
+                # Another one was quicker; the broker that is asked may hear of it later.
+                if getattr(error, "error", error.code) is ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists:
+                    wait_until(_HEARING_S, lambda: existing() is not None)
+                if (known := existing()) is None:
                     raise
-                topic_id = known.assignment.topic_id
+        if known is not None:
+            topic_id = known.assignment.topic_id
 
         def is_led() -> bool:
             now = to.read((name,), may_hide_moves=True)

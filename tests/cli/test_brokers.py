@@ -169,3 +169,22 @@ def test_the_first_coordinator_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(RequestRefused, match="no known leader"):
             brokers.coordinator("h", request)
         assert sum(paused) == pytest.approx(5), "the other groups are not waited for again"
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [(t.CreateTopicsRequest(topics=[], timeout_ms=1), True), (t.DescribeClusterRequest(), False)],
+)
+def test_a_change_without_an_answer_may_have_been_made(
+    monkeypatch: pytest.MonkeyPatch, request_: Struct, told: bool
+) -> None:
+    """`topics create` gave up on a broker that waited for its store, and the topic was there later."""
+    with closing(Brokers("one:1")) as brokers:
+
+        async def broken(*_: object) -> None:
+            raise RequestUnanswered("the connection to one:1 broke")
+
+        monkeypatch.setattr(brokers._connections, "ask_wire", broken)
+        with pytest.raises(RequestUnanswered) as raised:
+            brokers.any(request_)
+        assert ("may have been made, or may still be: look before you repeat it" in str(raised.value)) is told
