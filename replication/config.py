@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from logstore.config import LogConfig
 from logstore.errors import InvalidConfig
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.durability import Durability
@@ -138,3 +140,14 @@ class NodeConfig:
                 f"replica.fetch.wait.max.ms ({self.replica_fetch_wait_max_ms}) is above "
                 f"request.timeout.ms ({self.request_timeout_ms}): every idle fetch would time out"
             )
+
+
+def topic_config(settings: Mapping[str, str], defaults: LogConfig) -> LogConfig:
+    """Return a topic's settings; a default that contradicts them does not count for it."""
+    try:
+        return LogConfig.from_kafka(settings, base=defaults)
+    except InvalidConfig:
+        plain = LogConfig()
+        lags = plain.min_compaction_lag_ms, plain.max_compaction_lag_ms
+        free = replace(defaults, min_compaction_lag_ms=lags[0], max_compaction_lag_ms=lags[1])
+        return LogConfig.from_kafka(settings, base=free)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
@@ -25,6 +24,7 @@ from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, InvalidConfig, LogDirOffline, OutOfResources
 from logstore.replication import healing
+from logstore.replication.config import topic_config
 from logstore.replication.effects import Address, Effect, Peer, Sync, answer
 from logstore.replication.errors import AnotherShouldLead
 from logstore.replication.messages import (
@@ -424,20 +424,9 @@ def _log_config(manager: ReplicaManager, topic: str, body: LeaderAndIsrRequest) 
     settings = body.configs.get(topic, {})
     known = manager.topic_configs.get(topic)
     if known is None or known[0] != settings:
-        known = settings, _with_defaults(settings, manager.default_config)
+        known = settings, topic_config(settings, manager.default_config)
         manager.topic_configs[topic] = known
     return known[1]
-
-
-def _with_defaults(settings: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-    """Return a topic's settings; a default that contradicts them does not count for it."""
-    try:
-        return LogConfig.from_kafka(settings, base=defaults)
-    except InvalidConfig:
-        plain = LogConfig()
-        lags = plain.min_compaction_lag_ms, plain.max_compaction_lag_ms
-        free = replace(defaults, min_compaction_lag_ms=lags[0], max_compaction_lag_ms=lags[1])
-        return LogConfig.from_kafka(settings, base=free)
 
 
 def configure(manager: ReplicaManager, partition: Partition, body: LeaderAndIsrRequest) -> None:
@@ -456,7 +445,7 @@ def change_defaults(manager: ReplicaManager, defaults: LogConfig) -> list[str]:
         return []
     manager.default_config = defaults
     for topic, (settings, _) in manager.topic_configs.items():
-        manager.topic_configs[topic] = settings, _with_defaults(settings, defaults)
+        manager.topic_configs[topic] = settings, topic_config(settings, defaults)
     for topic_partition, partition in manager.partitions.items():
         partition.log.config = manager.topic_configs[topic_partition.topic][1]
     return sorted(
@@ -498,13 +487,13 @@ def stop_replica(
     going = [each for each, order in body.partitions.items() if order.delete and not codes[each]]
     try:
         manager.logs.delete(*going)
-    except (EngineError, OSError) as error:
-        codes.update({each: _refused(manager, each, error, now_ms) for each in going})
-    else:
-        for topic_partition in going:
-            _note_deletion(manager, topic_partition, body, is_late=is_late)
-        for topic in {each.topic for each in going} - {each.topic for each in manager.partitions}:
-            manager.topic_configs.pop(topic, None)
+    except (EngineError, OSError):
+        codes.update({each: _delete_alone(manager, each, now_ms) for each in going})
+        going = [each for each in going if not codes[each]]
+    for topic_partition in going:
+        _note_deletion(manager, topic_partition, body, is_late=is_late)
+    for topic in {each.topic for each in going} - {each.topic for each in manager.partitions}:
+        manager.topic_configs.pop(topic, None)
     for topic_partition, code in codes.items():
         order = body.partitions[topic_partition]
         change = "deletes the replica" if order.delete else "stops the replica"
@@ -515,6 +504,15 @@ def stop_replica(
     manager.followers.drop_idle()
     manager.effects.append(answer(address, StopReplicaResponse(ErrorCode.NONE, codes)))
     return manager.end_turn(now_ms)
+
+
+def _delete_alone(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> ErrorCode:
+    try:
+        _check_not_in_failed_dir(manager, topic_partition)
+        manager.logs.delete(topic_partition)
+    except (EngineError, OSError) as error:
+        return _refused(manager, topic_partition, error, now_ms)
+    return ErrorCode.NONE
 
 
 def may_delete(manager: ReplicaManager, body: StopReplicaRequest) -> bool:

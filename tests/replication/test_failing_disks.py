@@ -204,6 +204,20 @@ def test_f2_a_deletion_waits_for_a_log_that_may_be_in_a_failed_dir() -> None:
     assert not made.nodes[0].logs.damaged
 
 
+def test_f2_a_deletion_in_a_dir_that_fails_is_none_of_another_dir() -> None:
+    """One request deletes both. The replica in the sound dir went offline with the other, until a restart."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__, dirs=("data", "more"))
+    home = home_of(made, TP)
+    assert home_of(made, OTHER) != home
+    disks[0].inject(Fault(operation="rename", path=lambda path: path.startswith(home), forever=True))
+    made.administer(DeleteTopicsRequest(("t", "other")))
+    made.advance(20_000)
+    assert made.nodes[0].replicas.offline.keys() == {TP}
+    (topics,) = (topics_of(each) for each in made.nodes.values() if each.controller.is_active)
+    assert topics == {"t"}
+
+
 def topics_of(node: Node) -> set[str]:
     context = node.controller.context
     return set(context.topics) if context is not None else set()
