@@ -297,6 +297,8 @@ _MEANINGS: Final = {
     },
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the brokers make no tokens without the setting "
     "delegation.token.secret.key",
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "tokens are for users who log in otherwise: give a "
+    "--command-config with a password or a certificate",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates the group now; try again. If no group ever "
     "committed an offset, there is none to show",
 }

@@ -160,6 +160,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome = app(list(arguments) or ["--help"], prog_name="logstore", standalone_mode=False)
     except _USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # `logstore topics`: the message is a page
+            print(error.format_message(), file=sys.stderr)
+            return BAD_USAGE
         context = getattr(error, "ctx", None)
         verb = "logstore" if context is None else context.command_path
         # Typer's choices are checked by pydantic, whose name for the exception says nothing to a user.

@@ -120,6 +120,13 @@ def test_help_is_exit_0_on_stdout(command: Command, arguments: list[str]) -> Non
     assert outcome.err == ""
 
 
+def test_a_group_of_verbs_without_a_verb_is_answered_with_its_page(command: Command) -> None:
+    """It was one line, "logstore: Usage: …", of all verbs and their texts."""
+    outcome = command("topics")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.strip() == command("topics", "--help").out.strip()
+
+
 def test_version(command: Command) -> None:
     assert command("--version").out == f"logstore {VERSION}\n"
 
