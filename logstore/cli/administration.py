@@ -164,8 +164,6 @@ def move_log(
     from logstore.disk.errors import ErrorCode
     from logstore.disk.topic_partition import parse_directory_name
 
-    if not posixpath.isabs(to):
-        raise typer.BadParameter(f"--to {to!r}: give the whole path, as logstore brokers log-dirs shows it")
     to = posixpath.normpath(to)
     topics: dict[str, list[int]] = {}
     for each in partitions:
@@ -176,6 +174,8 @@ def move_log(
         path=to, topics=[kind(name=name, partitions=numbers) for name, numbers in topics.items()]
     )
     with asked_at(bootstrap, command_config) as asked:
+        if not posixpath.isabs(to) and to not in {each.log_dir for each in asked.log_dirs(broker).results}:
+            raise typer.BadParameter(f"--to {to!r}: give the path that logstore brokers log-dirs shows")
         answer: t.AlterReplicaLogDirsResponse = asked.broker(
             broker, t.AlterReplicaLogDirsRequest(dirs=[wanted])
         )

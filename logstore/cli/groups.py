@@ -142,7 +142,7 @@ def delete(
                     print_json({"group": group, "is_deleted": False, "error": error.error.name})
                 continue
             if as_json:
-                print_json({"group": group, "is_deleted": True, "error": None})
+                print_json({"group": group, "is_deleted": True})
             elif len(groups) > 1:
                 print(f"{group}  deleted")
     return 1 if refused else 0

@@ -192,7 +192,7 @@ def test_replicas_placed_round_robin(over: Command) -> None:
     assert (made.code, made.err) == (0, "")
     partitions = lines(over("topics", "describe", "placed", "--json"))
     assert [each["replicas"] for each in partitions] == [[1, 2], [2, 3], [3, 1], [1, 2]]
-    refused = over("topics", "create", "wide", "--placement", "round-robin", "--replication-factor", 9)
+    refused = over("topics", "create", "wide", *options[:-1], 9)
     assert refused.code == 1
     assert "3 brokers are alive" in refused.err
 

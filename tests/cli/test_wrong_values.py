@@ -41,8 +41,8 @@ def bootstrap() -> Iterator[str]:
             "round-robin needs --partitions and --replication-factor",
         ),
         (
-            ["brokers", "move-log", "orders-0", "--broker", 0, "--to", "data/b"],
-            "give the whole path, as logstore brokers log-dirs shows it",
+            ["brokers", "move-log", "orders-0", "--broker", 1, "--to", "data/b"],
+            "give the path that logstore brokers log-dirs shows",
         ),
     ],
 )
