@@ -42,6 +42,7 @@ from logstore.disk.topic_partition import (
     TopicPartition,
     parse_directory_name,
     partition_of_future,
+    partition_set_aside,
     set_aside_fate,
 )
 from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, bare, is_refusal, refusal
@@ -116,6 +117,8 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         self.known: set[TopicPartition] = set()
         self.damaged: dict[TopicPartition, DamagedLog] = {}
+        self.set_aside: set[TopicPartition] = set()
+        """Partitions with a directory, at the start, that was set aside."""
         self.futures: dict[TopicPartition, str] = {}
         """The names of the directories that are copies of other dirs' logs."""
         self.failure: OSError | None = None
@@ -182,6 +185,8 @@ class LogDir:
     def _partition_in(self, name: str) -> TopicPartition | None:
         """Return the partition of a directory, unless it was set aside or is not a log."""
         fate = set_aside_fate(name)
+        if (aside := partition_set_aside(name)) is not None:
+            self.set_aside.add(aside)
         if fate == "delete":
             mark("log dir: a deletion is ended after a restart")
             self._doomed.append((self._clock(), f"{self.path}/{name}"))
@@ -302,6 +307,13 @@ class LogDir:
         if accept_loss:
             self._accept_loss.add(topic_partition)
         with self._or_offline(f"cannot open {topic_partition}", f"opening {topic_partition}"):
+            if not _has_directory(self._disk, self.path, topic_partition):
+                if topic_partition not in self._accept_loss:
+                    error = self.damaged[topic_partition]
+                    raise DamagedLog(str(error), error.damages, error.durable_end)
+                mark("log dir: a log whose directory is gone begins anew")
+                self._disk.make_dir(self.directory_of(topic_partition))
+                self._disk.sync_dir(self.path)
             try:
                 log = self._load(topic_partition, config)
             except (DamagedLog, OutOfResources):
@@ -343,7 +355,10 @@ class LogDir:
             else:
                 log.partition.abandon()
             self.known.discard(topic_partition)
-            self._rename(self.directory_of(topic_partition), leaving, fate)
+            with self._or_offline("", f"moving {topic_partition}"):
+                is_there = log is not None or _has_directory(self._disk, self.path, topic_partition)
+            if is_there:
+                self._rename(self.directory_of(topic_partition), leaving, fate)
         with self._or_offline("", f"moving {going[0].topic_partition}"):
             self._disk.sync_dir(self.path)
 
@@ -522,3 +537,8 @@ class LogDir:
 def _unlinking_ms(log: PartitionLog) -> int:
     """Return when the log's next deleted files or expired losses are due; `MAX_LONG` for never."""
     return min(log.deleted_files.deadline_ms, log.quarantine.due_ms)
+
+
+def _has_directory(disk: Disk, path: str, topic_partition: TopicPartition) -> bool:
+    """Return whether a damaged partition has a directory in the log dir (`missing.py`). Raises `OSError`."""
+    return topic_partition.directory_name in [entry.name for entry in disk.scan(path)]

@@ -26,6 +26,7 @@ from logstore.log.log import Log
 from logstore.log.log_dir import DirectoryProgress, Leaving, LogDir, NodeFacts, RunAll, one_by_one
 from logstore.log.losses import Loss
 from logstore.log.manager_config import LogManagerConfig
+from logstore.log.missing import find_missing
 from logstore.log.moves import Moves
 from logstore.log.partition_log import Clock
 from logstore.log.retention import Expired
@@ -103,6 +104,9 @@ class LogManager:
                 reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
                 raise LogDirOffline(f"every log dir failed: {reasons}")
             self.moves.settle()
+            for log_dir, topic_partition in find_missing(self._dirs):
+                if topic_partition in accept_loss:
+                    log_dir.reopen(topic_partition, self._config_of(topic_partition), accept_loss=True)
         except BaseException:
             self.abandon()
             raise

@@ -1,0 +1,91 @@
+"""Logs whose directories somebody has taken away: they are damaged, not empty."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
+from logstore.disk.copying import remove_tree
+from logstore.errors import DamagedLog
+from logstore.testing.disks import MemoryDisk
+from logstore.testing.disks.faulty import Fault, FaultyDisk
+from tests.logstore.managers import ORDERS, PAYMENTS, TOPIC_ID, append, checkpoint, manager_on
+
+
+def without_orders() -> MemoryDisk:
+    """Two logs of five records each; the directory of one is gone."""
+    disk = MemoryDisk()
+    manager = manager_on(disk)
+    for partition in (ORDERS, PAYMENTS):
+        append(manager.get_or_create(partition, topic_id=TOPIC_ID), 5)
+    manager.close()
+    disk.rename("/a/orders-0", "/taken")
+    return disk
+
+
+def test_a_log_that_is_gone_is_damaged_at_each_start_until_it_is_back() -> None:
+    disk = without_orders()
+    for _ in range(2):
+        manager = manager_on(disk)
+        with pytest.raises(DamagedLog, match="the directory is gone, and everything up to offset 5"):
+            manager.get_or_create(ORDERS)
+        with pytest.raises(DamagedLog, match="make an empty one"):
+            manager.reopen(ORDERS)
+        assert list(manager.damaged) == [ORDERS]
+        assert manager.topic_ids() == {ORDERS: None, PAYMENTS: TOPIC_ID}
+        assert list(manager.logs()) == [PAYMENTS]
+        assert not manager.offline_dirs
+        manager.close()
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT)[ORDERS] == 5
+    disk.rename("/taken", "/a/orders-0")
+    manager = manager_on(disk)
+    assert not manager.damaged
+    assert manager.logs()[ORDERS].log_end_offset == 5
+
+
+def test_its_loss_is_accepted_and_it_begins_anew() -> None:
+    disk = without_orders()
+    manager = manager_on(disk)
+    log = manager.reopen(ORDERS, accept_loss=True)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    append(log)
+    manager.close()
+    assert manager_on(disk).logs()[ORDERS].log_end_offset == 1
+
+
+@pytest.mark.parametrize("fate", ["delete", "set_aside"])
+def test_it_can_be_deleted(fate: str) -> None:
+    disk = without_orders()
+    manager = manager_on(disk)
+    getattr(manager, fate)(ORDERS)
+    assert not manager.offline_dirs
+    assert not manager.damaged
+    manager.close()
+    assert ORDERS not in checkpoint(disk, RECOVERY_POINT_CHECKPOINT)
+    assert not manager_on(disk).damaged
+
+
+def test_a_deletion_that_another_program_had_begun_is_none() -> None:
+    disk = without_orders()
+    disk.rename("/taken", f"/a/orders-0.{'0' * 32}-delete")
+    assert not manager_on(disk).damaged
+
+
+def test_it_may_be_in_a_log_dir_that_failed() -> None:
+    inner = without_orders()
+    disk = FaultyDisk(inner)
+    disk.inject(Fault(operation="scan", path="/b".__eq__))
+    manager = manager_on(disk, "/a", "/b")
+    assert list(manager.offline_dirs) == ["/b"]
+    assert not manager.damaged
+
+
+def test_a_deletion_leaves_nothing_to_miss() -> None:
+    disk = without_orders()
+    manager = manager_on(disk)
+    manager.delete(PAYMENTS)
+    manager.abandon()
+    for entry in disk.scan("/a"):
+        if entry.is_directory:
+            remove_tree(disk, f"/a/{entry.name}")
+    assert list(manager_on(disk).damaged) == [ORDERS]
