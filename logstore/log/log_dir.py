@@ -240,6 +240,7 @@ class LogDir:
             producer_expiration_ms=producers.producer_id_expiration_ms,
             # After a clean shutdown of ours, the recovery point is the log end.
             closed_at=recovery_point if self._closed_by_us else None,
+            starts_by=checkpoints.log_starts.offsets.get(topic_partition) if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
             is_new=is_new,
             was_killed=self.has_run_on and not self.was_clean,
@@ -515,7 +516,12 @@ class LogDir:
 
     def _leave_marks(self, mark_clean: bool) -> None:
         self.checkpoints.write_recovery_points()
-        self.checkpoints.write_log_start_offsets()
+        # Of all logs: the next start sees whether a first segment is gone.
+        starts = {
+            tp: max(log.log_start_offset, log.partition.segments.first.base_offset)
+            for tp, log in self.logs.items()
+        }
+        self.checkpoints.write_log_start_offsets(starts)
         self.checkpoints.write_high_watermarks()
         if mark_clean:
             names = [META_PROPERTIES, *OFFSET_FILES]

@@ -90,6 +90,7 @@ def load(
     progress: Progress | None = None,
     producer_expiration_ms: int = MAX_LONG,
     closed_at: int | None = None,
+    starts_by: int | None = None,
     accept_loss: bool = False,
     is_new: bool = False,
     reads_all: bool = False,
@@ -97,7 +98,8 @@ def load(
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
-    `is_clean`: the last owner stopped in order, at log end offset `closed_at` if that is known.
+    `is_clean`: the last owner stopped in order, at log end offset `closed_at` and with a segment that begins
+    at or below `starts_by`, as far as these are known.
     `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
     only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
     was durable, and without them sound batches behind a bad one. Producers that have been idle for
@@ -125,7 +127,7 @@ def load(
     )
     first = _begin(opening)
     try:
-        return _recover(first, is_clean, recovery_point, log_start_offset, closed_at)
+        return _recover(first, is_clean, recovery_point, log_start_offset, closed_at, starts_by)
     except BaseException as error:
         # The next opening may cut files that are mapped here.
         for segment in first.segments.values():
@@ -136,7 +138,7 @@ def load(
             raise DamagedLog(f"{directory}: {error}") from error
     # Once more, reading all of it: the walk finds it again and cuts there.
     again = _begin(opening._replace(reads_all=True))
-    return _recover(again, False, recovery_point, log_start_offset, None)
+    return _recover(again, False, recovery_point, log_start_offset, None, starts_by)
 
 
 def _begin(opening: Opening) -> Loading:
@@ -152,11 +154,14 @@ def _recover(
     recovery_point: int | None,
     log_start_offset: int,
     closed_at: int | None,
+    starts_by: int | None,
 ) -> LoadedLog:
     """Check the segments that need it and settle everything derived from them."""
     epochs_are_sound = read_epochs(loading)
     had_segments = bool(loading.segments)
     durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
+    if starts_by is not None:
+        _check_start(loading, starts_by, durable_end)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
     if not (is_clean and closed_at is not None):  # otherwise a digest has just proven the file
         check_epochs(loading, log_start_offset, durable_end, is_clean=is_clean)
@@ -439,6 +444,17 @@ def _recover_segment(
     # Accepted bytes must be durable before a reader sees them.
     segment.sync_log()
     return next_offset, bool(cut)
+
+
+def _check_start(loading: Loading, starts_by: int, durable_end: int) -> None:
+    """Report a log whose first segment begins above `starts_by`: the ones below it are gone."""
+    first_base = next(iter(loading.segments), starts_by)
+    if first_base <= starts_by:
+        return
+    text = f"the log began at or below offset {starts_by}, and its first segment begins at {first_base}"
+    name, lost = file_name(starts_by, LOG_SUFFIX), bytes_in(loading, list(loading.segments))
+    meet_damage(loading, Damage(DamageKind.SEGMENT_GONE, name, 0, starts_by, text, lost))
+    cut_segments(loading, list(loading.segments), text, starts_by, durable_end)
 
 
 def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> None:

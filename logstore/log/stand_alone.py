@@ -45,7 +45,7 @@ from logstore.segment.seal import remove_seals
 if TYPE_CHECKING:
     from random import Random
 
-_END_OFFSET = "logEndOffset"
+_FIRST_BASE, _END_OFFSET = "firstBaseOffset", "logEndOffset"
 _PRODUCERS: Final = ProducerStateConfig(transaction_partition_verification_enable=False)
 """There is no transaction coordinator that could verify a transaction."""
 
@@ -150,6 +150,7 @@ def _open_locked(
 
     # If the log ends elsewhere, another program has written to it since: `load` compares.
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
+    first_base = marker.extra.get(_FIRST_BASE) if marker is not None else None
     loaded = load(
         disk,
         directory,
@@ -162,6 +163,7 @@ def _open_locked(
         progress=progress,
         producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
+        starts_by=first_base if type(first_base) is int else None,
         accept_loss=accept_loss,
         is_new=is_new,
     )
@@ -221,7 +223,8 @@ class _OwnDirectory:
                 self.log_start_moved(log)
                 names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *files_without_checksum(log)]
                 digests = digests_of(self._disk, self._directory, names)
-                extra = {**OURS, _END_OFFSET: log.log_end_offset, **digests}
+                bounds = {_FIRST_BASE: log.segments.first.base_offset, _END_OFFSET: log.log_end_offset}
+                extra = {**OURS, **bounds, **digests}
                 marker = CleanShutdown(extra=extra)
                 write_clean_shutdown(self._disk, self._directory, marker)
         finally:

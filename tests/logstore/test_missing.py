@@ -1,12 +1,14 @@
-"""Logs whose directories somebody has taken away: they are damaged, not empty."""
+"""Logs whose directories or first segments somebody has taken away: they are damaged, not shorter."""
 
 from __future__ import annotations
 
 import pytest
 
 from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
+from logstore.config import LogConfig
 from logstore.disk.copying import remove_tree
 from logstore.errors import DamagedLog
+from logstore.log.log import Log
 from logstore.testing.disks import MemoryDisk
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.logstore.managers import ORDERS, PAYMENTS, TOPIC_ID, append, checkpoint, manager_on
@@ -89,3 +91,38 @@ def test_a_deletion_leaves_nothing_to_miss() -> None:
         if entry.is_directory:
             remove_tree(disk, f"/a/{entry.name}")
     assert list(manager_on(disk).damaged) == [ORDERS]
+
+
+def test_a_first_segment_that_is_gone_after_a_clean_stop() -> None:
+    """The log would begin at the next one, as after retention."""
+    disk = MemoryDisk()
+    manager = manager_on(disk)
+    append(manager.get_or_create(ORDERS), 20)
+    second = manager.logs()[ORDERS].partition.segments[1].base_offset
+    manager.close()
+    for entry in disk.scan("/a/orders-0"):
+        if entry.name.startswith(f"{0:020d}"):
+            disk.remove(f"/a/orders-0/{entry.name}")
+    manager = manager_on(disk)
+    with pytest.raises(DamagedLog, match=f"at or below offset 0, and its first segment begins at {second}"):
+        manager.get(ORDERS)
+    log = manager.reopen(ORDERS, accept_loss=True)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0), "another replica has all of it"
+    assert log.losses()[0].records == 20 - second
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_first_segment_of_a_log_without_a_manager(number: int) -> None:
+    disk = MemoryDisk()
+    config = LogConfig(segment_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
+    with Log.open("/a-0", config, disk=disk) as log:
+        append(log, 20)
+        bases = [segment.base_offset for segment in log.partition.segments]
+        log.delete_records(bases[number] + (number > 0))
+        log.maintain()
+        assert log.partition.segments.first.base_offset == bases[number]
+    with Log.open("/a-0", config, disk=disk):
+        pass
+    disk.remove(f"/a-0/{bases[number]:020d}.log")
+    with pytest.raises(DamagedLog, match="segment gone"):
+        Log.open("/a-0", config, disk=disk)
