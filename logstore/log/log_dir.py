@@ -26,6 +26,7 @@ from typing import NamedTuple
 from logstore.checkpoint.clean_shutdown import (
     OURS,
     CleanShutdown,
+    changed_files,
     digests_of,
     read_clean_shutdown,
     remove_clean_shutdown,
@@ -127,6 +128,8 @@ class LogDir:
         """Whether its last owner ran in this boot: if it was killed, the page cache is complete."""
         self.was_empty = False
         self._closed_by_us = False
+        self._changed: list[tuple[str, str]] = []
+        """Directory and name of the files that differ from the state at the clean stop."""
         self._doomed: list[tuple[int, str]] = []
         self._names_lock = threading.Lock()
         self._names_made = self._names_durable = 0
@@ -155,7 +158,9 @@ class LogDir:
         marker = read_clean_shutdown(disk, self.path)
         self.was_clean = marker is not None
         self.has_run_on = has_run_on(disk, self.path, self._node.boot_id)
-        self._closed_by_us = marker is not None and marker.is_ours
+        changed = [] if marker is None else changed_files(disk, self.path, marker)
+        self._changed = [name.partition("/")[::2] for name in changed]
+        self._closed_by_us = marker is not None and marker.is_ours and not {*OFFSET_FILES} & {*changed}
         if marker is not None and not marker.is_ours:
             # A Kafka broker may have rewritten the files that the seals describe. Before the marker is
             # removed: after a crash in between, the next start does both again.
@@ -240,6 +245,7 @@ class LogDir:
             producer_expiration_ms=producers.producer_id_expiration_ms,
             # After a clean shutdown of ours, the recovery point is the log end.
             closed_at=recovery_point if self._closed_by_us else None,
+            changed=[name for parent, name in self._changed if parent == topic_partition.directory_name],
             starts_by=checkpoints.log_starts.offsets.get(topic_partition) if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
             is_new=is_new,
@@ -312,7 +318,6 @@ class LogDir:
                 if topic_partition not in self._accept_loss:
                     error = self.damaged[topic_partition]
                     raise DamagedLog(str(error), error.damages, error.durable_end)
-                mark("log dir: a log whose directory is gone begins anew")
                 self._disk.make_dir(self.directory_of(topic_partition))
                 self._disk.sync_dir(self.path)
             try:

@@ -24,7 +24,7 @@ away.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
@@ -91,6 +91,7 @@ def load(
     producer_expiration_ms: int = MAX_LONG,
     closed_at: int | None = None,
     starts_by: int | None = None,
+    changed: Collection[str] = (),
     accept_loss: bool = False,
     is_new: bool = False,
     reads_all: bool = False,
@@ -99,7 +100,7 @@ def load(
     """Open the log in `directory`, which this process has locked.
 
     `is_clean`: the last owner stopped in order, at log end offset `closed_at` and with a segment that begins
-    at or below `starts_by`, as far as these are known.
+    at or below `starts_by`, as far as these are known; since then the files `changed`.
     `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
     only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
     was durable, and without them sound batches behind a bad one. Producers that have been idle for
@@ -124,10 +125,12 @@ def load(
         is_new=is_new,
         was_killed=was_killed,
         log_start_offset=log_start_offset,
+        starts_by=starts_by,
+        changed=changed,
     )
     first = _begin(opening)
     try:
-        return _recover(first, is_clean, recovery_point, log_start_offset, closed_at, starts_by)
+        return _recover(first, is_clean, recovery_point, log_start_offset, closed_at)
     except BaseException as error:
         # The next opening may cut files that are mapped here.
         for segment in first.segments.values():
@@ -138,7 +141,7 @@ def load(
             raise DamagedLog(f"{directory}: {error}") from error
     # Once more, reading all of it: the walk finds it again and cuts there.
     again = _begin(opening._replace(reads_all=True))
-    return _recover(again, False, recovery_point, log_start_offset, None, starts_by)
+    return _recover(again, False, recovery_point, log_start_offset, None)
 
 
 def _begin(opening: Opening) -> Loading:
@@ -154,14 +157,12 @@ def _recover(
     recovery_point: int | None,
     log_start_offset: int,
     closed_at: int | None,
-    starts_by: int | None,
 ) -> LoadedLog:
     """Check the segments that need it and settle everything derived from them."""
     epochs_are_sound = read_epochs(loading)
     had_segments = bool(loading.segments)
     durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
-    if starts_by is not None:
-        _check_start(loading, starts_by, durable_end)
+    _check_start(loading, durable_end)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
     if not (is_clean and closed_at is not None):  # otherwise a digest has just proven the file
         check_epochs(loading, log_start_offset, durable_end, is_clean=is_clean)
@@ -169,6 +170,9 @@ def _recover(
     first = first_to_read(
         list(loading.segments), durable_end, doubtful, is_clean=is_clean, reads_all=reads_all
     )
+    changed = loading.opening.changed
+    if first == len(loading.segments) and any(name.endswith(TRANSACTION_INDEX_SUFFIX) for name in changed):
+        first = max(first - 1, 0)  # that of the last segment: others are compared with their seals
     for segment in loading.segments.values()[:first]:
         segment.is_settled = True
     first_base = loading.segments.keys()[first] if first < len(loading.segments) else MAX_LONG
@@ -446,10 +450,11 @@ def _recover_segment(
     return next_offset, bool(cut)
 
 
-def _check_start(loading: Loading, starts_by: int, durable_end: int) -> None:
-    """Report a log whose first segment begins above `starts_by`: the ones below it are gone."""
-    first_base = next(iter(loading.segments), starts_by)
-    if first_base <= starts_by:
+def _check_start(loading: Loading, durable_end: int) -> None:
+    """Report a log whose first segment began lower at the clean stop: the ones below it are gone."""
+    starts_by = loading.opening.starts_by
+    first_base = next(iter(loading.segments), 0)
+    if starts_by is None or first_base <= starts_by:
         return
     text = f"the log began at or below offset {starts_by}, and its first segment begins at {first_base}"
     name, lost = file_name(starts_by, LOG_SUFFIX), bytes_in(loading, list(loading.segments))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.checkpoint.clean_shutdown import (
     OURS,
     CleanShutdown,
+    changed_files,
     digests_of,
     read_clean_shutdown,
     remove_clean_shutdown,
@@ -129,9 +130,11 @@ def _open_locked(
     accept_loss: bool,
 ) -> PartitionLog:
     is_new = all(entry.name == LOCK_FILE for entry in disk.scan(directory))
-    marker = None
+    marker, changed = None, list[str]()
     if not is_new:
         marker = read_clean_shutdown(disk, directory)
+        if marker is not None:
+            changed = changed_files(disk, directory, marker)
         if marker is not None and not marker.is_ours:
             # Before the marker is removed: after a crash in between, the next start does both again.
             remove_seals(disk, directory)
@@ -163,7 +166,8 @@ def _open_locked(
         progress=progress,
         producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
-        starts_by=first_base if type(first_base) is int else None,
+        starts_by=first_base if type(first_base) is int and not changed else None,
+        changed=changed,
         accept_loss=accept_loss,
         is_new=is_new,
     )
