@@ -128,8 +128,8 @@ class LogDir:
         """Whether its last owner ran in this boot: if it was killed, the page cache is complete."""
         self.was_empty = False
         self._closed_by_us = False
-        self._changed: list[tuple[str, str]] = []
-        """Directory and name of the files that differ from the state at the clean stop."""
+        self._changed: dict[str, list[str]] = {}
+        """The files that differ from the state at the clean stop, by directory, until that is opened."""
         self._doomed: list[tuple[int, str]] = []
         self._names_lock = threading.Lock()
         self._names_made = self._names_durable = 0
@@ -159,7 +159,8 @@ class LogDir:
         self.was_clean = marker is not None
         self.has_run_on = has_run_on(disk, self.path, self._node.boot_id)
         changed = [] if marker is None else changed_files(disk, self.path, marker)
-        self._changed = [name.partition("/")[::2] for name in changed]
+        for directory, _, name in (path.rpartition("/") for path in changed):
+            self._changed.setdefault(directory, []).append(name)
         self._closed_by_us = marker is not None and marker.is_ours and not {*OFFSET_FILES} & {*changed}
         if marker is not None and not marker.is_ours:
             # A Kafka broker may have rewritten the files that the seals describe. Before the marker is
@@ -245,7 +246,7 @@ class LogDir:
             producer_expiration_ms=producers.producer_id_expiration_ms,
             # After a clean shutdown of ours, the recovery point is the log end.
             closed_at=recovery_point if self._closed_by_us else None,
-            changed=[name for parent, name in self._changed if parent == topic_partition.directory_name],
+            changed=self._changed.pop(topic_partition.directory_name, ()),
             starts_by=checkpoints.log_starts.offsets.get(topic_partition) if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
             is_new=is_new,
@@ -318,6 +319,7 @@ class LogDir:
                 if topic_partition not in self._accept_loss:
                     error = self.damaged[topic_partition]
                     raise DamagedLog(str(error), error.damages, error.durable_end)
+                self._changed.pop(topic_partition.directory_name, None)
                 self._disk.make_dir(self.directory_of(topic_partition))
                 self._disk.sync_dir(self.path)
             try:

@@ -50,6 +50,7 @@ def test_its_loss_is_accepted_and_it_begins_anew() -> None:
     manager = manager_on(disk)
     log = manager.reopen(ORDERS, accept_loss=True)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert log.partition.report.wrong == []
     append(log)
     manager.close()
     assert manager_on(disk).logs()[ORDERS].log_end_offset == 1
