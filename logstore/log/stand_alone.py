@@ -46,7 +46,8 @@ from logstore.segment.seal import remove_seals
 if TYPE_CHECKING:
     from random import Random
 
-_FIRST_BASE, _END_OFFSET = "firstBaseOffset", "logEndOffset"
+FIRST_BASE, _END_OFFSET = "firstBaseOffset", "logEndOffset"
+"""Fields of the marker of a clean stop."""
 _PRODUCERS: Final = ProducerStateConfig(transaction_partition_verification_enable=False)
 """There is no transaction coordinator that could verify a transaction."""
 
@@ -153,7 +154,7 @@ def _open_locked(
 
     # If the log ends elsewhere, another program has written to it since: `load` compares.
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
-    first_base = marker.extra.get(_FIRST_BASE) if marker is not None else None
+    first_base = marker.extra.get(FIRST_BASE) if marker is not None else None
     loaded = load(
         disk,
         directory,
@@ -227,7 +228,7 @@ class _OwnDirectory:
                 self.log_start_moved(log)
                 names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *files_without_checksum(log)]
                 digests = digests_of(self._disk, self._directory, names)
-                bounds = {_FIRST_BASE: log.segments.first.base_offset, _END_OFFSET: log.log_end_offset}
+                bounds = {FIRST_BASE: log.segments.first.base_offset, _END_OFFSET: log.log_end_offset}
                 extra = {**OURS, **bounds, **digests}
                 marker = CleanShutdown(extra=extra)
                 write_clean_shutdown(self._disk, self._directory, marker)
