@@ -157,7 +157,8 @@ def test_reseal_takes_sound_segments_for_right(command: Command, log_dir: Path) 
 
 
 def test_an_orphan_seal_is_a_note(command: Command, log_dir: Path) -> None:
-    """Kafka deletes old segments and leaves our seals of them."""
+    """Kafka takes our mark of a clean stop, deletes old segments and leaves our seals of them."""
+    (log_dir / ".kafka_cleanshutdown").unlink()
     first = sorted((log_dir / "orders-0").glob("*.log"))[0]
     for suffix in (".log", ".index", ".timeindex"):
         first.with_suffix(suffix).unlink()
