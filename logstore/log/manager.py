@@ -297,6 +297,12 @@ class LogManager:
             unique = f"{self._random.getrandbits(128):032x}"
             leaving = Leaving(topic_partition, unique, config.file_delete_delay_ms)
             going.setdefault(home.path, []).append(leaving)
+        for log_dir in self._online():
+            # A log that came from another log dir has an entry there, until that is written again.
+            elsewhere = [
+                each.topic_partition for path in going.keys() - {log_dir.path} for each in going[path]
+            ]
+            log_dir.guarded(partial(log_dir.checkpoints.forget, elsewhere))
         for log_dir in self._dirs:
             log_dir.rename_away(going.get(log_dir.path, ()), fate)
 

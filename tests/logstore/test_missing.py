@@ -94,6 +94,24 @@ def test_a_deletion_leaves_nothing_to_miss() -> None:
     assert list(manager_on(disk).damaged) == [ORDERS]
 
 
+def test_a_deletion_of_a_log_that_has_moved_leaves_nothing_to_miss() -> None:
+    """Its entry in the log dir that it left is written again with the others only."""
+    disk = MemoryDisk()
+    manager = manager_on(disk, "/a", "/b")
+    append(manager.get_or_create(ORDERS), 5)
+    manager.logs()[ORDERS].flush()
+    manager.checkpoint_recovery_points()
+    manager.moves.begin(ORDERS, "/b")
+    manager.moves.carry_out(ORDERS)
+    manager.delete(ORDERS)
+    manager.abandon()
+    for path in ("/a", "/b"):
+        for entry in disk.scan(path):
+            if entry.is_directory:
+                remove_tree(disk, f"{path}/{entry.name}")
+    assert not manager_on(disk, "/a", "/b").damaged
+
+
 def test_a_first_segment_that_is_gone_after_a_clean_stop() -> None:
     """The log would begin at the next one, as after retention."""
     disk = MemoryDisk()
