@@ -20,10 +20,10 @@ of a partition directory, so every tool for those can read it.
 Order: the entry is synced first, then the copy, then their names; only then may a byte be cut or a segment be
 moved. After a crash the bytes are in place, or in quarantine with their entry, or both; `Standing` derives
 this from the files, not from a note that could itself be lost. A full disk raises before anything has
-changed; spaces behind an entry keep room for its third line. The last line of the ledger may be torn: bytes
-behind the last line end are no entry, and the next write removes them. A line with a wrong checksum stays, is
-reported as unreadable, and does not hide the others. Nothing in the ledger is trusted: a name that is not a
-segment's, or a number out of range, makes its line unreadable too.
+changed; spaces behind an entry keep room for the line that its cut is done. The last line of the ledger may
+be torn: bytes behind the last line end are no entry, and the next write removes them. A line with a wrong
+checksum stays, is reported as unreadable, and does not hide the others. Nothing in the ledger is trusted: a
+name that is not a segment's, or a number out of range, makes its line unreadable too.
 """
 
 from __future__ import annotations
