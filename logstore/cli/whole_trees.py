@@ -16,6 +16,7 @@ time if they are small. Records in batches are not decoded: `dump --verify` does
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -30,6 +31,7 @@ from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    OffsetFile,
 )
 from logstore.cli.facts import facts_of
 from logstore.cli.inspection import (
@@ -52,6 +54,7 @@ from logstore.format.crc import crc32c
 from logstore.log.epoch_check import judged_history
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
 from logstore.log.reader import checkpointed_offset
+from logstore.log.stand_alone import FIRST_BASE
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.index_faults import Columns
@@ -222,6 +225,19 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
 # --- a partition -----------------------------------------------------------------------------------
 
 
+def _began_at(disk: Disk, directory: str) -> int | None:
+    """Return where the log began, or above it, when its owner stopped in order; None if that is unknown."""
+    own = read_clean_shutdown(disk, directory)
+    if own is not None and type(first_base := own.extra.get(FIRST_BASE)) is int:
+        return first_base
+    parent, _, name = os.path.abspath(directory).rpartition("/")
+    marker = read_clean_shutdown(disk, parent)
+    if marker is None or not marker.is_ours:
+        return None
+    starts = OffsetFile(disk, parent, LOG_START_OFFSET_CHECKPOINT).offsets
+    return next((start for partition, start in starts.items() if partition.directory_name == name), None)
+
+
 class _Partition:
     def __init__(self, disk: Disk, directory: str, progress: Progress) -> None:
         self._disk = disk
@@ -242,6 +258,10 @@ class _Partition:
         bases = segment_offsets(self._disk, self._directory)
         listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
         log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
+        began_at = _began_at(self._disk, self._directory)
+        if began_at is not None and bases[0] > began_at:
+            text = f"segment gone: the log began at or below offset {began_at} at its clean shutdown"
+            yield self._damage(file_name(bases[0], ".log"), 0, text)
         seals: dict[int, Seal] = {}
         yield from self.chain(sizes, listed, seals, log_start)
         for number, base_offset in enumerate(bases):

@@ -94,12 +94,15 @@ def future_name(topic_partition: TopicPartition, unique: str) -> str:
     return name
 
 
+def partition_set_aside(name: str) -> TopicPartition | None:
+    """Return the partition whose directory was renamed to `name`, or copied to it; None for any other."""
+    match = _SET_ASIDE_DIRECTORY.fullmatch(name)
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None
+
+
 def partition_of_future(name: str) -> TopicPartition | None:
     """Return the partition of which the directory `name` is a copy (`future_name`); None for any other."""
-    match = _SET_ASIDE_DIRECTORY.fullmatch(name)
-    if match is None or match["fate"] != "future":
-        return None
-    return TopicPartition(match["topic"], int(match["partition"]))
+    return partition_set_aside(name) if set_aside_fate(name) == "future" else None
 
 
 def partitions_among(names: Iterable[str]) -> Iterator[tuple[TopicPartition, str]]:

@@ -47,8 +47,10 @@ _ENTRY: Final = Struct(">ii")
 
 
 def read_epochs(loading: Loading) -> bool:
-    """Read the epoch file; False if it does not parse, so that the batches must be read."""
+    """Read the epoch file; False if it is wrong, so that the batches must be read."""
     try:
+        if LEADER_EPOCH_CHECKPOINT in loading.opening.changed:
+            raise CorruptCheckpoint("it is not as a clean stop left it")
         entries = read_leader_epoch_checkpoint(loading.disk, loading.directory)
     except CorruptCheckpoint as error:
         _tell(loading, str(error))

@@ -36,7 +36,7 @@ from logstore.errors import CorruptIndex, Damage, is_refusal, refusal
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.log.derived import check_segment_files, correct_epochs, rebuild_producers, replayed_aborts
 from logstore.log.losses import Loss
-from logstore.log.partition_log import PartitionLog
+from logstore.log.partition_log import PartitionLog, is_dense
 from logstore.log.read import sound_batches_of
 from logstore.log.scrub import Scrubbed
 from logstore.log.tails import Tail
@@ -180,7 +180,6 @@ class _Mending:
             self._successor = successor.base_offset
         self._log, self._segment, self._now_ms, self._on_judged = log, segment, now_ms, on_judged
         self._generation = log.generation
-        self._is_dense = not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset
         self._fetched = 0
         self._has_producers = False
         self._origin = "below the log start, left out"
@@ -209,6 +208,8 @@ class _Mending:
         if not gaps:
             rebuilt = yield from self._check_files()
             return Mended(False, rebuilt=tuple(rebuilt))
+        if is_dense(self._log):
+            self._log.has_gaps = yield from self._was_compacted(gaps)
         cleaned = begin_cleaned(
             self._log.disk,
             self._log.directory,
@@ -268,6 +269,22 @@ class _Mending:
         except CorruptIndex:
             return None
 
+    def _was_compacted(self, gaps: Sequence[_Gap]) -> Generator[None, None, bool]:
+        """Return whether offsets are missing between sound batches: the topic's policy was another once."""
+        end, next_offset, is_outside = 0, self._segment.base_offset, True
+        with self._segment.log_for_reading() as file:
+            for piece in swept(file, self._segment.size):
+                ends = piece.positions + piece.headers["batch_length"] + LOG_OVERHEAD
+                outside = _are_outside(piece.positions, ends, gaps)
+                follows = piece.positions == np.append(end, ends[:-1])
+                leaps = piece.bases > np.append(next_offset, piece.lasts[:-1] + 1)
+                if (outside & np.append(is_outside, outside[:-1]) & follows & leaps).any():
+                    return True
+                if len(ends):
+                    end, next_offset, is_outside = ends[-1], piece.lasts[-1] + 1, bool(outside[-1])
+                yield None
+        return False
+
     # --- the new segment ----------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -281,10 +298,7 @@ class _Mending:
             for piece in swept(file, self._segment.size):
                 self._check()
                 ends = piece.positions + piece.headers["batch_length"] + LOG_OVERHEAD
-                is_kept = np.ones(len(ends), np.bool_)
-                for gap in gaps:
-                    is_kept &= (piece.positions >= gap.to_byte) | (ends <= gap.from_byte)
-                kept = np.flatnonzero(is_kept)
+                kept = np.flatnonzero(_are_outside(piece.positions, ends, gaps))
                 for run in np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1):
                     if not len(run):
                         continue
@@ -307,7 +321,7 @@ class _Mending:
             self._check()
             at = max(at, min(self._log.log_start_offset, wanted.end_offset))
             try:
-                at = self._take(cleaned, found, at, wanted, must_fill=gap.has_bytes and self._is_dense)
+                at = self._take(cleaned, found, at, wanted, must_fill=gap.has_bytes and is_dense(self._log))
             except NotTheSame:
                 if at == wanted.start_offset:
                     self._compare(bytes(found.records), gap)
@@ -418,6 +432,16 @@ def _extents(headers: npt.NDArray[np.void]) -> list[tuple[int, int, int]]:
     sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
     lasts = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
     return list(zip(sizes.tolist(), lasts.tolist(), headers["max_timestamp"].tolist(), strict=True))
+
+
+def _are_outside(
+    positions: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], gaps: Sequence[_Gap]
+) -> npt.NDArray[np.bool_]:
+    """Return which of the batches, from byte to byte, lie in none of the gaps."""
+    outside = np.ones(len(ends), np.bool_)
+    for gap in gaps:
+        outside &= (positions >= gap.to_byte) | (ends <= gap.from_byte)
+    return outside
 
 
 def _gaps(damages: Sequence[Damage]) -> list[_Gap]:

@@ -10,7 +10,7 @@ Every step leaves a directory that the same procedure opens: after a crash in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -132,6 +132,8 @@ class Opening(NamedTuple):
     is_new: bool = False
     was_killed: bool = False
     log_start_offset: int = 0
+    starts_by: int | None = None
+    changed: Collection[str] = ()
 
 
 class Loading:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from logstore.checkpoint.clean_shutdown import (
     OURS,
     CleanShutdown,
+    changed_files,
     digests_of,
     read_clean_shutdown,
     remove_clean_shutdown,
@@ -42,6 +43,7 @@ from logstore.disk.topic_partition import (
     TopicPartition,
     parse_directory_name,
     partition_of_future,
+    partition_set_aside,
     set_aside_fate,
 )
 from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, bare, is_refusal, refusal
@@ -116,6 +118,8 @@ class LogDir:
         self.logs: dict[TopicPartition, Log] = {}
         self.known: set[TopicPartition] = set()
         self.damaged: dict[TopicPartition, DamagedLog] = {}
+        self.set_aside: set[TopicPartition] = set()
+        """Partitions with a directory, at the start, that was set aside."""
         self.futures: dict[TopicPartition, str] = {}
         """The names of the directories that are copies of other dirs' logs."""
         self.failure: OSError | None = None
@@ -124,6 +128,8 @@ class LogDir:
         """Whether its last owner ran in this boot: if it was killed, the page cache is complete."""
         self.was_empty = False
         self._closed_by_us = False
+        self._changed: dict[str, list[str]] = {}
+        """The files that differ from the state at the clean stop, by directory, until that is opened."""
         self._doomed: list[tuple[int, str]] = []
         self._names_lock = threading.Lock()
         self._names_made = self._names_durable = 0
@@ -152,7 +158,10 @@ class LogDir:
         marker = read_clean_shutdown(disk, self.path)
         self.was_clean = marker is not None
         self.has_run_on = has_run_on(disk, self.path, self._node.boot_id)
-        self._closed_by_us = marker is not None and marker.is_ours
+        changed = [] if marker is None else changed_files(disk, self.path, marker)
+        for directory, _, name in (path.rpartition("/") for path in changed):
+            self._changed.setdefault(directory, []).append(name)
+        self._closed_by_us = marker is not None and marker.is_ours and not {*OFFSET_FILES} & {*changed}
         if marker is not None and not marker.is_ours:
             # A Kafka broker may have rewritten the files that the seals describe. Before the marker is
             # removed: after a crash in between, the next start does both again.
@@ -182,6 +191,8 @@ class LogDir:
     def _partition_in(self, name: str) -> TopicPartition | None:
         """Return the partition of a directory, unless it was set aside or is not a log."""
         fate = set_aside_fate(name)
+        if (aside := partition_set_aside(name)) is not None:
+            self.set_aside.add(aside)
         if fate == "delete":
             mark("log dir: a deletion is ended after a restart")
             self._doomed.append((self._clock(), f"{self.path}/{name}"))
@@ -235,6 +246,8 @@ class LogDir:
             producer_expiration_ms=producers.producer_id_expiration_ms,
             # After a clean shutdown of ours, the recovery point is the log end.
             closed_at=recovery_point if self._closed_by_us else None,
+            changed=self._changed.pop(topic_partition.directory_name, ()),
+            starts_by=checkpoints.log_starts.offsets.get(topic_partition) if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
             is_new=is_new,
             was_killed=self.has_run_on and not self.was_clean,
@@ -302,6 +315,13 @@ class LogDir:
         if accept_loss:
             self._accept_loss.add(topic_partition)
         with self._or_offline(f"cannot open {topic_partition}", f"opening {topic_partition}"):
+            if not _has_directory(self._disk, self.path, topic_partition):
+                if topic_partition not in self._accept_loss:
+                    error = self.damaged[topic_partition]
+                    raise DamagedLog(str(error), error.damages, error.durable_end)
+                self._changed.pop(topic_partition.directory_name, None)
+                self._disk.make_dir(self.directory_of(topic_partition))
+                self._disk.sync_dir(self.path)
             try:
                 log = self._load(topic_partition, config)
             except (DamagedLog, OutOfResources):
@@ -343,7 +363,10 @@ class LogDir:
             else:
                 log.partition.abandon()
             self.known.discard(topic_partition)
-            self._rename(self.directory_of(topic_partition), leaving, fate)
+            with self._or_offline("", f"moving {topic_partition}"):
+                is_there = log is not None or _has_directory(self._disk, self.path, topic_partition)
+            if is_there:
+                self._rename(self.directory_of(topic_partition), leaving, fate)
         with self._or_offline("", f"moving {going[0].topic_partition}"):
             self._disk.sync_dir(self.path)
 
@@ -500,7 +523,12 @@ class LogDir:
 
     def _leave_marks(self, mark_clean: bool) -> None:
         self.checkpoints.write_recovery_points()
-        self.checkpoints.write_log_start_offsets()
+        # Of all logs: the next start sees whether a first segment is gone.
+        starts = {
+            tp: max(log.log_start_offset, log.partition.segments.first.base_offset)
+            for tp, log in self.logs.items()
+        }
+        self.checkpoints.write_log_start_offsets(starts)
         self.checkpoints.write_high_watermarks()
         if mark_clean:
             names = [META_PROPERTIES, *OFFSET_FILES]
@@ -522,3 +550,8 @@ class LogDir:
 def _unlinking_ms(log: PartitionLog) -> int:
     """Return when the log's next deleted files or expired losses are due; `MAX_LONG` for never."""
     return min(log.deleted_files.deadline_ms, log.quarantine.due_ms)
+
+
+def _has_directory(disk: Disk, path: str, topic_partition: TopicPartition) -> bool:
+    """Return whether a damaged partition has a directory in the log dir (`missing.py`). Raises `OSError`."""
+    return topic_partition.directory_name in [entry.name for entry in disk.scan(path)]

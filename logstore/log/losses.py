@@ -20,10 +20,10 @@ of a partition directory, so every tool for those can read it.
 Order: the entry is synced first, then the copy, then their names; only then may a byte be cut or a segment be
 moved. After a crash the bytes are in place, or in quarantine with their entry, or both; `Standing` derives
 this from the files, not from a note that could itself be lost. A full disk raises before anything has
-changed. The last line of the ledger may be torn: bytes behind the last line end are no entry, and the next
-write removes them. A line with a wrong checksum stays, is reported as unreadable, and does not hide the
-others. Nothing in the ledger is trusted: a name that is not a segment's, or a number out of range, makes its
-line unreadable too.
+changed; spaces behind an entry keep room for the line that its cut is done. The last line of the ledger may
+be torn: bytes behind the last line end are no entry, and the next write removes them. A line with a wrong
+checksum stays, is reported as unreadable, and does not hide the others. Nothing in the ledger is trusted: a
+name that is not a segment's, or a number out of range, makes its line unreadable too.
 """
 
 from __future__ import annotations
@@ -258,6 +258,11 @@ def parse_ledger(data: bytes, *, skipped_bytes: int = 0) -> LedgerText:
     return LedgerText(losses, marks, unreadable, skipped_bytes, done)
 
 
+def _done(loss: Loss, at_ms: int) -> dict[str, object]:
+    """Return the content of the line that says that a cut is done."""
+    return {"id": loss.id, "at_ms": at_ms, "mark": "cut", "first_offset": loss.first_offset}
+
+
 def cuts_since(disk: Disk, directory: str, position: int) -> tuple[list[int], int]:
     """Return the first offset of each cut by the lines past byte `position` of a ledger, and their end.
 
@@ -395,7 +400,7 @@ class Quarantine:
         try:
             if LEDGER not in known:
                 self._disk.sync_dir(self._directory)
-            before = self._append(loss.facts())
+            before = self._append(loss.facts(), room=len(encode_line(_done(loss, MAX_LONG))))
             if tail is not None:
                 self._copy(tail, f"{place}/{tail.name}")
             if pieces:
@@ -436,19 +441,25 @@ class Quarantine:
             finally:
                 file.close()
 
-    def _append(self, facts: Mapping[str, object]) -> int:
-        """Add one synced line; returns how long the ledger was. Raises `OSError` with it as it was."""
+    def _append(self, facts: Mapping[str, object], *, room: int = 0) -> int:
+        """Add one synced line, with `room` for the next one; returns where the line begins.
+
+        The next line is written over that room, so that a full disk does not refuse it. Raises `OSError` with
+        the whole lines as they were.
+        """
         file = self._disk.open(self._ledger, create=True, write=True)
         try:
             size = file.size()
             start = max(size - READ_BYTES, 0)
             line_end = file.pread(size - start, start).rfind(b"\n") + 1
             end = start + line_end if line_end or not start else size
-            if end < size:  # torn: it was never acknowledged
-                file.truncate(end)
-            line = encode_line(facts)
+            line = encode_line(facts) + b" " * room
+            data = line if line_end or not start else b"\n" + line
             try:
-                file.pwrite(line if line_end or not start else b"\n" + line, end)
+                # Over what is torn, which was never acknowledged, or over the room for this line.
+                file.pwrite(data, end)
+                if end + len(data) < size:
+                    file.truncate(end + len(data))
                 file.sync()
             except OSError:
                 file.truncate(end)
@@ -464,17 +475,17 @@ class Quarantine:
         self._append({"id": loss_id, "at_ms": now_ms, "mark": mark})
 
     def note_done(self, loss: Loss, now_ms: int) -> None:
-        """Record that the bytes of a loss are gone. Raises `OSError`, but not for a full disk.
+        """Record that the bytes of a loss are gone. Raises `OSError`, but not for want of descriptors.
 
-        Without the line, nothing is lost but that a reader in another process may miss the cut.
+        The entry of the loss has left room for the line on a full disk. Without the line, nothing is lost but
+        that a reader in another process may miss the cut.
         """
-        facts = {"id": loss.id, "at_ms": now_ms, "mark": "cut", "first_offset": loss.first_offset}
         try:
-            self._append(facts)
+            self._append(_done(loss, now_ms))
         except OSError as error:
             if not is_shortage(error):
                 raise
-            _log.warning("%s: no room to note that loss %d is cut: %s", self._ledger, loss.id, error)
+            _log.warning("%s: it could not be noted that loss %d is cut: %s", self._ledger, loss.id, error)
 
     def note_unfinished(self, now_ms: int) -> None:
         """Note the last cut, if a stop came before that. Raises as `note_done`."""

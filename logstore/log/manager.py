@@ -26,6 +26,7 @@ from logstore.log.log import Log
 from logstore.log.log_dir import DirectoryProgress, Leaving, LogDir, NodeFacts, RunAll, one_by_one
 from logstore.log.losses import Loss
 from logstore.log.manager_config import LogManagerConfig
+from logstore.log.missing import find_missing
 from logstore.log.moves import Moves
 from logstore.log.partition_log import Clock
 from logstore.log.retention import Expired
@@ -103,6 +104,9 @@ class LogManager:
                 reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
                 raise LogDirOffline(f"every log dir failed: {reasons}")
             self.moves.settle()
+            for log_dir, topic_partition in find_missing(self._dirs):
+                if topic_partition in accept_loss:
+                    log_dir.reopen(topic_partition, self._config_of(topic_partition), accept_loss=True)
         except BaseException:
             self.abandon()
             raise
@@ -293,6 +297,12 @@ class LogManager:
             unique = f"{self._random.getrandbits(128):032x}"
             leaving = Leaving(topic_partition, unique, config.file_delete_delay_ms)
             going.setdefault(home.path, []).append(leaving)
+        for log_dir in self._online():
+            # A log that came from another log dir has an entry there, until that is written again.
+            elsewhere = [
+                each.topic_partition for path in going.keys() - {log_dir.path} for each in going[path]
+            ]
+            log_dir.guarded(partial(log_dir.checkpoints.forget, elsewhere))
         for log_dir in self._dirs:
             log_dir.rename_away(going.get(log_dir.path, ()), fate)
 

@@ -63,16 +63,24 @@ def settle_seals(loading: Loading) -> None:
     """Seal complete segments that were read and have no seal; unseal the last one.
 
     A seal names the base that really follows: of one whose successor was being replaced that is the
-    segment that stayed.
+    segment that stayed. It has the digests of indexes that were rebuilt: after a change of
+    `index.interval.bytes` their entries are others.
     """
     bases = list(loading.segments)
     for base_offset, successor in pairwise(bases):
         segment = loading.segments[base_offset]
-        if segment.seal is None and base_offset in loading.recovered:
-            segment.sync_indexes()
-            segment.sealing.make(end_offset_of(segment), successor)
+        sealing, indexes = segment.sealing, segment.indexes
+        if base_offset not in loading.recovered:
+            sealing.follow_with(successor)
+            continue
+        segment.sync_indexes()
+        if (seal := segment.seal) is None:
+            sealing.make(end_offset_of(segment), successor)
         else:
-            segment.sealing.follow_with(successor)
+            digests = indexes.offsets.crc, indexes.times.crc
+            settled = seal._replace(successor=successor, offsets_crc=digests[0], times_crc=digests[1])
+            if settled != seal:
+                sealing.renew(settled)
     if bases:
         loading.segments[bases[-1]].sealing.remove()
 

@@ -166,6 +166,8 @@ class PartitionLog:
         """Everything below it survives power loss."""
         self.first_dirty_offset = first_dirty_offset
         """Everything below it has been compacted. Outside of the log it means nothing."""
+        self.has_gaps = False
+        """Whether a gap was found that no damage explains: see `is_dense`."""
         self.epoch_cache = loaded.epochs
         self.epochs: tuple[EpochEntry, ...] = loaded.epochs.entries
         """Leader epochs and their first offsets."""
@@ -552,6 +554,15 @@ def _close_files(log: PartitionLog) -> None:
         segment.close()
     if not is_blank:
         log.disk.sync_dir(log.directory)
+
+
+def is_dense(log: PartitionLog) -> bool:
+    """Return whether nothing is known to have been compacted: a gap between batches may be damage.
+
+    The topic's policy may have changed since the log was compacted, here or by the leader that sent it.
+    """
+    was_compacted = log.has_gaps or log.first_dirty_offset > log.log_start_offset
+    return not (was_compacted or log.config.is_compacted)
 
 
 def files_without_checksum(log: PartitionLog) -> list[str]:

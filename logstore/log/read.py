@@ -29,7 +29,7 @@ from logstore.errors import (
 )
 from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.format.crc import crc32c
-from logstore.log.partition_log import PartitionLog
+from logstore.log.partition_log import PartitionLog, is_dense
 from logstore.log.producer_state import LATE_MS, OpenTransaction
 from logstore.log.read_committed import aborted_between
 from logstore.segment.damage import Expected, judge_segment
@@ -267,27 +267,31 @@ def _is_hole(log: PartitionLog, offset: int, fetched: FetchedBytes) -> bool:
     """Return whether damage explains that no batch holds `offset`, rather than compaction or a truncation.
 
     A truncation leaves a gap only behind the last batch of a segment, and a seal tells where that ended.
+    Every segment may have been compacted once, the active one of a follower too: its leader had compacted
+    the batches before it sent them.
     """
     holder = log.segments.floor(offset)
-    if holder is None or log.config.is_compacted:
+    if holder is None or not is_dense(log):
         return False
-    if holder is log.segments.active:
-        return holder.size > 0
+    is_within = bool(fetched.records) and fetched.segment_base_offset == holder.base_offset
     seal = holder.seal
-    if seal is None:
-        if fetched.records and fetched.segment_base_offset == holder.base_offset:
-            return False
-    elif offset >= seal.end_offset:
+    if holder is log.segments.active:
+        if not is_within:
+            return holder.size > 0
+    elif seal is not None and offset >= seal.end_offset:
         return False
-    # The topic may have been compacted once. The batches have the last word: a seal may be of bytes that
-    # had rotted before the roll.
-    successor = log.segments.higher(holder.base_offset)
-    end_offset = log.log_end_offset if successor is None else successor.base_offset  # None: cut meanwhile
-    expected = Expected(holder.base_offset, holder.size, end_offset, None, log.epochs)
+    # The batches have the last word: a seal may be of bytes that had rotted before the roll.
+    with log.lock:
+        successor = log.segments.higher(holder.base_offset)
+        end_offset = log.log_end_offset if successor is None else successor.base_offset
+        expected = Expected(holder.base_offset, holder.size, end_offset, None, log.epochs)
     with holder.log_for_reading() as file:
         if seal is not None and next(broken_blocks(file, seal), None) is not None:
             return True
-        return any(step.damages for step in judge_segment(file, expected))
+        is_damaged = any(step.damages for step in judge_segment(file, expected))
+    if is_within and not is_damaged:
+        log.has_gaps = True
+    return is_damaged
 
 
 def _are_sound(log: PartitionLog, base_offset: int, data: bytes, bound: int) -> bool:
@@ -298,7 +302,7 @@ def _are_sound(log: PartitionLog, base_offset: int, data: bytes, bound: int) -> 
     start, total = 0, len(data)
     if _HEADER.unpack_from(data)[1] < COMPILED_BELOW_BYTES and total > _MANY_BYTES:
         return False
-    view, history, is_dense = memoryview(data), log.epochs, not log.config.is_compacted
+    view, history, expects_none = memoryview(data), log.epochs, is_dense(log)
     next_offset, limit = base_offset, min(bound - 1, base_offset + MAX_INT)
     newest, known_until = -1, -1
     unpack, checksum = _HEADER.unpack_from, crc32c
@@ -309,7 +313,7 @@ def _are_sound(log: PartitionLog, base_offset: int, data: bytes, bound: int) -> 
         end = start + LOG_OVERHEAD + length
         if magic != MAGIC or delta < 0 or not start + HEADER_BYTES <= end <= total:
             return False
-        if first < next_offset or first + delta > limit or (first > next_offset and start and is_dense):
+        if first < next_offset or first + delta > limit or (first > next_offset and start and expects_none):
             return False
         if epoch != newest or first >= known_until:
             slot = bisect_right(history, first, key=_START_OFFSET)
@@ -332,7 +336,7 @@ def sound_batches_of(log: PartitionLog, base_offset: int, data: bytes, bound: in
     found = scan_buffer(data, len(data))
     wrong = order_faults(found, base_offset, base_offset, -1)
     is_wrong = wrong.offsets | wrong.epochs | wrong.overflows | (found.last_offsets >= bound)
-    if not log.config.is_compacted:
+    if is_dense(log):
         # The batch before a hole, or behind it, may have another's offset. A read from there on tells more.
         is_wrong[1:] |= found.headers["base_offset"][1:] > found.last_offsets[:-1] + 1
     if is_wrong.any():

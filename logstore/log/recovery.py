@@ -24,7 +24,7 @@ away.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
@@ -90,6 +90,8 @@ def load(
     progress: Progress | None = None,
     producer_expiration_ms: int = MAX_LONG,
     closed_at: int | None = None,
+    starts_by: int | None = None,
+    changed: Collection[str] = (),
     accept_loss: bool = False,
     is_new: bool = False,
     reads_all: bool = False,
@@ -97,7 +99,8 @@ def load(
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
-    `is_clean`: the last owner stopped in order, at log end offset `closed_at` if that is known.
+    `is_clean`: the last owner stopped in order, at log end offset `closed_at` and with a segment that begins
+    at or below `starts_by`, as far as these are known; since then the files `changed`.
     `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
     only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
     was durable, and without them sound batches behind a bad one. Producers that have been idle for
@@ -122,6 +125,8 @@ def load(
         is_new=is_new,
         was_killed=was_killed,
         log_start_offset=log_start_offset,
+        starts_by=starts_by,
+        changed=changed,
     )
     first = _begin(opening)
     try:
@@ -157,6 +162,7 @@ def _recover(
     epochs_are_sound = read_epochs(loading)
     had_segments = bool(loading.segments)
     durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
+    _check_start(loading, durable_end)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
     if not (is_clean and closed_at is not None):  # otherwise a digest has just proven the file
         check_epochs(loading, log_start_offset, durable_end, is_clean=is_clean)
@@ -164,6 +170,9 @@ def _recover(
     first = first_to_read(
         list(loading.segments), durable_end, doubtful, is_clean=is_clean, reads_all=reads_all
     )
+    changed = loading.opening.changed
+    if first == len(loading.segments) and any(name.endswith(TRANSACTION_INDEX_SUFFIX) for name in changed):
+        first = max(first - 1, 0)  # that of the last segment: others are compared with their seals
     for segment in loading.segments.values()[:first]:
         segment.is_settled = True
     first_base = loading.segments.keys()[first] if first < len(loading.segments) else MAX_LONG
@@ -439,6 +448,18 @@ def _recover_segment(
     # Accepted bytes must be durable before a reader sees them.
     segment.sync_log()
     return next_offset, bool(cut)
+
+
+def _check_start(loading: Loading, durable_end: int) -> None:
+    """Report a log whose first segment began lower at the clean stop: the ones below it are gone."""
+    starts_by = loading.opening.starts_by
+    first_base = next(iter(loading.segments), 0)
+    if starts_by is None or first_base <= starts_by:
+        return
+    text = f"the log began at or below offset {starts_by}, and its first segment begins at {first_base}"
+    name, lost = file_name(starts_by, LOG_SUFFIX), bytes_in(loading, list(loading.segments))
+    meet_damage(loading, Damage(DamageKind.SEGMENT_GONE, name, 0, starts_by, text, lost))
+    cut_segments(loading, list(loading.segments), text, starts_by, durable_end)
 
 
 def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.checkpoint.clean_shutdown import (
     OURS,
     CleanShutdown,
+    changed_files,
     digests_of,
     read_clean_shutdown,
     remove_clean_shutdown,
@@ -45,7 +46,8 @@ from logstore.segment.seal import remove_seals
 if TYPE_CHECKING:
     from random import Random
 
-_END_OFFSET = "logEndOffset"
+FIRST_BASE, _END_OFFSET = "firstBaseOffset", "logEndOffset"
+"""Fields of the marker of a clean stop."""
 _PRODUCERS: Final = ProducerStateConfig(transaction_partition_verification_enable=False)
 """There is no transaction coordinator that could verify a transaction."""
 
@@ -129,9 +131,11 @@ def _open_locked(
     accept_loss: bool,
 ) -> PartitionLog:
     is_new = all(entry.name == LOCK_FILE for entry in disk.scan(directory))
-    marker = None
+    marker, changed = None, list[str]()
     if not is_new:
         marker = read_clean_shutdown(disk, directory)
+        if marker is not None:
+            changed = changed_files(disk, directory, marker)
         if marker is not None and not marker.is_ours:
             # Before the marker is removed: after a crash in between, the next start does both again.
             remove_seals(disk, directory)
@@ -150,6 +154,7 @@ def _open_locked(
 
     # If the log ends elsewhere, another program has written to it since: `load` compares.
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
+    first_base = marker.extra.get(FIRST_BASE) if marker is not None else None
     loaded = load(
         disk,
         directory,
@@ -162,6 +167,8 @@ def _open_locked(
         progress=progress,
         producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
+        starts_by=first_base if type(first_base) is int and not changed else None,
+        changed=changed,
         accept_loss=accept_loss,
         is_new=is_new,
     )
@@ -221,7 +228,8 @@ class _OwnDirectory:
                 self.log_start_moved(log)
                 names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *files_without_checksum(log)]
                 digests = digests_of(self._disk, self._directory, names)
-                extra = {**OURS, _END_OFFSET: log.log_end_offset, **digests}
+                bounds = {FIRST_BASE: log.segments.first.base_offset, _END_OFFSET: log.log_end_offset}
+                extra = {**OURS, **bounds, **digests}
                 marker = CleanShutdown(extra=extra)
                 write_clean_shutdown(self._disk, self._directory, marker)
         finally:

@@ -19,7 +19,7 @@ from logstore.errors import CorruptBatch, OutOfResources
 from logstore.log.derived import check_aborts, rebuild_producers
 from logstore.log.interrupts import changing
 from logstore.log.losses import Loss, Who
-from logstore.log.partition_log import PartitionLog
+from logstore.log.partition_log import PartitionLog, is_dense
 from logstore.log.tails import Survey, Tail, survey
 from logstore.segment.cutting import CutPlace, place_of_cut, truncate_segment
 from logstore.segment.epochs import LeaderEpochCache
@@ -106,7 +106,7 @@ def _place_of(log: PartitionLog, floor: Segment, offset: int) -> CutPlace:
         offset,
         end_offset=_end_of(log, floor),
         history=log.epochs,
-        is_dense=not log.config.is_compacted and log.first_dirty_offset <= log.log_start_offset,
+        is_dense=is_dense(log),
     )
 
 

@@ -122,6 +122,18 @@ def test_a_segment_gone_is_named(command: Command, log_dir: Path) -> None:
     assert found[second.name].startswith("segment gone")
 
 
+def test_a_first_segment_gone_is_named(command: Command, log_dir: Path) -> None:
+    for path in (log_dir / "orders-0").glob(f"{0:020d}.*"):
+        path.unlink()
+    (found,) = findings(command, log_dir, 1)
+    assert found[1] == "segment gone: the log began at or below offset 0 at its clean shutdown"
+    with Log.open(log_dir.parent / "orders-1", LogConfig(segment_bytes=300)) as log:
+        for number in range(20):
+            log.append(b"%d" % number * 30)
+    min((log_dir.parent / "orders-1").glob("*.log")).unlink()
+    assert "segment gone" in str(findings(command, log_dir.parent / "orders-1", 1))
+
+
 def test_part_of_an_entry(command: Command, log_dir: Path) -> None:
     (log_dir / "orders-0" / f"{0:020d}.txnindex").write_bytes(bytes(10))
     assert "incomplete entry" in [text for _, text in findings(command, log_dir, 1)]
@@ -145,7 +157,8 @@ def test_reseal_takes_sound_segments_for_right(command: Command, log_dir: Path) 
 
 
 def test_an_orphan_seal_is_a_note(command: Command, log_dir: Path) -> None:
-    """Kafka deletes old segments and leaves our seals of them."""
+    """Kafka takes our mark of a clean stop, deletes old segments and leaves our seals of them."""
+    (log_dir / ".kafka_cleanshutdown").unlink()
     first = sorted((log_dir / "orders-0").glob("*.log"))[0]
     for suffix in (".log", ".index", ".timeindex"):
         first.with_suffix(suffix).unlink()

@@ -312,6 +312,21 @@ def test_a_scrub_survives_the_next_owner() -> None:
     assert again.scrub() == Scrubbed(again.size, None)
 
 
+def test_an_index_rebuilt_after_its_interval_changed_is_as_sealed() -> None:
+    """The opening rebuilds it with other entries, and the next owner reads before it scrubs."""
+    disk, log = opened()
+    name = sealed_files(log)[0]
+    log.close()
+    disk.remove(f"{DIRECTORY}/{name}")
+    settings = {**SETTINGS, "index_interval_bytes": 40}
+    log = stand_alone(disk, **settings)
+    assert log.partition.report.rebuilt == [name]
+    log.close()
+    log = stand_alone(disk, **settings)
+    assert log.read_bytes(log.partition.segments[1].base_offset + 5).records
+    assert log.scrub() == Scrubbed(log.size, None)
+
+
 def test_appends_go_on_over_a_bad_last_entry() -> None:
     """An offset past the end of the log once ended the broker with an AssertionError."""
     disk = MemoryDisk(directories=["/data"])

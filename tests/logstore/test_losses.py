@@ -8,8 +8,8 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.log.append import append_as_follower
-from logstore.log.losses import Standing
-from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.losses import Loss, Quarantine, Standing, cuts_since
+from logstore.log.truncate import truncate_fully_and_start_at, truncate_to
 from logstore.segment.segments import end_offset_of
 from logstore.testing.disks import FaultyDisk, MemoryDisk
 from logstore.testing.disks.faulty import Fault
@@ -82,6 +82,25 @@ class TestATruncation:
         (loss,) = log.losses()
         kept = quarantined(disk.durable_image(), loss)
         assert bytes_of(log) + b"".join(kept[name] for name in sorted(kept)) == whole
+
+
+def test_a_cut_is_noted_on_a_disk_that_has_become_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line has left room for the second one; without it the log went offline in mid-cut."""
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(disk)
+    note_done = Quarantine.note_done
+
+    def note_without_room(quarantine: Quarantine, loss: Loss, now_ms: int) -> None:
+        disk.capacity = 0
+        note_done(quarantine, loss, now_ms)
+        disk.capacity = None
+
+    monkeypatch.setattr(Quarantine, "note_done", note_without_room)
+    for count, offset in enumerate((8, 6), 1):
+        truncate_to(log.partition, offset)
+        cuts, _ = cuts_since(disk, DIRECTORY, 0)
+        assert cuts == [8, 8, 6, 6][: 2 * count]
+    assert [loss.first_offset for loss in log.losses()] == [8, 6]
 
 
 class TestARestart:

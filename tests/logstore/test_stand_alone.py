@@ -55,7 +55,7 @@ def test_what_it_keeps_beside_the_segments() -> None:
         log.append([b"a", b"b", b"c"])
         advance_log_start_offset(log.partition, 1)
     files = {name: disk.files()[f"{DIRECTORY}/{name}"] for name in names(disk)}
-    mark = b'{"version":0,"brokerEpoch":-1,"writer":"logstore","logEndOffset":3,"crc32":{'
+    mark = b'{"version":0,"brokerEpoch":-1,"writer":"logstore","firstBaseOffset":0,"logEndOffset":3,"crc32":{'
     assert files[MARK].startswith(mark)
     assert files["recovery-point-offset-checkpoint"] == b"0\n1\norders 0 3\n"
     assert files["log-start-offset-checkpoint"] == b"0\n1\norders 0 1\n"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from logstore.config import LogConfig
+from logstore.disk.copying import remove_tree
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
@@ -247,3 +248,17 @@ def test_whoever_asked_a_node_that_stops_hears_of_it() -> None:
     assert reply.is_done
     assert reply.is_disconnected
     assert made.run_until(lambda: made.leader_of(TP) is not None, 1000), "nobody sits out a request timeout"
+
+
+def test_a_leader_whose_log_was_taken_away_does_not_lead_with_an_empty_one() -> None:
+    """The others would truncate theirs to nothing, and nobody would say so."""
+    made = cluster()
+    for number in range(3):
+        write(made, b"%d" % number)
+    made.advance(1000)
+    for node_id in range(3):
+        made.stop_node(node_id)
+    remove_tree(made.disk(0), "data/t-0")
+    made.start()
+    assert made.run_until(lambda: is_whole(made))
+    assert [values(made, node_id) for node_id in range(3)] == [[b"0", b"1", b"2"]] * 3
