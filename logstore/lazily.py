@@ -8,8 +8,7 @@ record is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -33,33 +32,17 @@ def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     return __getattr__
 
 
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Hold back Ctrl-C: numpy cannot be imported again in a process that has begun to import it."""
-    import signal
-    from threading import current_thread, main_thread
-
-    if (
-        current_thread() is not main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield  # nothing is raised here
-        return
-    held: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if held:
-            raise KeyboardInterrupt
-
-
 class _Later(ModuleType):
     """Becomes a copy of the module of its name when an attribute is first read."""
 
     def __getattr__(self, name: str) -> Any:
-        with _no_interrupt():
+        import signal
+
+        from logstore.signals import held_back
+
+        # numpy cannot be imported again in a process in which an import of it was interrupted.
+        is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        with held_back(*(signal.SIGINT,) if is_ours else ()):
             module = import_module(self.__name__)
         vars(self).update(vars(module))  # from now on an attribute costs what it costs there
         return getattr(module, name)

@@ -26,6 +26,7 @@ STORAGE = {
     "config",
     "errors",
     "lazily",
+    "signals",
 }
 MAY_IMPORT = {
     "disk": set[str](),

@@ -22,8 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +44,7 @@ from logstore.cli.cluster_file import (
     read_cluster_file,
     write,
 )
+from logstore.signals import held_back
 
 _POLL_S = 0.02
 _DEATH_S = 10.0
@@ -207,7 +207,8 @@ def relaunch(directory: Path, names: Sequence[str], *, is_asked: bool = True) ->
         for member in [each for each in cluster.members if each.name in names]:
             if is_running(directory, member) or (member.stays_down and not is_asked):
                 continue
-            with _uninterrupted():
+            # A process that was started and is not in the file would be ended by nobody.
+            with held_back(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 cluster = cluster.with_member(_launched(directory, cluster, member))
                 write(directory, cluster)
     return cluster
@@ -422,7 +423,8 @@ def _supervised(directory: Path, *, is_supervised: bool) -> LocalCluster:
         if cluster.supervisor is None or not is_running(directory, cluster.supervisor):
             cluster = replace(cluster, supervisor=None)
             write(directory, cluster)  # a supervisor ends when it reads that there is another one
-            with _uninterrupted():
+            # A process that was started and is not in the file would be ended by nobody.
+            with held_back(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 cluster = replace(cluster, supervisor=_supervise(directory) if is_supervised else None)
                 write(directory, cluster)
     return cluster
@@ -433,16 +435,6 @@ def _supervise(directory: Path) -> Member:
     home = _home(directory, member)
     command = [sys.executable, "-m", "logstore.cli.main", "cluster", "supervise", str(directory.resolve())]
     return replace(member, pid=_spawned([*command, "--log-file", f"{home}.log"], home))
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C: a process that was started and is not in the file would be ended by nobody."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _spawned(command: list[str], home: Path) -> int:
@@ -459,7 +451,6 @@ def _spawned(command: list[str], home: Path) -> int:
             (os.POSIX_SPAWN_OPEN, 2, f"{home}.err", more, 0o644),
         ],
         setsid=True,
-        setsigmask=(),
     )
 
 
