@@ -9,6 +9,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from logstore.segment.scan import use_compiled
 from tests.crossings import WALKS, Bar, main, measure
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +40,15 @@ def test_a_walk_crosses_no_more_files_than_before(bar: Bar) -> None:
     result = measure(bar)
     assert result.files <= bar.files_today, (sorted(result.trace.files), result.trace.hops)
     assert bar.max_hops is None or result.hops <= bar.max_hops, result.trace.hops
+
+
+def test_a_walk_is_the_same_in_a_process_that_has_loaded_compiled_code() -> None:
+    opening = next(bar for bar in WALKS if bar.name == "open after a kill")
+    assert use_compiled()
+    try:
+        assert measure(opening).files <= opening.files_today
+    finally:
+        use_compiled(wanted=False)
 
 
 def test_the_command_prints_a_walk(capsys: pytest.CaptureFixture[str]) -> None:
