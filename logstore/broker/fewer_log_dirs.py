@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from logstore.broker.identity import AskStore
+from logstore.broker.store_reads import read
 from logstore.checkpoint.identity import read_partition_metadata
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import DirectoryEntry, Disk
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
-from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Children, Get
 
-_TRIES = 20
+_WHAT: Final = "the topics"
 
 
 async def replicas_without_log(
@@ -28,8 +30,8 @@ async def replicas_without_log(
     A topic whose node cannot be read counts as one of them. Raises `MetadataStoreFailed`.
     """
     there = {entry.name: f"{each}/{entry.name}" for each in log_dirs for entry in _scan(disk, each)}
-    names = (await _answered(ask, Children(layout.TOPICS_PATH))).children
-    nodes = await asyncio.gather(*(_answered(ask, Get(layout.topic_path(name))) for name in names))
+    names = (await read(ask, Children(layout.TOPICS_PATH), _WHAT)).children
+    nodes = await asyncio.gather(*(read(ask, Get(layout.topic_path(name)), _WHAT) for name in names))
     missing = []
     for name, node in zip(names, nodes, strict=True):
         if node.stat is None:
@@ -61,11 +63,3 @@ def _is_of(disk: Disk, directory: str, topic_id: str) -> bool:
     except (OSError, CorruptCheckpoint):
         return False
     return not found or not topic_id or found == topic_id
-
-
-async def _answered(ask: AskStore, operation: Operation) -> Outcome:
-    for _ in range(_TRIES):
-        outcome = await ask(operation)
-        if outcome.error in (None, StoreError.NO_NODE):
-            return outcome
-    raise MetadataStoreFailed("the metadata store does not answer reads of the topics; check the store")
