@@ -321,7 +321,7 @@ _LIVE_CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
     **dict.fromkeys(RATES, _rate),
     FETCHERS: _count,
 }
-"""What can be changed while brokers run, with the function that checks a value and returns its form."""
+"""The settings that can be changed while brokers run, each with the function that checks its value."""
 
 
 def _change(found: dict[str, str], name: str, operation: Operation, value: str | None) -> None:

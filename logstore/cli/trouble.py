@@ -9,7 +9,7 @@ from logstore.disk.topic_partition import TopicPartition
 
 OPERATOR = "you"
 ITSELF = "nobody: it continues automatically"
-"""Who has to act."""
+"""The values of `Trouble.acts`: the operator has to act, or the cluster does."""
 
 
 class Rank(IntEnum):

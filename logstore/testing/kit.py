@@ -104,9 +104,11 @@ class SimulatedCluster:
         if not 1 <= self.min_insync_replicas <= self.replication_factor <= nodes:
             sizes = f"{self.replication_factor} replicas on {nodes} nodes"
             raise ValueError(f"impossible: {self.min_insync_replicas} in sync of {sizes}")
-        if durability not in (*Durability, *(levels := [each.value for each in Durability])):
-            raise ValueError(f"durability is {durability!r}; use {' or '.join(levels)}")
-        self.durability = Durability(durability)
+        try:
+            self.durability = Durability(durability)
+        except ValueError:
+            levels = " or ".join(each.value for each in Durability)
+            raise ValueError(f"durability is {durability!r}; use {levels}") from None
         self.timings = timings or Timings()
         self.promised_acks = number_of_acks(promised_acks)
         swarm = quiet_swarm(

@@ -87,7 +87,7 @@ def test_a_line_without_its_key_ends_the_input(
 def test_what_was_appended_before_a_refusal_is_told(
     command: Command, tmp_path: Path, type_in: Callable[[bytes], None]
 ) -> None:
-    """Who runs it again would store the first lines twice."""
+    """Another run with the same input would store the first lines twice."""
     type_in(b"a\nb\n" + b"c" * 2_000_000 + b"\n")
     ended = command("append", tmp_path / "t-0")
     assert ended.code == 1

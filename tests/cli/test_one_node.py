@@ -276,7 +276,7 @@ def test_ctrl_c_right_after_a_process_was_started(
 def test_a_stop_keeps_others_from_starting_members(
     command: Command, home: Path, sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they start would be missing in the file that the stop writes; nobody would end it."""
+    """A member started meanwhile would be missing from the file that the stop writes, and stay running."""
     start(home, 1, {}, patience_s=60)
     with alone(home):
         refused = command("cluster", "stop", home)

@@ -17,7 +17,7 @@ from tests.logstore.test_heal import run
 
 CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=100)
 BASES = (0, 1, 5, 6, 20, 21, 22)
-"""What a leader's cleaner has left: gaps before 5 and 20, and before the log end."""
+"""The log after a leader's compaction: gaps before offsets 5 and 20, and before the log end."""
 
 
 def copied(disk: MemoryDisk, bases: tuple[int, ...] = BASES) -> Log:

@@ -346,7 +346,7 @@ def test_a_log_that_has_lost_the_producer_gets_another_one(step: int | None) -> 
 
 @pytest.mark.parametrize("step", [None, 3])
 def test_a_ledger_belongs_to_one_cluster(step: int | None) -> None:
-    """What was published there is missing here; an open intent may have no part of it here."""
+    """The second cluster lacks the published versions, and perhaps every part of an open intent."""
     cluster, other, disk = Cluster(), Cluster(), MemoryDisk()
     other.id = "there"
     cluster.fail_at = step
