@@ -16,13 +16,14 @@ starts and has no rows. Then both bounds of every batch with rows are stored.
 
 The rules are those of Spark's Kafka source, in whole numbers. Partitions are listed again every
 `metadataIntervalMs` at most, because an idle stream asks ninety times a second. New partitions are read from
-their log start. A partition that is gone, or that ends below the offsets already read, is a loss, handled as
-`failOnDataLoss` says.
+their log start. A partition is a loss if it is gone, ends below the offsets already read, or has another
+topic id than when the query started; `failOnDataLoss` says what follows. Topic ids are compared before each
+batch with rows. The checkpoint does not have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,6 +107,7 @@ class MicroBatches:
         self._initial: dict[TopicPartition, int] | None = None
         self._is_pinned = False
         self._last_batch_ms: int | None = None
+        self._topic_ids: dict[str, str] | None = None
         self.seen: Offsets | None = None
         """the ends of the logs when they were last read"""
 
@@ -154,6 +156,8 @@ class MicroBatches:
         if limits is not None and start == self._initial and self._must_pin():
             return dict(start)
         bounds = self._sound_bounds(start)
+        if self._topic_ids is None:
+            self._check_topics(start, bounds)
         ends = {each: bound.end_offset for each, bound in bounds.items()}
         self.seen = ends
         begins = {each: start.get(each, bound.start_offset) for each, bound in bounds.items()}
@@ -166,7 +170,27 @@ class MicroBatches:
         admitted = limits.admitted(begins, ends)
         if admitted != start:
             self._last_batch_ms = now_ms
+            self._check_topics(start, ends)
         return admitted
+
+    def _check_topics(self, start: Offsets, partitions: Iterable[TopicPartition]) -> None:
+        """Compare topic ids with those known: offsets already read may be those of a deleted topic."""
+        known = self._topic_ids or {}
+        found = self._logs.topic_ids(list(partitions))
+        for each, topic_id in sorted(found.items()):
+            if known.get(each.topic, topic_id) == topic_id or not start.get(each, 0):
+                continue
+            text = (
+                f"topic {each.topic} has topic id {topic_id}, but offsets before {start[each]} of {each} "
+                f"were read from {known[each.topic]}: it was recreated"
+            )
+            if self._options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{text}. Start a query with a new checkpoint, or set failOnDataLoss to false to "
+                    "continue at the former topic's offsets"
+                )
+            LOGGER.warning("%s; the stream continues at the former topic's offsets", text)
+        self._topic_ids = {**known, **{each.topic: topic_id for each, topic_id in found.items()}}
 
     def _sound_bounds(self, start: Offsets) -> Mapping[TopicPartition, Bounds]:
         """Return the bounds now; ends below `start` are read again before they count as a loss."""

@@ -66,6 +66,12 @@ def selected_bounds(options: ReadOptions, logs: Logs) -> Mapping[TopicPartition,
     return logs.bounds(options.selection.choose(available))
 
 
+def topic_ids_now(options: ReadOptions, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
+    """Return `Logs.topic_ids`, read anew. Raises `EngineError`."""
+    with closing(open_logs(options)) as logs:
+        return logs.topic_ids(partitions)
+
+
 def plan_batch(
     options: ReadOptions, logs: Logs, bounds: Mapping[TopicPartition, Bounds] | None = None
 ) -> list[OffsetRange]:

@@ -23,6 +23,7 @@ class Log:
     def __init__(self, **bounds: tuple[int, int]) -> None:
         self.known = {TopicPartition("t", int(name[1:])): Bounds(*found) for name, found in bounds.items()}
         self.times: dict[TopicPartition, int | None] = {}
+        self.topic_id = ""
         self.listings = 0
         self.questions = 0
         self.next: list[dict[TopicPartition, Bounds]] = []
@@ -40,7 +41,7 @@ class Log:
         return {each: known[each] for each in partitions}
 
     def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
-        return {}
+        return dict.fromkeys(partitions, self.topic_id) if self.topic_id else {}
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         return {each: self.times.get(each) for each in times_ms}
@@ -281,6 +282,38 @@ def test_an_end_that_stays_below_what_was_read_is_a_loss(caplog: pytest.LogCaptu
     assert end == {A: 4, B: 3}, "it goes on from where the log ends now"
     assert lenient.ranges({A: 7, B: 0}, end) == [OffsetRange("t", 1, 0, 3)]
     assert "are lost, truncated" in caplog.text
+
+
+def test_a_topic_that_was_recreated_and_has_grown_past_what_was_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its ends do not tell: only its topic id does."""
+    log = Log(p0=(0, 0), p1=(0, 10))
+    log.topic_id = "first"
+    read, grown = {A: 0, B: 10}, {A: 0, B: 30}
+    for is_loss in (True, False):
+        stream = Stream(log, failOnDataLoss=str(is_loss))
+        assert stream.latest(read, ALL) == read, "the id is known before the first batch with rows"
+        log.topic_id, log.known[B] = "second", Bounds(0, 30)
+        if is_loss:
+            for _ in range(2):
+                with pytest.raises(
+                    DataLoss, match="second, but offsets before 10 of t-1 were read from first"
+                ):
+                    stream.latest(read, ALL)
+        else:
+            assert [stream.latest(read, ALL), stream.latest(read, ALL)] == [grown] * 2
+            assert caplog.text.count("topic t has topic id second") == 1
+        log.topic_id, log.known[B] = "first", Bounds(0, 10)
+
+
+def test_a_topic_without_rows_read_may_be_recreated() -> None:
+    log = Log(p0=(0, 0))
+    log.topic_id = "first"
+    stream = Stream(log)
+    assert stream.latest({A: 0}, ALL) == {A: 0}
+    log.topic_id, log.known[A] = "second", Bounds(0, 3)
+    assert stream.latest({A: 0}, ALL) == {A: 3}
 
 
 def test_ranges_are_cut_as_the_options_say() -> None:

@@ -264,6 +264,8 @@ class Export:
         total: _Total,
     ) -> float:
         """Publish all `pieces`; return the start time, which is after Spark has started."""
+        from logstore.spark.reading import topic_ids_now
+
         count = self._publish_tasks or max(16 * workers.cores, 64)
         began_s = stopwatch_s()
         run = new_id(Random())
@@ -277,6 +279,8 @@ class Export:
             for _, report in workers.reports(work, stage):
                 staged.append(report)
                 workers.progress.advance(report.wanted.size)
+            now = topic_ids_now(self._options, [each.topic_partition for each in ranges])
+            same_topics(topic_ids, now, **self._told)
             plan = plan_of(staged, exported(ledger.state), self._shape.columns, topic_ids)
             self._publish(ledger, number, plan)
             total.add(staged)
@@ -297,6 +301,14 @@ class Export:
                 "another --output"
             )
 
+    @property
+    def _told(self) -> Told:
+        return {
+            "fail_on_data_loss": self._options.fail_on_data_loss,
+            "did": "exported",
+            "otherwise": "Export it into another table",
+        }
+
     def _pieces(self, state: Json) -> tuple[list[OffsetRange], dict[str, str]]:
         """Return the remaining work, cut into tasks, and the topic ids for the next state."""
         from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
@@ -304,14 +316,9 @@ class Export:
         with closing(open_logs(self._options)) as logs:
             bounds = selected_bounds(self._options, logs)
             done = exported(state)
-            told: Told = {
-                "fail_on_data_loss": self._options.fail_on_data_loss,
-                "did": "exported",
-                "otherwise": "Export it into another table",
-            }
-            topic_ids = same_topics(state.get("topic_ids", {}), logs.topic_ids(list(bounds)), **told)
+            topic_ids = same_topics(state.get("topic_ids", {}), logs.topic_ids(list(bounds)), **self._told)
             ranges = [
-                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **told)
+                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **self._told)
                 for each in plan_batch(self._options, logs, bounds)
             ]
             return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records)), topic_ids

@@ -360,8 +360,11 @@ class Replay:
         self, ledger: Ledger, number: int, staged: Sequence[Staged], topic_ids: Mapping[str, str]
     ) -> None:
         from logstore.spark.publishing import Publisher
+        from logstore.spark.reading import topic_ids_now
         from logstore.spark.sink import open_target
 
+        now = topic_ids_now(self.source, [each.wanted.topic_partition for each in staged])
+        same_topics(topic_ids, now, **self._told)
         ends = advanced(done_of(ledger.state), (each.wanted for each in staged))
         kept = {"job": self._identity(), "offsets": nested(ends), "topic_ids": dict(topic_ids)}
         with closing(open_target(self.sink, self.disk)) as target:
@@ -385,6 +388,14 @@ class Replay:
                 "them, or give another --checkpoint"
             )
 
+    @property
+    def _told(self) -> Told:
+        return {
+            "fail_on_data_loss": self.source.fail_on_data_loss,
+            "did": "replayed",
+            "otherwise": "Replay it with another --checkpoint",
+        }
+
     def _pieces(self, state: Json) -> tuple[list[OffsetRange], dict[str, str]]:
         """Return the remaining work, cut into tasks, and the topic ids for the next state.
 
@@ -396,15 +407,10 @@ class Replay:
             bounds = selected_bounds(self.source, logs)
             self._check_names(bounds)
             done = done_of(state)
-            told: Told = {
-                "fail_on_data_loss": self.source.fail_on_data_loss,
-                "did": "replayed",
-                "otherwise": "Replay it with another --checkpoint",
-            }
             known = state.get("kept", {}).get("topic_ids", {})
-            topic_ids = same_topics(known, logs.topic_ids(list(bounds)), **told)
+            topic_ids = same_topics(known, logs.topic_ids(list(bounds)), **self._told)
             ranges = [
-                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **told)
+                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **self._told)
                 for each in plan_batch(self.source, logs, bounds)
             ]
             return in_turn(cut(ranges, logs.cut_points, max_records=self.pace.piece_records())), topic_ids

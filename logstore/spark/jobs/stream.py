@@ -359,8 +359,10 @@ class Stream:
 
     # --- a batch ------------------------------------------------------------------------------------------
 
-    def _publish(self, records: DataFrame, number: int, topic_ids: Mapping[str, str]) -> None:
+    def _publish(self, records: DataFrame, number: int, known_ids: Mapping[str, str]) -> None:
         """Publish a batch, unless it was published before. Raises as `run`."""
+        from logstore.spark.reading import topic_ids_now
+
         carry_out = partial(self._carry_out, records.sparkSession)
         with Ledger(self.disk, self.ledger) as ledger:
             complete(ledger, carry_out)
@@ -381,6 +383,11 @@ class Stream:
             remove_staged(self.disk, staging)
             make_durable_dir(self.disk, staging)
             seen = self._stage(records, staging, ledger.state)
+            offsets = _end_offsets(self.checkpoint, number)
+            # Its rows were read by now. If a topic was recreated meanwhile, some may be of either.
+            options = ReadOptions.parse(self.source, streaming=True)
+            found = topic_ids_now(options, list(flat(offsets)))
+            topic_ids = self._topic_ids(options, found, {"topic_ids": known_ids})
             sync_tree(self.disk, staging)
             totals = Published.of(ledger.state)
             totals = Published(
@@ -398,8 +405,8 @@ class Stream:
                     "partition_by": self.partition_by,
                     "latest_ms": max(times, default=None),
                     "columns": seen["columns"],
-                    "offsets": _end_offsets(self.checkpoint, number),
-                    "topic_ids": dict(topic_ids),
+                    "offsets": offsets,
+                    "topic_ids": topic_ids,
                     "totals": totals._asdict(),
                 },
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from argparse import ArgumentParser
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,14 @@ import pytest
 
 from logstore.broker.embedded_cluster import BrokerCluster
 from logstore.disk.files import Disk, OsDisk
+from logstore.spark.errors import DataLoss
 from logstore.spark.jobs import export
 from logstore.spark.jobs.export import LEDGER_DIRECTORY, carry_out
 from logstore.spark.jobs.pieces import in_turn
 from logstore.spark.ledger import Intent, Json, Ledger
 from logstore.spark.logs import OffsetRange
 from tests.spark.jobs.conftest import NOON_MS, Command, Row, append
+from tests.spark.jobs.in_process import Recreates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,6 +247,18 @@ def test_a_topic_that_was_made_anew_and_has_grown_further(
     assert command(*line, "--option", "failOnDataLoss=false").out.startswith("other-0 from 5 to 10\n")
     place.write_text(f"version: 0\ntopic_id: {old}\n")
     assert command(*line).code == 0
+
+
+def test_a_topic_that_is_made_anew_during_the_job(data: Path, tmp_path: Path) -> None:
+    """What its tasks read may be of either topic."""
+    (data / "other-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    parser = ArgumentParser()
+    export.arguments(parser)
+    line = [str(data), "--topics", "other", "--output", str(tmp_path / "table")]
+    with pytest.raises(DataLoss, match="topic id AAAAAAAAAAAAAAAAAAAAAg, but what was exported is of"):
+        export.prepare(parser.parse_args(line)).run(Recreates(data / "other-0"))
+    with Ledger(OsDisk(), str(tmp_path / "table" / LEDGER_DIRECTORY)) as ledger:
+        assert (ledger.done, ledger.intent) == (-1, None)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import parse_address
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.reader import LogReader
+from logstore.spark.errors import DataLoss
 from logstore.spark.jobs import replay
 from logstore.spark.jobs.job import Answer, BadUsage
 from logstore.spark.jobs.pieces import grouped, wait_s
 from logstore.spark.logs import OffsetRange
 from tests.spark.jobs.conftest import NOON_MS, Command, append
-from tests.spark.jobs.in_process import InProcess
+from tests.spark.jobs.in_process import InProcess, Recreates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,6 +217,18 @@ def test_a_source_that_was_made_anew(command: Command, source: Path, tmp_path: P
     assert command("replay", *line, "--plan").code == 0
     place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
     assert "but what was replayed is of AAAAAAAAAAAAAAAAAAAAAQ" in command("replay", *line, "--plan").err
+
+
+def test_a_source_that_is_made_anew_during_the_job(source: Path, tmp_path: Path) -> None:
+    """What its tasks read may be of either topic."""
+    place = source / "orders-0" / "partition.metadata"
+    place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    line = (source, "--to", tmp_path / "copy", "--checkpoint", tmp_path / "c")
+    with pytest.raises(DataLoss, match="topic id AAAAAAAAAAAAAAAAAAAAAg, but what was replayed is of"):
+        prepared(*line).run(Recreates(place.parent))
+    assert not (tmp_path / "copy" / "orders-0").exists()
+    prepared(*line, "--option", "failOnDataLoss=false").run(Recreates(place.parent))
+    assert read(tmp_path / "copy" / "orders-0") == read(source / "orders-0")
 
 
 def test_a_source_that_became_shorter(command: Command, source: Path, tmp_path: Path) -> None:

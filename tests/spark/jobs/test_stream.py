@@ -170,6 +170,27 @@ def test_a_topic_that_was_made_anew(command: Command, data: Path, tmp_path: Path
     assert command(*line, "--plan").code == 0
 
 
+@pytest.mark.spark
+def test_a_topic_that_is_made_anew_during_a_batch(
+    spark: SparkSession, command: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the batch may be of either topic: none is published."""
+    place = data / "t-0" / "partition.metadata"
+    place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    real = stream.Stream._stage
+
+    def stage(*given: Any) -> dict[str, Any]:
+        seen = real(*given)
+        place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
+        return seen
+
+    monkeypatch.setattr(stream.Stream, "_stage", stage)
+    outcome = command("stream", data, "--output", tmp_path / "table", "--schema", SCHEMA)
+    assert outcome.code == 1
+    assert "but what was streamed is of AAAAAAAAAAAAAAAAAAAAAQ" in complaint(outcome)
+    assert not list((tmp_path / "table").glob("*.parquet"))
+
+
 def test_a_plan_reads_nothing(command: Command, data: Path, tmp_path: Path) -> None:
     facts = command("stream", data, "--output", tmp_path / "table", "--plan", "--json").facts
     assert (facts["offsets"], facts["rows"]) == (34, 0)
