@@ -131,6 +131,11 @@ _MESSAGES: Final[Mapping[type[Any], tuple[_Convert, type[Struct], _Convert]]] = 
     m.ProduceRequest: (_produce_request, t.ProduceResponse, _checked(m.ProduceResponse)),
     m.FetchRequest: (_fetch_request, t.FetchResponse, _fetch_response),
     m.ListOffsetsRequest: (node_messages.to_wire, t.ListOffsetsResponse, node_messages.response_of),
+    m.OffsetForLeaderEpochRequest: (
+        node_messages.to_wire,
+        t.OffsetForLeaderEpochResponse,
+        node_messages.response_of,
+    ),
     m.MetadataRequest: (_metadata_request, t.MetadataResponse, _metadata_response),
     m.CreateTopicsRequest: (
         _create_topics_request,

@@ -29,13 +29,22 @@ import numpy.typing as npt
 
 from logstore.broker.client import Client
 from logstore.broker.clock import stopwatch_s
+from logstore.broker.cluster_view import address_of
 from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
 from logstore.format.record import MAX_LONG
 from logstore.log.stretches import Stretch
-from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchResult
+from logstore.replication.messages import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    EpochQuery,
+    FetchResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from logstore.replication.transaction_messages import Aborted
 from logstore.segment.scan import Fault, header_dtype, scan_buffer
 from logstore.segment.transaction_index import AbortedTransaction
@@ -136,6 +145,27 @@ class BrokerLogs:
     def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
         found = self._asked(lambda client: client.metadata()).topic_ids
         return {each: found[each.topic] for each in partitions if each.topic in found}
+
+    def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:
+        """Return the leader's epoch, if it is later, where `epoch` ended; an epoch between is not told."""
+
+        async def end(client: Client) -> Sequence[tuple[int, int]]:
+            metadata = await client.metadata((partition.topic,))
+            state = metadata.partitions.get(partition)
+            if state is None or state.leader_epoch <= epoch:
+                return []
+            address = address_of(metadata, state.leader)
+            if address is None:
+                raise RequestUnanswered(f"{partition} has no leader")
+            query = {partition: EpochQuery(state.leader_epoch, epoch)}
+            answer = await client.ask(address, OffsetForLeaderEpochRequest(CONSUMER_REPLICA_ID, query))
+            assert isinstance(answer, OffsetForLeaderEpochResponse)
+            found = answer.partitions[partition]
+            if found.error is not ErrorCode.NONE:
+                raise RequestRefused(found.error, f"end of leader epoch {epoch} of {partition}")
+            return [(state.leader_epoch, found.end_offset)] if found.end_offset >= 0 else []
+
+        return self._asked(end)
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the offset of the first record at or after each time. Raises `UnknownTopic`."""

@@ -192,6 +192,15 @@ class DirectoryLogs:
                 found[each] = read_partition_metadata(self._disk, self.directory(each))
         return {each: topic_id for each, topic_id in found.items() if topic_id}
 
+    def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:
+        directory = self.directory(partition)
+        try:
+            history = read_leader_epoch_checkpoint(self._disk, directory)
+        except (CorruptCheckpoint, OSError) as error:
+            LOGGER.warning("cannot read the leader epochs of %s: %s", directory, error)
+            history = []
+        return [each for each in history if each[0] > epoch]
+
     def _high_watermark(self, partition: TopicPartition, directory: str, marks: _Marks) -> int | None:
         log_dir = directory.rpartition("/")[0]
         if log_dir not in marks:

@@ -18,7 +18,8 @@ a task reads the live log may be in the tier by now: the manifest is read again,
 there.
 
 A manifest has the topic id, where the log has one. A topic that was deleted and made anew has another id, and
-is not read together with the tier of the old one.
+is not read together with the tier of the old one. Nor is a log that has ended the leader epoch of a tiered
+record below it: an unclean election cut what had been tiered.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -40,7 +42,7 @@ from logstore.segment.scan import scan_chunks
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
-from logstore.spark.errors import InvalidOption
+from logstore.spark.errors import InvalidOption, UnknownTopic
 from logstore.spark.ledger import sync_file
 from logstore.spark.logs import Bounds, Cause, Headers, Logs, Missing, OffsetRange
 from logstore.spark.stretch_rows import stretch_rows
@@ -226,7 +228,7 @@ class TieredLogs:
         self._listed: Sequence[TopicPartition] = ()
         self._listed_s = -REFRESH_S
         self._manifests: dict[TopicPartition, tuple[float, Manifest]] = {}
-        """with the time of reading; the topic id was compared then"""
+        """with the time of reading; topic id and leader epochs were compared then"""
 
     def close(self) -> None:
         self._live.close()
@@ -240,7 +242,10 @@ class TieredLogs:
         return self._live.topic_ids(partitions)
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        """Return the bounds of tier and live log together. Raises `CorruptTier` for a recreated topic."""
+        """Return the bounds of tier and live log together.
+
+        Raises `CorruptTier` for a recreated topic, and if an unclean election cut tiered records.
+        """
         there = set(self._live.partitions())
         live = self._live.bounds(
             [each for each in partitions if each in there or not self._manifest(each).objects]
@@ -259,6 +264,9 @@ class TieredLogs:
                 start = min(tiered.start_offset, live[each].start_offset)
                 found[each] = Bounds(start, max(tiered.end_offset, live[each].end_offset))
         return found
+
+    def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:
+        return self._live.later_epochs(partition, epoch)
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
@@ -361,6 +369,10 @@ class TieredLogs:
             manifest = self._tier.manifest(partition)
             if manifest.objects and manifest.topic_id:
                 check_topic_id(partition, manifest, self._live.topic_ids([partition]).get(partition, ""))
+            if manifest.objects and manifest.objects[-1].last_offset >= 0:
+                with suppress(UnknownTopic):  # only the tier has it still
+                    epoch = manifest.objects[-1].last_epoch
+                    check_epochs(partition, manifest, self._live.later_epochs(partition, epoch))
             self._manifests[partition] = stopwatch_s(), manifest
         return manifest
 

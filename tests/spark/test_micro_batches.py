@@ -43,6 +43,9 @@ class Log:
     def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
         return dict.fromkeys(partitions, self.topic_id) if self.topic_id else {}
 
+    def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:
+        return []
+
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         return {each: self.times.get(each) for each in times_ms}
 

@@ -399,6 +399,8 @@ def test_records_that_an_unclean_election_cut(data: Path, url: str, lost: int) -
     if lost:
         with pytest.raises(CorruptTier, match=f"the log ended that epoch at {end_offset}"):
             run(data, url)
+        with pytest.raises(CorruptTier, match=f"the log ended that epoch at {end_offset}"):
+            read(data, url)
         return
     run(data, url)
     assert tiered_to(url) > end_offset
@@ -442,6 +444,16 @@ def test_a_reader_of_brokers_refuses_it_too(tmp_path: Path) -> None:
         assert rows_of(given) == (list(range(61)), [])
         Tier(url).put_manifest(T0, replace(tiered, topic_id="AAAAAAAAAAAAAAAAAAAAAg"))
         with pytest.raises(CorruptTier, match=f"id AAAAAAAAAAAAAAAAAAAAAg, the log has {tiered.topic_id}"):
+            rows_of(given)
+        last = tiered.objects[-1]
+        for last_offset in (60, 61):  # of the epoch before the restart, which ended at 61
+            cut = replace(last, last_epoch=0, last_offset=last_offset)
+            Tier(url).put_manifest(T0, replace(tiered, objects=(*tiered.objects[:-1], cut)))
+            if last_offset == 60:
+                assert rows_of(given) == (list(range(61)), [])
+        with pytest.raises(
+            CorruptTier, match="has leader epoch 0 up to offset 61, but the log ended that epo"
+        ):
             rows_of(given)
 
 
