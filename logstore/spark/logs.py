@@ -113,7 +113,7 @@ class Logs(Protocol):
         """Return the topic id of each partition that is there and has one."""
 
     def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:
-        """Return leader epochs after `epoch` and their start offsets, ascending: the first, or all of them."""
+        """Return leader epochs after `epoch` with their start offsets, ascending: one, or all of them."""
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the offset of the first record at or after each time, None if there is none."""
