@@ -108,6 +108,7 @@ def log_dirs(
 
     is_sound = True
     with asked_at(bootstrap, command_config) as asked:
+        asked.check_topics(topic or ())
         for each in sorted(broker or [each.node_id for each in asked.metadata(()).brokers]):
             for found in asked.log_dirs(each).results:
                 error = ErrorCode(found.error_code)

@@ -186,6 +186,14 @@ class Brokers:
             if topic.name and not topic.error_code
         }
 
+    def check_topics(self, names: Sequence[str]) -> None:
+        """Raise `RequestRefused` for a topic that does not exist."""
+        topics = self.topics() if names else {}
+        for name in names:
+            if name not in topics:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise RequestRefused(error, f"no topic {name}; {similar([name], topics)}")
+
     def partitions_named(self, names: Sequence[str]) -> list[TopicPartition]:
         """Return the partitions of topics, and single ones like `orders-0`. Raises `RequestRefused`."""
         topics = self.topics()

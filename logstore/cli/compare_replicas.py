@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, pause
+from logstore.cli.operating import LONGEST_S, CommandConfig, Json, pause
 from logstore.cli.operator import Bootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -81,7 +81,11 @@ def compare_replicas(
     interval: Annotated[
         float | None,
         typer.Option(
-            "--interval", metavar="SECONDS", min=0, help="Over brokers: repeat, and report this often."
+            "--interval",
+            metavar="SECONDS",
+            min=0,
+            max=LONGEST_S,
+            help="Over brokers: repeat, and report this often.",
         ),
     ] = None,
     count: Annotated[

@@ -106,6 +106,8 @@ def test_one_that_answers_and_one_that_does_not(command: Command) -> None:
         assert (second["broker"], second["state"], second["bytes_in"]) == (gone, "down", None)
         assert "Connection refused" in command("top", there, gone, "--once", "--interval", "0.1").out
         assert command("top", gone, "--once", "--interval", "0.1").code == 1
+    for interval in ("inf", "nan", "1e10"):
+        assert command("top", gone, "--once", "--interval", interval).code == 2
 
 
 def test_the_listener_of_clients_is_no_place_for_metrics(command: Command) -> None:

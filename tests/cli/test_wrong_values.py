@@ -53,6 +53,12 @@ def test_what_no_request_can_say_is_bad_usage(
     assert (ended.code, said in ended.err) == (2, True), ended
 
 
+def test_the_log_dirs_of_a_topic_that_does_not_exist(command: Command, bootstrap: str) -> None:
+    ended = command("brokers", "log-dirs", "--topic", "order", "--bootstrap", bootstrap)
+    assert (ended.code, ended.out) == (1, "")
+    assert "no topic order; did you mean 'orders'?" in ended.err
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
