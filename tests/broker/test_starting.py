@@ -112,3 +112,21 @@ def test_a_served_broker_has_absolute_directories(tmp_path: Path, monkeypatch: p
         options = _options({**named, "metadata": metadata}, {}, {})
         assert options.log_dirs == (f"{tmp_path}/a", f"{tmp_path}/b")
         assert options.metadata == found
+
+
+def test_a_log_that_another_program_has_compacted(tmp_path: Path) -> None:
+    """Kafka's cleaner removes whole segments. Of a topic that is not compacted this would be damage."""
+    config = BrokerConfig(
+        log_dirs=(str(tmp_path / "a"),), metadata=f"embedded:{tmp_path}/store", timeout_s=30
+    )
+    broker = Broker(config)
+    broker.start()
+    broker.create_topic("t", settings={"cleanup.policy": "compact", "segment.bytes": "1048576"})
+    for number in range(6):
+        broker.append("t", (b"k%d" % (number % 3), b"%d" % number * 600_000))
+    broker.kill()
+    for path in (tmp_path / "a" / "t-0").glob("*1.*"):
+        if path.suffix != ".seal":
+            path.unlink()
+    with Broker(config) as broker:
+        assert [broker.read("t", 0, offset)[0].offset for offset in range(6)] == [0, 2, 2, 3, 4, 5]
