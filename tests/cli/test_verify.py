@@ -233,6 +233,23 @@ def test_a_seal_that_a_kill_left_without_content_is_no_damage(
     assert (seal.name, f"seal {base_offset}: 40 bytes are too few") in findings(command, log_dir, 1)
 
 
+@pytest.mark.parametrize("left", [b"", bytes(40)], ids=["empty", "zeros"])
+def test_a_producer_snapshot_that_a_kill_left_without_content_is_no_damage(
+    command: Command, log_dir: Path, left: bytes
+) -> None:
+    """Kafka creates it, then writes it. Opening the log does without it."""
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    snapshot = sorted((log_dir / "orders-0").glob("*.snapshot"))[-1]
+    content = snapshot.read_bytes()
+    snapshot.write_bytes(left)
+    text = "a crash left it without content; the log rebuilds it"
+    assert findings(command, log_dir, 0) == [(snapshot.name, text)]
+    snapshot.write_bytes(content[:9])
+    assert (snapshot.name, "producer snapshot: 9 bytes are fewer than its header") in findings(
+        command, log_dir, 1
+    )
+
+
 def test_preallocated_zeros_in_quarantine_are_no_damage(command: Command, tmp_path: Path) -> None:
     """A truncation moves the active segment whole, with the zeros behind its batches."""
     with Log.open(tmp_path / "t-0", LogConfig(segment_bytes=2000, preallocate=True)) as log:
