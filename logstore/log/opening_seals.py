@@ -103,7 +103,7 @@ def _rewritten(loading: Loading, seals: Mapping[int, Seal]) -> list[int]:
             size,
             seal,
             ends[base_offset],
-            is_compacted=loading.config.is_compacted,
+            is_compacted=_is_compacted(loading),
             times=times(base_offset),
         )
     ]
@@ -115,14 +115,24 @@ def _is_merged(loading: Loading, gone: int, following: int) -> bool:
     Either the seal of the first one is left, which Kafka does not delete, or all up to `following` was
     cleaned.
     """
-    if not loading.config.is_compacted:
+    if not _is_compacted(loading):
         return False
-    if file_name(gone, SEAL_SUFFIX) not in loading.report.deleted:
-        cleaned = checkpointed_offset(loading.disk, loading.directory, CLEANER_OFFSET_CHECKPOINT)
-        if cleaned < following:
-            return False
+    if file_name(gone, SEAL_SUFFIX) not in loading.report.deleted and _cleaned_to(loading) < following:
+        return False
     loading.report.notes.append(f"segments from {gone} to {following} were compacted away by another program")
     return True
+
+
+def _is_compacted(loading: Loading) -> bool:
+    """Return whether the log is compacted, or was: the cleaner's checkpoint names no other logs.
+
+    A program may open a directory of Kafka's with settings of its own.
+    """
+    return loading.config.is_compacted or _cleaned_to(loading) > 0
+
+
+def _cleaned_to(loading: Loading) -> int:
+    return checkpointed_offset(loading.disk, loading.directory, CLEANER_OFFSET_CHECKPOINT)
 
 
 def _unseal_rewritten(loading: Loading, segment: Segment) -> None:
@@ -139,7 +149,7 @@ def check_blocks(loading: Loading, segment: Segment) -> None:
         return
     if not (broken := next(broken_blocks(segment.log_file, segment.seal), None)):
         return
-    if not loading.config.is_compacted:
+    if not _is_compacted(loading):
         text = f"bytes {broken[0]} to {broken[1]} differ from the sealed content, though every batch is sound"
         name = file_name(segment.base_offset, LOG_SUFFIX)
         meet_damage(loading, Damage(DamageKind.CHANGED, name, broken[0], segment.base_offset, text, 0))

@@ -363,6 +363,13 @@ class TestRewritten:
             assert log.partition.report.damages == []
         assert seal_name(0) not in names(disk)
 
+    def test_settings_that_do_not_know_that_it_was_compacted(self) -> None:
+        """A program opens a directory of Kafka's with its own settings."""
+        disk = self.emptied(".log", ".index", ".timeindex")
+        put(disk, "cleaner-offset-checkpoint", b"0\n1\norders 0 4\n")
+        with Log.open(DIRECTORY, LogConfig(), disk=disk, clock=lambda: 1000) as log:
+            assert [record.offset for record in log.read()] == [2, 3, 4, 5]
+
     @pytest.mark.parametrize("policy", ["compact", "delete"])
     def test_an_emptied_segment_beside_its_old_index_is_damage(self, policy: str) -> None:
         disk = self.emptied(".log")
@@ -394,5 +401,6 @@ class TestRewritten:
         with pytest.raises(DamagedLog, match="should follow"):
             Log.open(DIRECTORY, COMPACTED, disk=with_checkpoint.copy(), clock=lambda: 1000)
         put(with_checkpoint, "cleaner-offset-checkpoint", b"0\n1\norders 0 4\n")
-        with Log.open(DIRECTORY, COMPACTED, disk=with_checkpoint, clock=lambda: 1000) as log:
-            assert [record.offset for record in log.read()] == [4, 5]
+        for config in (COMPACTED, LogConfig()):  # the checkpoint names compacted logs alone
+            with Log.open(DIRECTORY, config, disk=with_checkpoint.copy(), clock=lambda: 1000) as log:
+                assert [record.offset for record in log.read()] == [4, 5]
