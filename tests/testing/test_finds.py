@@ -19,12 +19,13 @@ from logstore.log.manager import LogManager
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.replication.effects import Respond
 from logstore.replication.messages import FetchResponse
-from logstore.testing import SimulatedCluster, disk_faults
+from logstore.replication.metastore.operations import Create
+from logstore.testing import SimulatedCluster, disk_faults, observation
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from logstore.testing.network import STORE, Network
 from logstore.testing.rotting import Rotting
 from logstore.testing.rotting_disk import Rot
-from logstore.testing.stored import parse_whole
+from logstore.testing.stored import Violation, parse_whole
 from logstore.testing.swarm import draw
 from logstore.testing.timeline import Timeline
 from logstore.testing.world import World
@@ -244,3 +245,24 @@ def test_a_log_that_rotted_and_was_refused_counts_as_held_until_it_is_there_agai
     assert world.observation._is_on_disk(host, TP, 0, 0)
     world.observation._look(host, TP, open_logs(host.disk).get_or_create(TP).partition)
     assert not world.observation._is_on_disk(host, TP, 0, 0)
+
+
+def test_a_receipt_names_no_deleted_copy_unless_its_topic_is_being_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower has deleted its copy, and the leader has not heard of it (seeds 980155, 980173)."""
+    world = World(draw(1))
+    seen = world.observation
+    checker = seen.expect(TP, (0, 1))
+    monkeypatch.setattr(observation, "receipt_of", lambda *given: SimpleNamespace(synced_on=2))
+    log = SimpleNamespace(high_watermark=1, epoch_for_offset=lambda offset: 0)
+    partition: Any = SimpleNamespace(leader_epoch=0, log=log)
+    with pytest.raises(
+        Violation, match="C26: t-0: node 0 says that offset 0 is synced on 2 replicas; 0 disks"
+    ):
+        seen._judge_receipt(world.hosts[0], TP, partition)
+    seen.topic_written(Create("/admin/delete_topics/t"))
+    assert checker.is_being_deleted
+    seen._judge_receipt(world.hosts[0], TP, partition)
+    del seen.checkers[TP]
+    seen._judge_receipt(world.hosts[0], TP, partition)
