@@ -257,9 +257,7 @@ def test_a_receipt_names_no_deleted_copy_unless_its_topic_is_being_deleted(
     monkeypatch.setattr(observation, "receipt_of", lambda *given: SimpleNamespace(synced_on=2))
     log = SimpleNamespace(high_watermark=1, epoch_for_offset=lambda offset: 0)
     partition: Any = SimpleNamespace(leader_epoch=0, log=log)
-    with pytest.raises(
-        Violation, match="C26: t-0: node 0 says that offset 0 is synced on 2 replicas; 0 disks"
-    ):
+    with pytest.raises(Violation, match="node 0 says that offset 0 is synced on 2 replicas; 0 disks hold"):
         seen._judge_receipt(world.hosts[0], TP, partition)
     seen.topic_written(Create("/admin/delete_topics/t"))
     assert checker.is_being_deleted
