@@ -62,8 +62,8 @@ class ClusterView:
             raise self._connections.closed or RequestUnanswered(f"{NO_BROKER}: {'; '.join(reasons)}")
         live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
         self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
-        self._metadata = newest
         if topics is None:
+            self._metadata = newest
             self._topics_until_s = asyncio.get_running_loop().time() + _METADATA_AGE_S
             self._topics = _topics_of(newest)
         return newest

@@ -143,7 +143,8 @@ class BrokerLogs:
         return {each: Bounds(starts[each], max(starts[each], ends[each])) for each in partitions}
 
     def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
-        found = self._asked(lambda client: client.metadata()).topic_ids
+        topics = tuple({each.topic for each in partitions})
+        found = self._asked(lambda client: client.metadata(topics)).topic_ids
         return {each: found[each.topic] for each in partitions if each.topic in found}
 
     def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:

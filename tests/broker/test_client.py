@@ -55,6 +55,8 @@ class Script:
         self.versions = self.versions_after = api_versions()
         """what is served, and what after somebody hung up"""
         self.asked: list[tuple[int, Struct]] = []
+        self.questions = 0
+        """about metadata"""
         self.in_versions: list[int] = []
         self.servers: dict[int, Server] = {}
         self.addresses: dict[int, Address] = {}
@@ -84,7 +86,10 @@ class Script:
             assert header.version == 0, "what every broker understands"
             answer = self.versions
         elif isinstance(request, t.MetadataRequest):
+            self.questions += 1
             answer = self.metadata()
+            if request.topics is not None:
+                answer.topics = []
         else:
             self.asked.append((node_id, request))
             self.in_versions.append(header.version)
@@ -151,6 +156,19 @@ def test_a_refusal_that_passes_is_tried_again_at_the_new_leader() -> None:
             records = last.topic_data[0].partition_data[0].records
             assert records is not None
             assert Batch(records).base_sequence == 2, "after the two before"
+
+    run(test)
+
+
+def test_metadata_of_some_topics_leaves_what_is_known_of_others() -> None:
+    async def test() -> None:
+        async with Script(produced(ErrorCode.NONE, 7)) as script:
+            await script.client.metadata()
+            assert not (await script.client.metadata(("other",))).partitions
+            before = script.questions
+            batch = encode_batch([Record(0, 0, None, b"v")])
+            assert (await script.client.produce(TP, batch)).base_offset == 7
+            assert script.questions == before
 
     run(test)
 
