@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,21 @@ def session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**_LOCAL, **(settings or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    started = builder.getOrCreate()
+    if not _is_listed():
+        from logstore.spark.data_source import LogstoreDataSource
+
+        started.dataSource.register(LogstoreDataSource)
+    return started
+
+
+def _is_listed() -> bool:
+    """Return whether Spark finds the format: not if the package was installed from a checkout, as editable.
+
+    Spark lists the modules in a process that has this one's working directory for the script's on its path.
+    """
+    path = [os.getcwd(), *sys.path[1:]]
+    return any(module.name == "pyspark_logstore" for module in pkgutil.iter_modules(path))
 
 
 _PROBE: Final = (

@@ -13,8 +13,6 @@ from tests.spark.spark_home import quick_environment
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
-
 PROGRAM = """
 import sys
 from threading import Thread
@@ -38,7 +36,11 @@ spark.stop()
 
 
 def test_the_workers_run_the_programs_python(tmp_path: Path) -> None:
-    """Another `python3` comes first on PATH, as it does where no environment is activated."""
+    """Another `python3` comes first on PATH, as it does where no environment is activated.
+
+    Spark lists modules to find the format. From another directory it does not see a package that was
+    installed from a checkout.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").write_text("#!/bin/sh\nexit 3\n")
     (tmp_path / "bin" / "python3").chmod(0o755)
@@ -47,7 +49,7 @@ def test_the_workers_run_the_programs_python(tmp_path: Path) -> None:
     environment["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{environment['PATH']}"
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "logs")]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "1", "1"]
