@@ -176,8 +176,8 @@ class Node:
     def is_clean(self) -> bool:
         """Whether the logs may be closed with the clean-shutdown marker.
 
-        After an unclean start, only once the controller has recorded the possible loss; its first role
-        proves that. The marker would hide the loss from a later controller.
+        After an unclean start, only once the controller has recorded the possible loss; its first full list
+        of roles proves that. The marker would hide the loss from a later controller.
         """
         return self.logs.was_clean or self.replicas.is_on_record
 

@@ -173,12 +173,13 @@ def leader_and_isr(
     is_late = _is_late(manager, address, body)
     if is_late:
         mark("roles: a request comes late")
-    if body.broker_epoch == manager.broker_epoch >= 0:
-        # A controller records our registration before it assigns the first role.
+    if body.broker_epoch == manager.broker_epoch >= 0 and body.assigned is not None:
+        # A controller records our registration before it assigns the first role. Not for a topic that it
+        # cannot read: then it knows of no full list either.
         if not manager.is_on_record:
             manager.is_on_record = True
             manager.logs.vouch()
-        if body.assigned is not None and not is_late:
+        if not is_late:
             _set_strays_aside(manager, body.assigned, now_ms)
     assert manager.roles_under_way is None, "one request after the other"
     manager.roles_under_way = roles = RolesUnderWay(address, body, is_late)

@@ -88,7 +88,7 @@ class ReplicaManager:
         self.is_departing = False
         """Whether this node is about to stop: it follows no new leader."""
         self.is_on_record = False
-        """Whether the controller has assigned a role to this process. From then on the metadata store
+        """Whether the controller has sent this process all its roles. From then on the metadata store
         records what an unclean start may have lost."""
         self.failures = 0
         """Changes when the controller must be asked for this node's roles again; see `Node`."""

@@ -518,7 +518,8 @@ def judge_chain(
         if following and following[0].base_offset > log_start_offset:
             replaced += [each.base_offset for each in behind[:empties]]
             found = following[0].base_offset
-            if found < seal.successor or not is_merged(seal.successor, found):
+            is_gap = found > seal.successor
+            if found != seal.successor and not (is_gap and is_merged(seal.successor, found)):
                 damages += _of_successor(seal, following)
         if damages:
             whole = min(whole, number)

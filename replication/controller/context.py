@@ -122,6 +122,7 @@ class Context:
         """Config change notifications, and when each was first seen, in epoch milliseconds."""
         self.unreadable: dict[str, str] = {}
         """Nodes that could not be parsed, and why. They are reported and never overwritten."""
+        self._has_withheld_lists = False
 
     # --- the store ----------------------------------------------------------------------------
 
@@ -353,10 +354,12 @@ class Context:
         """Return every partition with a replica on this broker, and its topic's id; None if unknown.
 
         ISR members, leaving replicas and topics under deletion count too: they have orders of their own.
-        A topic node that cannot be read may name any broker, so then nothing is known.
+        A topic node that cannot be read may name any broker, so then nothing is known. Nor while a state
+        cannot be read: it does not record what this broker may have lost.
         """
-        if self.unreadable_topics:
+        if _are_of_topics(self.unreadable):
             mark("controller: with an unreadable topic no log counts as a stray")
+            self._has_withheld_lists = True
             return None
         return {
             each: self.topics[each.topic].topic_id
@@ -365,6 +368,13 @@ class Context:
             or (each in self.states and broker_id in self.states[each].state.isr)
             or (each in self.assignments and broker_id in self.assignments[each].leaving)
         }
+
+    def send_withheld_lists(self) -> None:
+        """Send every broker the list of its partitions, if one had to go without and all can be read now."""
+        if self._has_withheld_lists and not _are_of_topics(self.unreadable):
+            mark("controller: the lists of partitions are known again")
+            self._has_withheld_lists = False
+            self.announce((), is_full=True)
 
     def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> m.PartitionState:
         if self.is_being_deleted(topic_partition.topic):
@@ -428,3 +438,8 @@ class Context:
             configs={name: topic.config for name, topic in topics.items()},
             assigned=self.assigned_to(broker_id) if entry.is_full else None,
         )
+
+
+def _are_of_topics(paths: Iterable[str]) -> bool:
+    """Return whether one of the nodes at these paths is a topic's, or the state of a partition."""
+    return any(path.startswith(f"{TOPICS_PATH}/") for path in paths)

@@ -151,6 +151,7 @@ def load_and_settle(context: Context, names: Iterable[str], *, are_new: bool = F
     stateless = yield from load_topics(context, names)
     reason = "it had no state yet"
     yield from settle(context, stateless, after_failures(context), reason=reason, from_copy=are_new)
+    context.send_withheld_lists()
     # Without a live replica there is no first state. Clients must still see the partition.
     context.announce_metadata(each for each in stateless if each not in context.states)
 

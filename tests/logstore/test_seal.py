@@ -363,6 +363,12 @@ class TestRewritten:
             assert log.partition.report.damages == []
         assert seal_name(0) not in names(disk)
 
+    def test_nothing_is_said_of_segments_that_are_all_there(self) -> None:
+        disk = self.emptied()
+        put(disk, "cleaner-offset-checkpoint", b"0\n1\norders 0 6\n")
+        with Log.open(DIRECTORY, COMPACTED, disk=disk, clock=lambda: 1000) as log:
+            assert [note for note in log.partition.report.notes if "compacted away" in note] == []
+
     def test_settings_that_do_not_know_that_it_was_compacted(self) -> None:
         """A program opens a directory of Kafka's with its own settings."""
         disk = self.emptied(".log", ".index", ".timeindex")

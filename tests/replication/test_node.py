@@ -87,9 +87,12 @@ class Registering:
         self.receive(SessionOpened(session_id))
         self.answer(Outcome(stat=Stat(0, txid, session_id), path=PATH))
 
-    def leader_and_isr(self, broker_epoch: int, correlation_id: int = 1) -> list[Effect]:
+    def leader_and_isr(
+        self, broker_epoch: int, correlation_id: int = 1, *, is_full: bool = True
+    ) -> list[Effect]:
         state = PartitionState(1, 0, 3, (0,), 1, (0,))
-        body = LeaderAndIsrRequest(9, 1, broker_epoch, {TP: state})
+        assigned = {TP: ""} if is_full else None
+        body = LeaderAndIsrRequest(9, 1, broker_epoch, {TP: state}, assigned=assigned)
         return self.order(body, correlation_id)
 
     def order(self, body: RequestBody, correlation_id: int = 1, *, epoch_in_store: int = 1) -> list[Effect]:
@@ -137,7 +140,9 @@ def test_a_clean_stop_is_told_at_registration() -> None:
     first = Registering(disk)
     assert not first.node.is_clean, "its stop would not be marked clean: nothing is on record yet"
     first.register()
-    first.leader_and_isr(100)
+    first.leader_and_isr(100, is_full=False)
+    assert not first.node.is_clean, "the controller cannot read a topic, perhaps one with a replica here"
+    first.leader_and_isr(100, 2)
     assert first.node.is_clean
     first.logs.close()
     rig = Registering(disk)
@@ -289,7 +294,7 @@ def test_a_later_registration_names_the_epochs_it_continues() -> None:
     assert not rig.node.is_clean, "what it may have lost is not on record yet"
     rig.answer(Outcome(stat=Stat(0, 300, 9), path=PATH))
     state = PartitionState(1, -1, 4, (0,), 2, (0,))
-    rig.order(LeaderAndIsrRequest(9, 1, 300, {TP: state}), 5)
+    rig.order(LeaderAndIsrRequest(9, 1, 300, {TP: state}, assigned={TP: ""}), 5)
     assert rig.node.is_clean
     rig.receive(SessionExpired(9))
     rig.receive(SessionOpened(10))

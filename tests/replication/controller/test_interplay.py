@@ -167,7 +167,8 @@ def test_a_topic_replaced_behind_our_back_starts_anew() -> None:
 
 
 def test_a_name_that_is_none_keeps_logs_from_counting_as_strays_only_while_it_is_there() -> None:
-    """With an unreadable topic no log is set aside, until an operator removes the node."""
+    """With an unreadable topic no log is set aside, until an operator removes the node. A broker that came
+    meanwhile gets its full list then: until then what its start may have lost is not on record."""
     world = World(2)
     world.create(topic((1, 2)))
     context = world.active.controller.context
@@ -175,11 +176,21 @@ def test_a_name_that_is_none_keeps_logs_from_counting_as_strays_only_while_it_is
     world.admin(Create(layout.topic_path("no name"), b"?"))
     world.run()
     assert context.assigned_to(1) is None
+    newcomer = next(each for each in (1, 2) if world.members[each] is not world.active)
+    world.stop(newcomer)
+    world.start(newcomer, clean=False)
+    world.run()
+    assert [body.assigned for body in roles_of(world, newcomer)] == [None]
     world.admin(Delete(layout.topic_path("no name")))
     world.run()
-    assigned = context.assigned_to(1)
-    assert assigned is not None
-    assert list(assigned) == [T0]
+    assert [list(body.assigned or ()) for body in roles_of(world, newcomer)] == [[], [T0]]
+    context.unreadable[layout.partition_state_path(T0)] = "not JSON"
+    assert context.assigned_to(1) is None, "a loss cannot be recorded there"
+
+
+def roles_of(world: World, broker_id: int) -> list[LeaderAndIsrRequest]:
+    received = world.members[broker_id].broker.received
+    return [body for body in received if isinstance(body, LeaderAndIsrRequest)]
 
 
 def test_a_topic_gets_its_leaders_though_their_event_starts_again() -> None:

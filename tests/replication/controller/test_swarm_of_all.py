@@ -138,10 +138,10 @@ class Everything(Swarm):
     def note_received(self, broker_id: int, body: RequestBody) -> None:
         broker = self.world.members[broker_id].broker
         if isinstance(body, LeaderAndIsrRequest):
-            if body.broker_epoch == broker.epoch:
+            # This world delivers nothing late.
+            if body.broker_epoch == broker.epoch and body.assigned is not None:
                 self.in_doubt.discard(broker_id)  # as `ReplicaManager.is_on_record` has it
-                if body.assigned is not None:  # this world delivers nothing late
-                    self.note_strays(broker_id, body.assigned)
+                self.note_strays(broker_id, body.assigned)
             for each in body.partitions:
                 if each in broker.states:
                     self.logs[broker_id, each] = body.topic_ids[each.topic]
