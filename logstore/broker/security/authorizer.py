@@ -29,9 +29,18 @@ _log = logging.getLogger(__name__)
 class Authorizer:
     """One for all connections of a broker. Belongs to the event loop's thread."""
 
-    def __init__(self, rules: Rules, store: StoreSession, metadata: MetadataCache, audit: Audit) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        store: StoreSession,
+        metadata: MetadataCache,
+        audit: Audit,
+        *,
+        creates_topics: bool = True,
+    ) -> None:
+        """`creates_topics` is `auto.create.topics.enable`."""
         self.rules, self._store, self._metadata = rules, store, metadata
-        self._audit = audit
+        self._audit, self._creates_topics = audit, creates_topics
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._hosts: dict[str, str] = {}
@@ -88,8 +97,11 @@ class Authorizer:
         if self.is_broker(call):
             return True  # it forwards what another one has admitted
 
+        def has(operation: Operation, resource: Resource, name: str) -> bool:
+            return allows(principal, host, operation, resource, name)
+
         def may(operation: Operation, resource: Resource, name: str) -> bool:
-            is_allowed = allows(principal, host, operation, resource, name)
+            is_allowed = has(operation, resource, name)
             if not is_allowed:
                 self._audit(
                     "denied",
@@ -108,7 +120,10 @@ class Authorizer:
         if check is None:
             call.refuse(f"no permission is known for {call.api.name}")
             return False
-        answer = check(Question(call, body, self._metadata, may, may_any))
+        question = Question(
+            call, body, self._metadata, has, may, may_any, creates_topics=self._creates_topics
+        )
+        answer = check(question)
         if answer is not None:
             call.answer(answer)
         return answer is None

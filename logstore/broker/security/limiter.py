@@ -19,8 +19,8 @@ from logstore.broker.links import is_of_broker
 from logstore.broker.security.config import IN_PROCESS
 from logstore.broker.security.connection_rates import ConnectionRates
 from logstore.broker.security.door import AMONG_BROKERS
-from logstore.broker.security.permissions import refused_entry
 from logstore.broker.security.quotas import IP, Key, Kind, Quotas, TokenBucket
+from logstore.broker.security.refused import refused_entry
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import response_frame
