@@ -18,8 +18,8 @@ from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
 from logstore.replication.metadata_cache import MetadataCache
 from tests.broker.security.test_limiter import Line
-from tests.broker.security.test_permission_matrix import IDS, OURS, THEIRS, allow, asked, metadata
-from tests.broker.security.test_permissions import Town, rule, run
+from tests.broker.security.test_permission_matrix import IDS, OURS, THEIRS, allow, metadata
+from tests.broker.security.test_permissions import Town, asked, rule, run
 
 O, R = Operation, Resource  # noqa: E741
 READ = Operation.READ
