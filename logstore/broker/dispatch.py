@@ -436,11 +436,12 @@ class Dispatch:
     def serve(self, call: Call, body: Struct) -> None:
         """Call the handler of the request's API, if there is one."""
         call.on_answer = self._services.traffic.timing(call.api.name)
-        authorizer = self._services.authorizer
+        authorizer, limiter = self._services.authorizer, self._services.limiter
+        if limiter.is_on:
+            limiter.measure(call, body)
         if authorizer is not None and not authorizer.admits(call, body):
             return
-        limiter = self._services.limiter
-        if limiter.is_on and not limiter.admits(call, body):
+        if call.meter is not None and not limiter.admits(call, body):
             return
         # Without an authorizer anyone may call itself a broker: rather two lines than none.
         is_forwarded = limiter.authorizer is not None and limiter.is_of_brokers(call)

@@ -42,6 +42,7 @@ class Authorizer:
         self.rules, self._store, self._metadata = rules, store, metadata
         self._audit, self._creates_topics = audit, creates_topics
         self._changed = asyncio.Event()
+        self._reading = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._hosts: dict[str, str] = {}
 
@@ -59,9 +60,10 @@ class Authorizer:
 
     async def refresh(self) -> None:
         """Read all rules, and watch for changes from before that. Raises as `open`."""
-        for path in acl_store.CHANGES:
-            await read(self._store.ask, Children(path, watch=True), "ACLs")
-        self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
+        async with self._reading:  # one that began earlier, and ends later, would bring former rules back
+            for path in acl_store.CHANGES:
+                await read(self._store.ask, Children(path, watch=True), "ACLs")
+            self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
 
     async def change(self, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
         """Write rules; they count here from now on. Raises as `open`."""

@@ -109,17 +109,22 @@ class Limiter:
             else:
                 yield kind, key, each.rate.per_second(now_ms)
 
-    def admits(self, call: Call, body: Struct) -> bool:
-        """Return whether the handler is to see the request, maybe without some entries; else answer it."""
+    def measure(self, call: Call, body: Struct) -> None:
+        """Give the call a meter, if quotas limit its client. A request that is then denied counts, too."""
         if self._is_exempt(call, body):
-            return True
+            return
         budgets = self._budgets_of(call.connection.principal.removeprefix("User:"), call.client_id or "")
-        if not budgets:
-            return True
-        call.meter = meter = Meter(self, call, budgets)
-        key = call.api.key
+        if budgets:
+            call.meter = Meter(self, call, budgets)
+
+    def admits(self, call: Call, body: Struct) -> bool:
+        """Return whether the handler is to see a measured request, maybe without some entries; else answer
+        it.
+        """
+        assert call.meter is not None, "measured"
+        key, budgets = call.api.key, call.meter.budgets
         if key == _FETCH and (budget := budgets.get(Kind.FETCH)) is not None:
-            meter.limit_fetch(body, budget.bound)
+            call.meter.limit_fetch(body, budget.bound)
         if key in _STRICT_FROM and Kind.MUTATION in budgets and not getattr(body, "validate_only", False):
             return self._takes_mutations(call, body, budgets[Kind.MUTATION])
         return True
@@ -224,10 +229,10 @@ def _may_be_of_broker(key: int, body: Any) -> bool:
 class Meter:
     """The usage of one request."""
 
-    __slots__ = ("_began_s", "_budgets", "_busy_s", "_call", "_limiter", "_timed", "has_mutations", "refused")
+    __slots__ = ("_began_s", "_busy_s", "_call", "_limiter", "_timed", "budgets", "has_mutations", "refused")
 
     def __init__(self, limiter: Limiter, call: Call, budgets: dict[Kind, _Budget]) -> None:
-        self._limiter, self._call, self._budgets = limiter, call, budgets
+        self._limiter, self._call, self.budgets = limiter, call, budgets
         self.refused: list[Any] = []
         """Entries of the request that are answered THROTTLING_QUOTA_EXCEEDED (89)."""
         self.has_mutations = False
@@ -252,7 +257,7 @@ class Meter:
 
     def end(self) -> None:
         """Record what a request without an answer (acks=0) used: its bytes alone."""
-        if (budget := self._budgets.get(Kind.PRODUCE)) is not None:
+        if (budget := self.budgets.get(Kind.PRODUCE)) is not None:
             self._call.throttle_ms = self._used(budget, self._call.size, self._limiter.now_ms())
 
     def limit(self, body: Struct) -> Struct:
@@ -261,14 +266,14 @@ class Meter:
         if self.refused:
             getattr(body, _PLACES[call.api.key]).extend(map(self._refusal, self.refused))
         waits = []
-        if (budget := self._budgets.get(Kind.PRODUCE)) is not None and call.api.key == _PRODUCE:
+        if (budget := self.budgets.get(Kind.PRODUCE)) is not None and call.api.key == _PRODUCE:
             waits.append(self._used(budget, call.size, now_ms))
-        if (budget := self._budgets.get(Kind.REQUEST)) is not None:
+        if (budget := self.budgets.get(Kind.REQUEST)) is not None:
             self.handled()
             assert self._busy_s is not None, "measured"
             self._began_s = stopwatch_s()
             waits.append(min(self._used(budget, 100 * self._busy_s, now_ms), self._limiter.windows.size_ms))
-        if (budget := self._budgets.get(Kind.MUTATION)) is not None and self.has_mutations:
+        if (budget := self.budgets.get(Kind.MUTATION)) is not None and self.has_mutations:
             waits.append(self._counted(budget.kind, budget.bucket.throttle_ms(budget.bound, now_ms)))
         if isinstance(body, t.FetchResponse):
             return self._limit_answer(body, waits, now_ms)
@@ -277,7 +282,7 @@ class Meter:
 
     def _limit_answer(self, body: t.FetchResponse, waits: list[int], now_ms: int) -> t.FetchResponse:
         """Return the answer to a fetch, without records if its client is muted."""
-        call, budget = self._call, self._budgets.get(Kind.FETCH)
+        call, budget = self._call, self.budgets.get(Kind.FETCH)
         size = 0
         if budget is not None:
             size = sum(map(len, response_frame(body, call.version, call.correlation_id)))
@@ -309,7 +314,7 @@ class Meter:
 
     def _sent(self) -> None:
         """The answer is encoded and written: that time counts, but mutes nobody."""
-        budget = self._budgets[Kind.REQUEST]
+        budget = self.budgets[Kind.REQUEST]
         budget.rate.record(100 * (stopwatch_s() - self._began_s), self._limiter.now_ms())
         if self._timed is not None:
             self._timed()

@@ -12,6 +12,7 @@ from logstore.broker.dispatch import Call
 from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Pattern, Resource, Rules
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
+from logstore.broker.security.quotas import Kind, Quotas
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
@@ -217,3 +218,19 @@ def test_groups_and_topics_are_not_compared_with_each_other(monkeypatch: pytest.
         assert [len(each.topics) for each in answer.groups] == [20] + [0] * 19
 
     in_loop(test)
+
+
+def test_a_denied_request_counts_against_its_clients_quota() -> None:
+    """Kafka throttles it, too: else a client without rights sends as much as it likes."""
+
+    async def test() -> None:
+        async with Town() as town, town.asker() as asker:
+            await town.bob(asker)
+            town.broker._running.services.limiter.replace(Quotas({(("user", "bob"),): {Kind.PRODUCE: 100.0}}))
+            part = t.ProduceRequestPartitionProduceData(records=bytes(2_000))
+            topic = t.ProduceRequestTopicProduceData(name="orders", partition_data=[part])
+            answer = await asker.ask(t.ProduceRequest(acks=1, topic_data=[topic]), 9)
+            assert answer.responses[0].partition_responses[0].error_code == 29
+            assert answer.throttle_time_ms > 5_000
+
+    run(test)
