@@ -7,20 +7,22 @@ UNSUPPORTED_VERSION (35): taken as a time, it would be before the first record.
 OffsetForLeaderEpoch returns the end offset of an epoch in the leader's log (KIP-101, KIP-320).
 
 DeleteRecords deletes everything below an offset (-1: below the high watermark) on every live replica. An
-offset beyond the high watermark is OFFSET_OUT_OF_RANGE (1). The answer comes when all replicas have deleted,
-or is REQUEST_TIMED_OUT (7).
+offset beyond the high watermark is OFFSET_OUT_OF_RANGE (1). Internal topics are INVALID_TOPIC_EXCEPTION (17),
+as in Kafka: groups would lose their offsets. The answer comes when all replicas have deleted, or is
+REQUEST_TIMED_OUT (7).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from logstore.broker.dispatch import Call, Services
-from logstore.broker.handlers.forwarding import asks_engine
+from logstore.broker.handlers.metadata import INTERNAL_TOPICS
 from logstore.broker.limits import LONGEST_WAIT_MS
 from logstore.broker.remote_receipts import answer_receipts
+from logstore.broker.security.refused import refused_entry
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
@@ -111,9 +113,17 @@ def offset_for_leader_epoch(call: Call, body: t.OffsetForLeaderEpochRequest, ser
     services.ask(call, request, respond, source=body.replica_id)
 
 
-_delete_records: Final = asks_engine(m.DeleteRecordsRequest, t.DeleteRecordsResponse)
-
-
 def delete_records(call: Call, body: t.DeleteRecordsRequest, services: Services) -> None:
     body.timeout_ms = min(body.timeout_ms, LONGEST_WAIT_MS)
-    _delete_records(call, body, services)
+    kind, code = t.DeleteRecordsResponseDeleteRecordsTopicResult, ErrorCode.INVALID_TOPIC_EXCEPTION
+    refused: list[Any] = [
+        refused_entry(kind, each, code) for each in body.topics if each.name in INTERNAL_TOPICS
+    ]
+    body.topics = [each for each in body.topics if each.name not in INTERNAL_TOPICS]
+
+    def deleted(answer: m.ResponseBody) -> t.DeleteRecordsResponse:
+        response = to_wire(answer, t.DeleteRecordsResponse)
+        response.topics += refused
+        return response
+
+    services.ask(call, from_wire(body, m.DeleteRecordsRequest), deleted)

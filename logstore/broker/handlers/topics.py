@@ -14,6 +14,7 @@ partition that is led already is ELECTION_NOT_NEEDED (84), and left out if all w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
@@ -255,30 +256,32 @@ def _deleted(
 def create_partitions(call: Call, body: t.CreatePartitionsRequest, services: Services) -> None:
     """Grow topics to a number of partitions; fewer than there are is INVALID_PARTITIONS (37).
 
-    `__consumer_offsets` does not grow: a group's partition depends on the count, and its offsets would be
-    lost.
+    A topic that is listed twice is INVALID_REQUEST (42). `__consumer_offsets` does not grow: a group's
+    partition depends on the count, and its offsets would be lost.
     """
+    listed = Counter(topic.name for topic in body.topics)
+    refused = {
+        name: m.AdminResult(ErrorCode.INVALID_REQUEST, "the topic is listed more than once")
+        for name, times in listed.items()
+        if times > 1
+    }
+    if OFFSETS_TOPIC in listed:
+        refused[OFFSETS_TOPIC] = m.AdminResult(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the number of partitions of {OFFSETS_TOPIC} is fixed: groups would lose their offsets",
+        )
     new = {
         topic.name: m.NewPartitions(
             topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())
         )
         for topic in body.topics
-        if topic.name != OFFSETS_TOPIC
+        if topic.name not in refused
     }
 
     def created(answer: m.ResponseBody) -> t.CreatePartitionsResponse | None:
         assert isinstance(answer, m.CreatePartitionsResponse)
-        results = dict(answer.topics)
-        counts = {
-            topic.name: topic.count
-            for topic in body.topics
-            if topic.name in results and results[topic.name].error is ErrorCode.NONE
-        }
-        if any(topic.name == OFFSETS_TOPIC for topic in body.topics):
-            results[OFFSETS_TOPIC] = m.AdminResult(
-                ErrorCode.INVALID_PARTITIONS,
-                f"the number of partitions of {OFFSETS_TOPIC} is fixed: groups would lose their offsets",
-            )
+        results = {**answer.topics, **refused}
+        counts = {name: wanted.total for name, wanted in new.items() if results[name].error is ErrorCode.NONE}
         respond = partial(to_wire, m.CreatePartitionsResponse(results), t.CreatePartitionsResponse)
         return _when_led(call, services, {} if body.validate_only else counts, body.timeout_ms, respond)
 

@@ -299,3 +299,33 @@ def test_records_are_deleted_up_to_an_offset_or_to_the_high_watermark() -> None:
 
 
 # --- producers, epochs, clusters ----------------------------------------------------------------
+
+
+def test_records_of_an_internal_topic_are_not_deleted() -> None:
+    """Whatever its `cleanup.policy`: groups would begin anew."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        for name in ("__consumer_offsets", "t"):
+            await create(nodes, client, name, (0,), cleanup_policy="compact,delete")
+        partitions = [t.DeleteRecordsRequestDeleteRecordsPartition(partition_index=0, offset=-1)]
+        topics = [
+            t.DeleteRecordsRequestDeleteRecordsTopic(name=name, partitions=partitions)
+            for name in ("__consumer_offsets", "t")
+        ]
+        answer = await client.ask(t.DeleteRecordsRequest(topics=topics, timeout_ms=5_000), 2)
+        told = {each.name: each.partitions[0] for each in answer.topics}
+        internal, other = told["__consumer_offsets"], told["t"]
+        assert (internal.error_code, internal.low_watermark) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        assert (other.error_code, other.low_watermark) == (ErrorCode.NONE, 0)
+
+    run(test, count=1)
+
+
+def test_kafkas_metadata_is_no_topic() -> None:
+    """`logstore adopt` would read its directory as the metadata of a cluster."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        made = await create(nodes, client, "__cluster_metadata", (0,))
+        assert made.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    run(test, count=1)

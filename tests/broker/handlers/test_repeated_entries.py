@@ -188,3 +188,17 @@ def test_a_resource_whose_settings_change() -> None:
         assert told["retention.ms"].config_source != 1
 
     run(test)
+
+
+def test_a_topic_that_grows() -> None:
+    """As in Kafka: nobody says which number counts."""
+
+    async def test(_: Nodes, client: Asker) -> None:
+        kind = t.CreatePartitionsRequestCreatePartitionsTopic
+        topics = [kind(name=name, count=count, assignments=None) for name, count in (("t", 2), ("t", 3))]
+        answer = await client.ask(t.CreatePartitionsRequest(topics=topics, timeout_ms=1_000), 3)
+        assert [(each.name, each.error_code) for each in answer.results] == [("t", ErrorCode.INVALID_REQUEST)]
+        answer = await client.ask(t.MetadataRequest(topics=[t.MetadataRequestTopic(name="t")]), 12)
+        assert len(answer.topics[0].partitions) == 1
+
+    run(test)
