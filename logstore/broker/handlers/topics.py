@@ -193,27 +193,36 @@ def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.Del
     """
     wanted = _wanted(call, body, services)
     names = tuple(name for name in wanted.values() if isinstance(name, str))
+    ids = {name: services.metadata.topic_ids.get(name, "") for name in names}
     if not names:
-        return _deleted(services, wanted, {})
+        return _deleted(ids, wanted, {})
     ends_ms = services.now_ms() + min(body.timeout_ms, LONGEST_WAIT_MS)
 
     def recorded(answer: m.ResponseBody) -> t.DeleteTopicsResponse | None:
         assert isinstance(answer, m.DeleteTopicsResponse)
 
         def remaining() -> set[str]:
+            metadata = services.metadata
             return {
                 name
                 for name, result in answer.topics.items()
-                if result.error is ErrorCode.NONE and name in services.metadata.topics
+                if result.error is ErrorCode.NONE
+                and name in metadata.topics
+                and metadata.topic_ids.get(name, "") == ids[name]
             }
 
         def respond() -> t.DeleteTopicsResponse:
             late = m.AdminResult(ErrorCode.REQUEST_TIMED_OUT, "the deletion is recorded and continues")
-            return _deleted(services, wanted, {**answer.topics, **dict.fromkeys(remaining(), late)})
+            return _deleted(ids, wanted, {**answer.topics, **dict.fromkeys(remaining(), late)})
 
         return services.when(call, lambda: not remaining(), ends_ms, respond)
 
-    services.ask(call, m.DeleteTopicsRequest(names), recorded)
+    by_id = {
+        name: id_from_wire(key)
+        for key, name in wanted.items()
+        if isinstance(key, bytes) and isinstance(name, str)
+    }
+    services.ask(call, m.DeleteTopicsRequest(names, by_id), recorded)
     return None
 
 
@@ -233,12 +242,13 @@ def _wanted(call: Call, body: t.DeleteTopicsRequest, services: Services) -> Want
 
 
 def _deleted(
-    services: Services, wanted: Wanted, results: Mapping[str, m.AdminResult]
+    ids: Mapping[str, str], wanted: Wanted, results: Mapping[str, m.AdminResult]
 ) -> t.DeleteTopicsResponse:
+    """Answer with the `ids` that topics had when the request came."""
     responses = []
     for key, name in wanted.items():
         result = results[name] if isinstance(name, str) else name
-        topic_id = services.metadata.topic_ids.get(name, "") if isinstance(name, str) else ""
+        topic_id = ids[name] if isinstance(name, str) else ""
         responses.append(
             t.DeleteTopicsResponseDeletableTopicResult(
                 name=key if isinstance(key, str) else name if isinstance(name, str) else None,

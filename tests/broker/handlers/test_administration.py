@@ -13,6 +13,7 @@ from logstore.broker.configs import Source
 from logstore.broker.wire import types as t
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
+from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import UpdateMetadataRequest
 from logstore.replication.metastore import layout
@@ -172,9 +173,25 @@ def test_topics_are_deleted_by_name_and_by_id(by_id: bool) -> None:
         )
         answer = await client.ask(t.DeleteTopicsRequest(topics=[wanted], timeout_ms=30_000), 6)
         (result,) = answer.responses
-        assert (result.error_code, result.name) == (ErrorCode.NONE, "t")
+        told = result.error_code, result.name, result.topic_id
+        assert told == (ErrorCode.NONE, "t", made.topic_id)
         metadata = await client.ask(t.MetadataRequest(topics=None), 12)
         assert metadata.topics == []
+
+    run(test)
+
+
+def test_a_deletion_by_id_reaches_no_later_topic() -> None:
+    """The id is of an earlier topic, by the metadata that this broker has yet."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        metadata = nodes.running[nodes.controller()].node.replicas.metadata
+        metadata.topic_names[id_to_text(b"\1" * 16)] = "t"
+        earlier = t.DeleteTopicsRequestDeleteTopicState(topic_id=b"\1" * 16)
+        answer = await client.ask(t.DeleteTopicsRequest(topics=[earlier], timeout_ms=1_000), 6)
+        assert [each.error_code for each in answer.responses] == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert await leaders(client, "t") == [0]
 
     run(test)
 
