@@ -24,6 +24,7 @@ from logstore.broker.config_nodes import read_live
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.links import is_of_broker
 from logstore.broker.translation import from_wire, id_from_wire, id_to_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -39,8 +40,8 @@ _CREATE_WITH_SETTINGS: Final = 5
 _DELETE_BY_ID: Final = 6
 _ELECT_WITH_ERROR: Final = 1
 _PATIENCE_MS: Final = 2_000
-"""The longest wait for leaders, whatever the client allows. Replicas on brokers that are down elect none, and
-a request that another broker forwarded blocks those behind it."""
+"""The longest wait for leaders, and for a forwarded deletion, whatever the client allows. Replicas on brokers
+that are down elect none, and a request that another broker forwarded blocks those behind it."""
 
 
 def _when_led(
@@ -189,14 +190,16 @@ Wanted: TypeAlias = dict[str | bytes, str | m.AdminResult]
 def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.DeleteTopicsResponse | None:
     """Delete topics by name, or by id from version 6 on.
 
-    A topic that still exists at the request's timeout is REQUEST_TIMED_OUT (7); its deletion continues.
+    A topic that still exists at the request's timeout is REQUEST_TIMED_OUT (7); its deletion continues, for
+    instance once a reassignment has ended.
     """
     wanted = _wanted(call, body, services)
     names = tuple(name for name in wanted.values() if isinstance(name, str))
     ids = {name: services.metadata.topic_ids.get(name, "") for name in names}
     if not names:
         return _deleted(ids, wanted, {})
-    ends_ms = services.now_ms() + min(body.timeout_ms, LONGEST_WAIT_MS)
+    longest_ms = _PATIENCE_MS if is_of_broker(call.client_id) else LONGEST_WAIT_MS
+    ends_ms = services.now_ms() + min(body.timeout_ms, longest_ms)
 
     def recorded(answer: m.ResponseBody) -> t.DeleteTopicsResponse | None:
         assert isinstance(answer, m.DeleteTopicsResponse)

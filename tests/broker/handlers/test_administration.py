@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from logstore.broker.configs import Source
+from logstore.broker.handlers import topics
+from logstore.broker.links import client_id_of
 from logstore.broker.wire import types as t
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import deletion
 from logstore.replication.messages import UpdateMetadataRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -233,6 +236,22 @@ def test_a_deletion_waits_for_a_dead_replica_where_nobody_sees_it() -> None:
         await nodes.start(other)
         while (await create(nodes, client, "t", (controller,))).error_code != ErrorCode.NONE:
             await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_forwarded_deletion_that_waits_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker forwards all requests of its clients on one connection."""
+    # As while the topic is being reassigned.
+    monkeypatch.setattr(deletion, "learn_requests", lambda context: iter(()))
+    monkeypatch.setattr(topics, "_PATIENCE_MS", 50)
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        name = client_id_of(1 - nodes.controller())
+        async with asyncio.timeout(20), Asker(nodes.addresses[nodes.controller()], name) as broker:
+            answer = await broker.ask(t.DeleteTopicsRequest(topic_names=["t"], timeout_ms=60_000), 5)
+            assert [each.error_code for each in answer.responses] == [ErrorCode.REQUEST_TIMED_OUT]
 
     run(test)
 
