@@ -364,10 +364,14 @@ class Services:
     def when(
         self, call: Call, condition: Callable[[], bool], ends_ms: int, then: Callable[[], A | None]
     ) -> A | None:
-        """Return `then()` once `condition()` holds or the time is over; None: the call is answered later."""
+        """Return `then()` once `condition()` holds or the time is over; None: the call is answered later.
+
+        The wait ends with the connection.
+        """
         if condition() or self.now_ms() >= ends_ms:
             return then()
-        self.later(call, _LOOK_AGAIN_MS, partial(self.when, call, condition, ends_ms, then))
+        if not call.connection.is_closing:
+            self.later(call, _LOOK_AGAIN_MS, partial(self.when, call, condition, ends_ms, then))
         return None
 
 

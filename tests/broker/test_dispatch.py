@@ -6,6 +6,8 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -201,3 +203,15 @@ def test_produce_requests_of_one_connection_wait_for_their_acks_together() -> No
             nodes.running[1 - leader]._is_stopping = False
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_wait_for_a_condition_ends_with_its_connection(is_closing: bool) -> None:
+    """A deletion may wait for minutes, and looks a hundred times a second."""
+    looks: list[int] = []
+    services: Any = SimpleNamespace(
+        now_ms=lambda: 0, when=bool, later=lambda _, delay, __: looks.append(delay)
+    )
+    call: Any = SimpleNamespace(connection=SimpleNamespace(is_closing=is_closing))
+    assert Services.when(services, call, lambda: False, 60_000, lambda: None) is None
+    assert bool(looks) is not is_closing
