@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.clock import stopwatch_s
@@ -43,6 +44,8 @@ _PLACES: Final = {_CREATE: "topics", _DELETE: "responses", _GROW: "results"}
 _DELETE_BY_ID: Final = 6
 _MOST_KNOWN: Final = 4_096
 """Clients and budgets that are remembered before idle ones are looked for."""
+_LONGEST_CLIENT: Final = 256
+"""Of a longer client id, the beginning and the hash are remembered: it may have 32 KiB."""
 _EXCEEDED: Final = "The throttling quota has been exceeded."
 
 
@@ -144,11 +147,14 @@ class Limiter:
         return is_there and (self.authorizer is None or self.authorizer.is_broker(call))
 
     def _budgets_of(self, user: str, client: str) -> dict[Kind, _Budget]:
-        found = self._known.get((user, client))
+        kept = client
+        if len(client) > _LONGEST_CLIENT:
+            kept = f"{client[:_LONGEST_CLIENT]}…{sha256(client.encode()).hexdigest()}"
+        found = self._known.get((user, kept))
         if found is None:
             self._forget_idle()
-            found = self._known[user, client] = {
-                kind: self._budget(kind, key, value)
+            found = self._known[user, kept] = {
+                kind: self._budget(kind, key._replace(client=key.client and kept), value)
                 for kind in Kind
                 if (bound := self.quotas.bound(kind, user, client)) is not None
                 for value, key in (bound,)

@@ -308,6 +308,20 @@ def test_any_number_of_client_ids_takes_little_memory(monkeypatch: pytest.Monkey
         assert len(list(bench.limiter.measured())) <= 100
 
 
+def test_long_client_ids_are_not_remembered_as_a_whole() -> None:
+    """Each has a budget of its own all the same, also if a quota names it."""
+    named, other = "x" * 30_000, "x" * 29_999 + "y"
+    quotas: dict[Entity, dict[Kind, float]] = {
+        ((CLIENT, None),): {Kind.PRODUCE: 1000.0},
+        ((CLIENT, named),): {Kind.PRODUCE: 2000.0},
+    }
+    bench = Bench(quotas)
+    assert [bench.produce(40_000, client=each) for each in (named, other)] == [10_000, 30_000]
+    assert bench.produce(20_000, client=named) == 20_000
+    assert max(len(key.client or "") for _, key, _ in bench.limiter.measured()) < 400
+    assert max(len(client) for _, client in bench.limiter._known) < 400
+
+
 def test_metrics() -> None:
     bench = Bench({ANN: {Kind.PRODUCE: 1000, Kind.MUTATION: 5}})
     bench.produce(20_000)
