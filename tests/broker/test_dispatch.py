@@ -80,6 +80,21 @@ def test_rule_8_the_clients_software_is_kept_and_logged(caplog: pytest.LogCaptur
     assert "librdkafka 2.6.0" in caplog.text
 
 
+def test_a_client_fills_no_log_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a long client id, nor by asking again."""
+
+    async def test(nodes: Nodes, _other: Asker) -> None:
+        request = t.ApiVersionsRequest(client_software_name="mine", client_software_version="1")
+        async with Asker(nodes.addresses[0], "x" * 30_000) as client:
+            for _ in range(3):
+                await client.ask(request, 3)
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    (line,) = [each.getMessage() for each in caplog.records if "mine 1" in each.getMessage()]
+    assert len(line) < 200
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a\n", "x" * 300])
 def test_a_name_of_software_that_would_spoil_a_log_is_refused(name: str) -> None:
     async def test(_: Nodes, client: Asker) -> None:
