@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker.security import acl_store
@@ -21,6 +22,9 @@ from logstore.replication.metastore.operations import Children
 if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
 
+MOST_AUDITED: Final = 20
+"""Denials of a request that have a line each in the audit log; the others are counted in one. A request may
+have a quarter of a million, whose lines would replace all earlier ones."""
 _AGAIN_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -102,17 +106,16 @@ class Authorizer:
         def has(operation: Operation, resource: Resource, name: str) -> bool:
             return allows(principal, host, operation, resource, name)
 
+        audit = partial(self._audit, "denied", principal=principal, host=host, request=call.api.name)
+        denials = 0
+
         def may(operation: Operation, resource: Resource, name: str) -> bool:
+            nonlocal denials
             is_allowed = has(operation, resource, name)
             if not is_allowed:
-                self._audit(
-                    "denied",
-                    principal=principal,
-                    host=host,
-                    operation=operation.name,
-                    resource=f"{resource.name}:{name}",
-                    request=call.api.name,
-                )
+                denials += 1
+                if denials <= MOST_AUDITED:
+                    audit(operation=operation.name, resource=f"{resource.name}:{name}")
             return is_allowed
 
         def may_any(operation: Operation, resource: Resource) -> bool:
@@ -126,6 +129,8 @@ class Authorizer:
             call, body, self._metadata, has, may, may_any, creates_topics=self._creates_topics
         )
         answer = check(question)
+        if denials > MOST_AUDITED:
+            audit(more=denials - MOST_AUDITED)
         if answer is not None:
             call.answer(answer)
         return answer is None
