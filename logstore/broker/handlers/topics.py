@@ -211,7 +211,7 @@ def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.Del
                 for name, result in answer.topics.items()
                 if result.error is ErrorCode.NONE
                 and name in metadata.topics
-                and metadata.topic_ids.get(name, "") == ids[name]
+                and ids[name] in ("", metadata.topic_ids.get(name))
             }
 
         def respond() -> t.DeleteTopicsResponse:

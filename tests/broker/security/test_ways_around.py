@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,14 +15,19 @@ from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Pattern,
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.quotas import Kind, Quotas
+from logstore.broker.translation import id_to_wire
 from logstore.broker.wire import types as t
-from logstore.broker.wire.apis import API_OF
+from logstore.broker.wire.apis import API_OF, APIS
+from logstore.broker.wire.codec import encode
+from logstore.broker.wire.declarations import Kind as WireKind
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
 from logstore.replication.metadata_cache import MetadataCache
+from tests.broker.asking import Asker
 from tests.broker.security.test_limiter import Line
 from tests.broker.security.test_permission_matrix import IDS, OURS, THEIRS, allow, metadata
 from tests.broker.security.test_permissions import Town, asked, rule, run
+from tests.broker.wire.samples import Generator
 
 O, R = Operation, Resource  # noqa: E741
 READ = Operation.READ
@@ -248,3 +255,58 @@ def test_one_request_does_not_fill_the_audit_log() -> None:
         assert len(gate.audit.denied) == 21
 
     in_loop(test)
+
+
+class Prying(Generator):
+    """Draws requests about topics, groups and ids that exist, in every field that may name one."""
+
+    def __init__(self, seed: str, topic_ids: list[bytes]) -> None:
+        super().__init__(seed, ours=True, small=True)
+        self._topic_ids = topic_ids
+
+    def _value(self, name: str, kind: WireKind, version: int) -> Any:
+        draw = self._random
+        match kind:
+            case "string":
+                return draw.choice(["orders", "mine-1", "new", "g", "other", "User:bob", "retention.ms"])
+            case "uuid":
+                return draw.choice(self._topic_ids)
+            case "int8" | "int16" | "int32" | "int64":
+                if name.endswith("max_bytes"):
+                    return 1 << 20
+                return 0 if name.endswith("_ms") else draw.choice([-1, 0, 0, 1])
+        return super()._value(name, kind, version)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_requests_at_random_tell_and_change_nothing_of_others(seed: int) -> None:
+    """Every API and version, our own tags too, by a client with rights on topics `mine-…` and the group g."""
+    waiting = {"JoinGroup", "SyncGroup", "SaslHandshake", "SaslAuthenticate"}
+    apis = [api for api in APIS.values() if api.advertised and api.name not in waiting]
+    apis += 8 * [api for api in apis if api.name in ("Fetch", "Metadata")]
+
+    async def test() -> None:
+        rules = [rule(O.ALL, name="mine-", pattern=Pattern.PREFIXED), rule(O.ALL, R.GROUP, "g")]
+        async with Town(*rules) as town, AsyncExitStack() as stack:
+            await town.broker.create_topic("mine-1", 1)
+            await town.broker.append("orders", b"of others")
+            ids = [id_to_wire(each) for each in town.broker._running.services.metadata.topic_ids.values()]
+            prying, draw = Prying(f"{seed}", [bytes(16), bytes(15) + b"\1", *ids]), Random(seed)
+            asker: Asker | None = None
+            for _ in range(1_500):
+                asker = asker or await town.bob(await stack.enter_async_context(town.asker()))
+                api = draw.choice(apis)
+                version = draw.choice([each for each in api.served if each in api.advertised])
+                try:
+                    answer = await asker.ask(prying.message(api.request, version), version)
+                except (asyncio.IncompleteReadError, ConnectionResetError):
+                    asker = None  # no client sends this
+                    continue
+                assert b"of others" not in b"".join(map(bytes, encode(answer, version))), answer
+                for topic in answer.topics if isinstance(answer, t.MetadataResponse) else ():
+                    assert topic.name != "orders" or (topic.error_code, topic.partitions) == (29, []), answer
+            found = [each.value for each in await town.broker.read("orders", 0, 0)]
+            assert found == [b"a", b"of others"]
+            assert town.authorizer.rules.acls == {*rules}
+
+    run(test)
