@@ -366,12 +366,11 @@ class Services:
     ) -> A | None:
         """Return `then()` once `condition()` holds or the time is over; None: the call is answered later.
 
-        The wait ends with the connection.
+        The wait ends with the connection: the answer is for the audit log then.
         """
-        if condition() or self.now_ms() >= ends_ms:
+        if condition() or call.connection.is_closing or self.now_ms() >= ends_ms:
             return then()
-        if not call.connection.is_closing:
-            self.later(call, _LOOK_AGAIN_MS, partial(self.when, call, condition, ends_ms, then))
+        self.later(call, _LOOK_AGAIN_MS, partial(self.when, call, condition, ends_ms, then))
         return None
 
 

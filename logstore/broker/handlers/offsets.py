@@ -15,6 +15,7 @@ REQUEST_TIMED_OUT (7).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -126,4 +127,16 @@ def delete_records(call: Call, body: t.DeleteRecordsRequest, services: Services)
         response.topics += refused
         return response
 
-    services.ask(call, from_wire(body, m.DeleteRecordsRequest), deleted)
+    request = from_wire(body, m.DeleteRecordsRequest)
+    services.ask(call, request, deleted)
+    if call.on_lost is not None:
+        call.on_lost = partial(_abandoned, call, request, call.on_lost)
+
+
+def _abandoned(call: Call, request: m.DeleteRecordsRequest, abandon: Callable[[], None]) -> None:
+    """Give up on a request whose connection has closed. The leader has deleted, which is audited."""
+    abandon()
+    if call.hear is not None:
+        late = m.DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT)
+        unanswered = m.DeleteRecordsResponse(dict.fromkeys(request.partitions, late))
+        call.hear(to_wire(unanswered, t.DeleteRecordsResponse))
