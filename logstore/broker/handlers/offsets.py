@@ -31,6 +31,8 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import messages as m
 
 _WITH_EPOCH: Final = 4
+_WITH_NOT_AVAILABLE: Final = 5
+"""The first version whose clients know OFFSET_NOT_AVAILABLE (78); before it LEADER_NOT_AVAILABLE (5)."""
 _EARLIEST_LOCAL_TIMESTAMP: Final = -4
 """The start of local storage (KIP-405). All storage is local here."""
 _PLACES: Final = {
@@ -98,9 +100,12 @@ def _offsets(
 def _offset(
     call: Call, index: int, result: m.ListOffsetsResult
 ) -> t.ListOffsetsResponseListOffsetsPartitionResponse:
+    error = result.error
+    if error is ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _WITH_NOT_AVAILABLE:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
     return t.ListOffsetsResponseListOffsetsPartitionResponse(
         partition_index=index,
-        error_code=result.error,
+        error_code=error,
         timestamp=result.timestamp,
         offset=result.offset,
         leader_epoch=result.leader_epoch if call.version >= _WITH_EPOCH else m.NO_EPOCH,
