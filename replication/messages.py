@@ -17,11 +17,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import RecordError
 from logstore.replication.durability import Durability
 from logstore.replication.log_dir_messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from logstore.replication.transaction_messages import (
-    Aborted,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from logstore.replication.transaction_messages import Aborted, WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from logstore.segment.epochs import EpochEndOffset
 
 CONSUMER_REPLICA_ID = -1
@@ -427,6 +423,8 @@ class DeleteTopicsRequest(NamedTuple):
     """Topics to delete. The answer follows once the request is recorded; the logs are deleted later."""
 
     topics: tuple[str, ...]
+    ids: Mapping[str, str] = MappingProxyType({})
+    """The ids by which clients named some of them: a later topic of the name stays."""
 
 
 class DeleteTopicsResponse(NamedTuple):

@@ -185,7 +185,13 @@ class Assembly:
                 state_changes=partial(_heard, since, state_changes),
             )
             if settings.security is not None and settings.security.rules is not None:
-                authorizer = Authorizer(settings.security.rules, store, node.replicas.metadata, audit)
+                authorizer = Authorizer(
+                    settings.security.rules,
+                    store,
+                    node.replicas.metadata,
+                    audit,
+                    creates_topics=settings.broker.auto_create_topics_enable,
+                )
                 await authorizer.open()
             quotas = _follow_quotas(settings, store, clock, node)
             quotas.limiter.authorizer = authorizer

@@ -11,7 +11,8 @@ The first source that has a value wins; the others are synonyms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -220,7 +221,7 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
     APPEND and SUBTRACT are for lists, and start with the default if there is no value. Raises
     `InvalidConfigChange`, and `InvalidConfig` for an unknown setting or an invalid value.
     """
-    _check_once([name for name, _, _ in changes])
+    _check_once(name for name, _, _ in changes)
     defaults = LogConfig().to_kafka()
     found = dict(now)
     for name, operation, value in changes:
@@ -231,7 +232,7 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
         elif operation is Operation.SET:
             found[name] = value
         elif name not in _LISTS:
-            raise InvalidConfigChange(f"{name} is not a list; set it")
+            raise InvalidConfig(f"{name} is not a list; set it")
         else:
             items = [item for item in found.get(name, defaults.get(name, "")).split(",") if item]
             wanted = [item.strip() for item in value.split(",")]
@@ -247,7 +248,7 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
 
 def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     """Return a topic's own settings if these are all; None means the default. Raises as `changed`."""
-    _check_once([name for name, _ in settings])
+    _check_once(name for name, _ in settings)
     found = {name: value for name, value in settings if value is not None}
     LogConfig.from_kafka(found)
     check_segment_size(found)
@@ -327,8 +328,10 @@ _LIVE_CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
 def _change(found: dict[str, str], name: str, operation: Operation, value: str | None) -> None:
     if operation is Operation.DELETE:
         found.pop(name, None)
-    elif operation is not Operation.SET or value is None:
-        raise InvalidConfigChange(f"{name} is not a list; set it to a value or delete it")
+    elif value is None:
+        raise InvalidConfigChange(f"{name} needs a value; to restore the default, delete it")
+    elif operation is not Operation.SET:
+        raise InvalidConfig(f"{name} is not a list; set it")
     else:
         found[name] = value
 
@@ -337,7 +340,7 @@ def changed_for_all_brokers(
     now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]
 ) -> dict[str, str]:
     """Return the settings of all brokers after these changes. Raises as `changed`."""
-    _check_once([name for name, _, _ in changes])
+    _check_once(name for name, _, _ in changes)
     found = dict(now)
     for name, operation, value in changes:
         if name not in _LIVE_CHECKS:
@@ -351,7 +354,7 @@ def changed_for_all_brokers(
     return found
 
 
-def _check_once(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+def _check_once(names: Iterable[str]) -> None:
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise InvalidConfigChange(f"{', '.join(twice)}: listed more than once")

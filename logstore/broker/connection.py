@@ -187,7 +187,7 @@ class Frames(asyncio.BufferedProtocol, ABC):
 class Connection(Frames):
     """A client's connection, from accept to close. Belongs to the event loop's thread."""
 
-    def __init__(self, server: Server, door: Door | None = None) -> None:
+    def __init__(self, server: Server, door: Door | None = None, *, is_protected: bool = False) -> None:
         super().__init__(server.limits.socket_request_max_bytes, server.scratch)
         self._server = server
         self.login: Login | None = None
@@ -195,6 +195,8 @@ class Connection(Frames):
         self._principal = ANONYMOUS
         self.door = door
         """The listener through which the client came; None for the only one, which is plain."""
+        self.is_protected = is_protected
+        """Whether that is a listener used only by brokers."""
         self._loop = asyncio.get_running_loop()
         self.peer = ""
         """The client's address, if the transport knows it."""

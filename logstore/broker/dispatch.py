@@ -364,8 +364,11 @@ class Services:
     def when(
         self, call: Call, condition: Callable[[], bool], ends_ms: int, then: Callable[[], A | None]
     ) -> A | None:
-        """Return `then()` once `condition()` holds or the time is over; None: the call is answered later."""
-        if condition() or self.now_ms() >= ends_ms:
+        """Return `then()` once `condition()` holds or the time is over; None: the call is answered later.
+
+        The wait ends with the connection: the answer is for the audit log then.
+        """
+        if condition() or call.connection.is_closing or self.now_ms() >= ends_ms:
             return then()
         self.later(call, _LOOK_AGAIN_MS, partial(self.when, call, condition, ends_ms, then))
         return None
@@ -436,11 +439,12 @@ class Dispatch:
     def serve(self, call: Call, body: Struct) -> None:
         """Call the handler of the request's API, if there is one."""
         call.on_answer = self._services.traffic.timing(call.api.name)
-        authorizer = self._services.authorizer
+        authorizer, limiter = self._services.authorizer, self._services.limiter
+        if limiter.is_on:
+            limiter.measure(call, body)
         if authorizer is not None and not authorizer.admits(call, body):
             return
-        limiter = self._services.limiter
-        if limiter.is_on and not limiter.admits(call, body):
+        if call.meter is not None and not limiter.admits(call, body):
             return
         # Without an authorizer anyone may call itself a broker: rather two lines than none.
         is_forwarded = limiter.authorizer is not None and limiter.is_of_brokers(call)

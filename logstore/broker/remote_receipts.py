@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
@@ -93,14 +94,18 @@ def ask_receipt(
 async def answer_receipts(body: t.ListOffsetsRequest, receipts: Receipts) -> t.ListOffsetsResponse:
     """Answer a request that asks for receipts, each partition for itself."""
 
-    async def answered(topic: str) -> t.ListOffsetsResponseListOffsetsTopicResponse:
-        wanted = [part for each in body.topics if each.name == topic for part in each.partitions]
+    by_topic: dict[str, list[t.ListOffsetsRequestListOffsetsPartition]] = {}
+    for each in body.topics:
+        by_topic.setdefault(each.name, []).extend(each.partitions)
+
+    async def answered(
+        topic: str, wanted: list[t.ListOffsetsRequestListOffsetsPartition]
+    ) -> t.ListOffsetsResponseListOffsetsTopicResponse:
         looks = (_answer(TopicPartition(topic, each.partition_index), each, receipts) for each in wanted)
         partitions = list(await asyncio.gather(*looks))
         return t.ListOffsetsResponseListOffsetsTopicResponse(name=topic, partitions=partitions)
 
-    topics = dict.fromkeys(each.name for each in body.topics)
-    return t.ListOffsetsResponse(topics=list(await asyncio.gather(*map(answered, topics))))
+    return t.ListOffsetsResponse(topics=list(await asyncio.gather(*starmap(answered, by_topic.items()))))
 
 
 async def _answer(

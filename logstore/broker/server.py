@@ -103,21 +103,23 @@ class Server:
         """Bind and accept; return the address with the actual port. Raises `OSError`.
 
         A server may listen on several addresses, each with a `door` of its own. Whoever comes to a protected
-        one does not wait for the rate of new connections of all listeners; `most_a_second` is its own.
+        one is not bound by the number and the rate of the connections of all listeners; `most_a_second` is
+        its own.
         """
         paces = [] if is_protected else [self._of_all]
         if most_a_second is not None:
             paces.append(_Pace(most_a_second))
         pace_s = partial(self._pace_s, paces) if paces else float
-        acceptor = Acceptor(partial(self._accepted, door), self.descriptors, pace_s, self._held_s)
+        accepted = partial(self._accepted, door, is_protected)
+        acceptor = Acceptor(accepted, self.descriptors, pace_s, self._held_s)
         bound = await acceptor.listen(address)
         self._acceptors.append(acceptor)
         if self._sweep is None:
             self._sweep_idle()
         return bound
 
-    def _accepted(self, door: Door | None) -> asyncio.BaseProtocol:
-        connection = Connection(self, door)
+    def _accepted(self, door: Door | None, is_protected: bool) -> asyncio.BaseProtocol:
+        connection = Connection(self, door, is_protected=is_protected)
         if door is None or door.tls is None:
             return connection
         now_s = asyncio.get_running_loop().time()
@@ -170,7 +172,8 @@ class Server:
         name = stream.get_extra_info("peername")
         peer = self._handshakes[stream] = name[0] if isinstance(name, tuple) else ""
         self._by_ip[peer] += 1
-        if reason := self._is_one_too_many(peer):
+        assert isinstance(stream.inner, Connection), "made with it"
+        if reason := self._is_one_too_many(peer, is_protected=stream.inner.is_protected):
             self.refused += 1
             if count := self.to_report(reason):
                 _log.warning("disconnecting %s: %s (%d connections)", peer, reason, count)
@@ -193,13 +196,17 @@ class Server:
         self.connections[connection] = None
         self._by_ip[connection.peer] += 1
         self._all_closed.clear()
-        if reason := self._is_one_too_many(connection.peer):
+        if reason := self._is_one_too_many(connection.peer, is_protected=connection.is_protected):
             self.refused += 1
             connection.refuse(reason)
 
-    def _is_one_too_many(self, peer: str) -> str:
-        """Return why the newest connection, of this peer, is refused; empty if it is not."""
-        if len(self.connections) + len(self._handshakes) > self.limits.max_connections:
+    def _is_one_too_many(self, peer: str, *, is_protected: bool) -> str:
+        """Return why the newest connection, of this peer, is refused; empty if it is not.
+
+        As in Kafka, connections of clients do not keep brokers from their own listener.
+        """
+        count = len(self.connections) + len(self._handshakes)
+        if count > self.limits.max_connections and not is_protected:
             return f"max.connections={self.limits.max_connections} exceeded"
         most = self._most_by_ip.get(peer, self.limits.max_connections_per_ip)
         if self._by_ip[peer] > most:

@@ -183,13 +183,16 @@ def delete_topics(
     for name in dict.fromkeys(request.topics):
         if name in results:
             continue
+        known = context.deletions.get(name) or context.topics.get(name)
         if not context.config.delete_topic_enable:
             results[name] = m.AdminResult(ErrorCode.TOPIC_DELETION_DISABLED, DELETION_DISABLED)
-        elif name in context.deletions:
-            results[name] = m.AdminResult(ErrorCode.NONE)
-        elif name not in context.topics:
+        elif known is None:
             message = f"topic {name!r} does not exist"
             results[name] = m.AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        elif request.ids.get(name, known.topic_id) != known.topic_id:
+            results[name] = m.AdminResult(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        elif name in context.deletions:
+            results[name] = m.AdminResult(ErrorCode.NONE)
         else:
             pending[name] = (Create(layout.delete_topic_path(name), make_parents=True),)
 

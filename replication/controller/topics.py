@@ -27,6 +27,7 @@ from logstore.disk.ids import new_id
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.errors import InvalidConfig
+from logstore.format.state_records import CLUSTER_METADATA
 from logstore.replication import messages as m
 from logstore.replication.controller import assignment, deletion, reassignment
 from logstore.replication.controller.assignment import assignment_in
@@ -232,6 +233,8 @@ def _created(node: layout.TopicAssignment) -> m.CreateTopicsResult:
 def check_new_topic(topic: m.NewTopic, taken: Mapping[str, str]) -> None:
     """Raise an error for an invalid name or setting; `taken` has the existing topics, `by_metric_name`."""
     check_topic_name(topic.name)
+    if topic.name == CLUSTER_METADATA:
+        raise InvalidTopic(f"{topic.name} is the name of KRaft's metadata, which is read from its directory")
     other = taken.get(_metric_name(topic.name))
     if other == topic.name:
         raise TopicExists(f"topic {topic.name!r} exists")

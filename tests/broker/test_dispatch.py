@@ -6,6 +6,8 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,21 @@ def test_rule_8_the_clients_software_is_kept_and_logged(caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO):
         run(test)
     assert "librdkafka 2.6.0" in caplog.text
+
+
+def test_a_client_fills_no_log_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither by a long client id, nor by asking again."""
+
+    async def test(nodes: Nodes, _other: Asker) -> None:
+        request = t.ApiVersionsRequest(client_software_name="mine", client_software_version="1")
+        async with Asker(nodes.addresses[0], "x" * 30_000) as client:
+            for _ in range(3):
+                await client.ask(request, 3)
+
+    with caplog.at_level(logging.INFO):
+        run(test)
+    (line,) = [each.getMessage() for each in caplog.records if "mine 1" in each.getMessage()]
+    assert len(line) < 200
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "a\n", "x" * 300])
@@ -201,3 +218,16 @@ def test_produce_requests_of_one_connection_wait_for_their_acks_together() -> No
             nodes.running[1 - leader]._is_stopping = False
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_wait_for_a_condition_ends_with_its_connection(is_closing: bool) -> None:
+    """A deletion may wait for minutes, and looks a hundred times a second."""
+    looks: list[int] = []
+    services: Any = SimpleNamespace(
+        now_ms=lambda: 0, when=bool, later=lambda _, delay, __: looks.append(delay)
+    )
+    call: Any = SimpleNamespace(connection=SimpleNamespace(is_closing=is_closing))
+    answer = t.DeleteTopicsResponse()
+    found = Services.when(services, call, lambda: False, 60_000, lambda: answer)
+    assert (found is answer, bool(looks)) == (is_closing, not is_closing)

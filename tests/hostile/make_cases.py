@@ -1059,7 +1059,7 @@ def names() -> Iterator[Case]:
     for kind, name, key, operation, code in (
         (2, TOPIC, "no.such.setting", 0, 40),
         (2, TOPIC, "retention.ms", 9, 42),
-        (2, TOPIC, "retention.ms", 2, 42),
+        (2, TOPIC, "retention.ms", 2, 40),
         (2, "../..", "retention.ms", 0, 17),
         (4, "0", "log.dirs", 0, 42),
         (4, "", "log.dirs", 0, 42),

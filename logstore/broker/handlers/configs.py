@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -74,12 +75,12 @@ async def _describe(body: t.DescribeConfigsRequest, services: Services) -> t.Des
 
 
 def _wanted(body: t.DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
-    """Return the keys that are asked for, by resource; None for all."""
+    """Return the keys that are asked for, by resource; None for all, which an empty list asks for, too."""
     wanted: dict[tuple[int, str], set[str] | None] = {}
     for resource in body.resources:
         key = resource.resource_type, resource.resource_name
         keys = wanted.setdefault(key, set())
-        if keys is None or resource.configuration_keys is None:
+        if keys is None or not resource.configuration_keys:
             wanted[key] = None
         else:
             keys.update(resource.configuration_keys)
@@ -177,10 +178,14 @@ async def _alter(
     response: Callable[..., A],
     result: Callable[..., Any],
 ) -> A:
-    """Change each resource as `plan` says."""
+    """Change each resource as `plan` says. One that is listed twice is INVALID_REQUEST (42)."""
     results = []
+    listed = Counter((each.resource_type, each.resource_name) for each in body.resources)
     for resource in body.resources:
-        error, message = await _change(services, resource, plan(resource), validate_only=body.validate_only)
+        is_once = listed[resource.resource_type, resource.resource_name] == 1
+        error, message = await _change(
+            services, resource, plan(resource) if is_once else None, validate_only=body.validate_only
+        )
         results.append(
             result(
                 error_code=error,
@@ -193,10 +198,12 @@ async def _alter(
 
 
 async def _change(
-    services: Services, resource: Any, plan: Plan, *, validate_only: bool
+    services: Services, resource: Any, plan: Plan | None, *, validate_only: bool
 ) -> tuple[ErrorCode, str | None]:
-    """Change one resource's settings; return the error and its message."""
+    """Change one resource's settings; return the error and its message. `plan` None: listed twice."""
     try:
+        if plan is None:
+            raise InvalidConfigChange("the resource is listed more than once")
         if resource.resource_type == _TOPIC:
             _check_known(services, resource.resource_name)
             entity = f"topics/{resource.resource_name}"

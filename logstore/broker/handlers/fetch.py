@@ -35,6 +35,7 @@ from logstore.replication.messages import (
     ResponseBody,
 )
 
+_WITH_STORAGE_ERROR: Final = 6
 _BY_ID: Final = 13
 _WITH_RACK: Final = 11
 _COMMITTED: Final = 1
@@ -52,13 +53,10 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
     if request.replica_id >= 0 and door is not None and not door.is_for_brokers:
         call.refuse(f"fetches of brokers are not served on listener {door.listener}")
         return None
-    ask = partial(
-        services.ask,
-        call,
-        request,
-        partial(_response, body, names, services),
-        source=request.replica_id,
-    )
+    respond: Callable[[ResponseBody], t.FetchResponse] = partial(_response, body, names, services)
+    if call.version < _WITH_STORAGE_ERROR:
+        respond = partial(_as_of_old, respond)
+    ask = partial(services.ask, call, request, respond, source=request.replica_id)
     reads = _cold_reads(request, services)
     if not reads:
         ask()
@@ -173,6 +171,16 @@ def _news(body: t.FetchRequest, answer: FetchResponse) -> t.FetchResponse:
             for name, results in by_topic(answer.partitions.items()).items()
         ],
     )
+
+
+def _as_of_old(respond: Callable[[ResponseBody], t.FetchResponse], answer: ResponseBody) -> t.FetchResponse:
+    """Return the response for a client that may not know KAFKA_STORAGE_ERROR (56), and would end."""
+    response = respond(answer)
+    for topic in response.responses:
+        for each in topic.partitions:
+            if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                each.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return response
 
 
 def _count(body: t.FetchRequest, services: Services, answer: FetchResponse) -> None:

@@ -1,4 +1,4 @@
-"""Handlers that only translate: to the engine, to the group coordinator, to the controller.
+"""Handlers that only translate: to the group coordinator, to the controller.
 
     client ─▶ this broker ─▶ the controller, in the same version; its answer goes back unchanged
 
@@ -10,7 +10,6 @@ controller or gets no answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,19 +18,11 @@ from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire.declarations import Struct
 
 
-def asks_engine(request: type[Any], response: type[Struct]) -> Handler:
-    """Return a handler that puts a request to the engine and translates its response, field by field."""
-    return _asks(Services.ask, request, response)
-
-
 def asks_groups(request: type[Any], response: type[Struct]) -> Handler:
-    """Return a handler that does likewise with the group coordinator."""
-    return _asks(Services.ask_group, request, response)
+    """Return a handler that asks the group coordinator, and translates its answer field by field."""
 
-
-def _asks(ask: Callable[..., None], request: type[Any], response: type[Struct]) -> Handler:
     def handle(call: Call, body: Struct, services: Services) -> None:
-        ask(services, call, from_wire(body, request), partial(to_wire, kind=response))
+        services.ask_group(call, from_wire(body, request), partial(to_wire, kind=response))
 
     return handle
 

@@ -7,20 +7,23 @@ UNSUPPORTED_VERSION (35): taken as a time, it would be before the first record.
 OffsetForLeaderEpoch returns the end offset of an epoch in the leader's log (KIP-101, KIP-320).
 
 DeleteRecords deletes everything below an offset (-1: below the high watermark) on every live replica. An
-offset beyond the high watermark is OFFSET_OUT_OF_RANGE (1). The answer comes when all replicas have deleted,
-or is REQUEST_TIMED_OUT (7).
+offset beyond the high watermark is OFFSET_OUT_OF_RANGE (1). Internal topics are INVALID_TOPIC_EXCEPTION (17),
+as in Kafka: groups would lose their offsets. The answer comes when all replicas have deleted, or is
+REQUEST_TIMED_OUT (7).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from logstore.broker.dispatch import Call, Services
-from logstore.broker.handlers.forwarding import asks_engine
+from logstore.broker.handlers.metadata import INTERNAL_TOPICS
 from logstore.broker.limits import LONGEST_WAIT_MS
 from logstore.broker.remote_receipts import answer_receipts
+from logstore.broker.security.refused import refused_entry
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
@@ -28,6 +31,8 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import messages as m
 
 _WITH_EPOCH: Final = 4
+_WITH_NOT_AVAILABLE: Final = 5
+"""The first version whose clients know OFFSET_NOT_AVAILABLE (78); before it LEADER_NOT_AVAILABLE (5)."""
 _EARLIEST_LOCAL_TIMESTAMP: Final = -4
 """The start of local storage (KIP-405). All storage is local here."""
 _PLACES: Final = {
@@ -95,9 +100,12 @@ def _offsets(
 def _offset(
     call: Call, index: int, result: m.ListOffsetsResult
 ) -> t.ListOffsetsResponseListOffsetsPartitionResponse:
+    error = result.error
+    if error is ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _WITH_NOT_AVAILABLE:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
     return t.ListOffsetsResponseListOffsetsPartitionResponse(
         partition_index=index,
-        error_code=result.error,
+        error_code=error,
         timestamp=result.timestamp,
         offset=result.offset,
         leader_epoch=result.leader_epoch if call.version >= _WITH_EPOCH else m.NO_EPOCH,
@@ -111,9 +119,29 @@ def offset_for_leader_epoch(call: Call, body: t.OffsetForLeaderEpochRequest, ser
     services.ask(call, request, respond, source=body.replica_id)
 
 
-_delete_records: Final = asks_engine(m.DeleteRecordsRequest, t.DeleteRecordsResponse)
-
-
 def delete_records(call: Call, body: t.DeleteRecordsRequest, services: Services) -> None:
     body.timeout_ms = min(body.timeout_ms, LONGEST_WAIT_MS)
-    _delete_records(call, body, services)
+    kind, code = t.DeleteRecordsResponseDeleteRecordsTopicResult, ErrorCode.INVALID_TOPIC_EXCEPTION
+    refused: list[Any] = [
+        refused_entry(kind, each, code) for each in body.topics if each.name in INTERNAL_TOPICS
+    ]
+    body.topics = [each for each in body.topics if each.name not in INTERNAL_TOPICS]
+
+    def deleted(answer: m.ResponseBody) -> t.DeleteRecordsResponse:
+        response = to_wire(answer, t.DeleteRecordsResponse)
+        response.topics += refused
+        return response
+
+    request = from_wire(body, m.DeleteRecordsRequest)
+    services.ask(call, request, deleted)
+    if call.on_lost is not None:
+        call.on_lost = partial(_abandoned, call, request, call.on_lost)
+
+
+def _abandoned(call: Call, request: m.DeleteRecordsRequest, abandon: Callable[[], None]) -> None:
+    """Give up on a request whose connection has closed. The leader has deleted, which is audited."""
+    abandon()
+    if call.hear is not None:
+        late = m.DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT)
+        unanswered = m.DeleteRecordsResponse(dict.fromkeys(request.partitions, late))
+        call.hear(to_wire(unanswered, t.DeleteRecordsResponse))

@@ -21,18 +21,25 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?", re.ASCII)
 _KNOWS_SOFTWARE: Final = 3
+_MOST_LOGGED: Final = 100
+"""Characters of a client id."""
 
 _log = logging.getLogger(__name__)
 
 
 def api_versions(call: Call, body: t.ApiVersionsRequest, services: Services) -> t.ApiVersionsResponse:
-    """List the versions served. The client's software is logged; an invalid name is INVALID_REQUEST (42)."""
+    """List the versions served. An invalid name of the client's software is INVALID_REQUEST (42).
+
+    The software is logged once for a connection: a client may ask again and again, before its login, too.
+    """
     if call.version >= _KNOWS_SOFTWARE:
         software = body.client_software_name, body.client_software_version
         if not all(map(_SOFTWARE.fullmatch, software)):
             return apis.api_versions(ErrorCode.INVALID_REQUEST)
+        if not call.connection.software:
+            told = (call.client_id or "")[:_MOST_LOGGED]
+            _log.info("%s is %s, client id %r", call.connection.peer, " ".join(software), told)
         call.connection.software = " ".join(software)
-        _log.info("%s is %s, client id %r", call.connection.peer, call.connection.software, call.client_id)
     if call.connection.login is not None:
         call.connection.login.versions_told()
     door = call.connection.door

@@ -14,6 +14,7 @@ partition that is led already is ELECTION_NOT_NEEDED (84), and left out if all w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
@@ -23,6 +24,7 @@ from logstore.broker.config_nodes import read_live
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.links import is_of_broker
 from logstore.broker.translation import from_wire, id_from_wire, id_to_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -38,8 +40,8 @@ _CREATE_WITH_SETTINGS: Final = 5
 _DELETE_BY_ID: Final = 6
 _ELECT_WITH_ERROR: Final = 1
 _PATIENCE_MS: Final = 2_000
-"""The longest wait for leaders, whatever the client allows. Replicas on brokers that are down elect none, and
-a request that another broker forwarded blocks those behind it."""
+"""The longest wait for leaders, and for a forwarded deletion, whatever the client allows. Replicas on brokers
+that are down elect none, and a request that another broker forwarded blocks those behind it."""
 
 
 def _when_led(
@@ -188,31 +190,42 @@ Wanted: TypeAlias = dict[str | bytes, str | m.AdminResult]
 def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.DeleteTopicsResponse | None:
     """Delete topics by name, or by id from version 6 on.
 
-    A topic that still exists at the request's timeout is REQUEST_TIMED_OUT (7); its deletion continues.
+    A topic that still exists at the request's timeout is REQUEST_TIMED_OUT (7); its deletion continues, for
+    instance once a reassignment has ended.
     """
     wanted = _wanted(call, body, services)
     names = tuple(name for name in wanted.values() if isinstance(name, str))
+    ids = {name: services.metadata.topic_ids.get(name, "") for name in names}
     if not names:
-        return _deleted(services, wanted, {})
-    ends_ms = services.now_ms() + min(body.timeout_ms, LONGEST_WAIT_MS)
+        return _deleted(ids, wanted, {})
+    longest_ms = _PATIENCE_MS if is_of_broker(call.client_id) else LONGEST_WAIT_MS
+    ends_ms = services.now_ms() + min(body.timeout_ms, longest_ms)
 
     def recorded(answer: m.ResponseBody) -> t.DeleteTopicsResponse | None:
         assert isinstance(answer, m.DeleteTopicsResponse)
 
         def remaining() -> set[str]:
+            metadata = services.metadata
             return {
                 name
                 for name, result in answer.topics.items()
-                if result.error is ErrorCode.NONE and name in services.metadata.topics
+                if result.error is ErrorCode.NONE
+                and name in metadata.topics
+                and ids[name] in ("", metadata.topic_ids.get(name))
             }
 
         def respond() -> t.DeleteTopicsResponse:
             late = m.AdminResult(ErrorCode.REQUEST_TIMED_OUT, "the deletion is recorded and continues")
-            return _deleted(services, wanted, {**answer.topics, **dict.fromkeys(remaining(), late)})
+            return _deleted(ids, wanted, {**answer.topics, **dict.fromkeys(remaining(), late)})
 
         return services.when(call, lambda: not remaining(), ends_ms, respond)
 
-    services.ask(call, m.DeleteTopicsRequest(names), recorded)
+    by_id = {
+        name: id_from_wire(key)
+        for key, name in wanted.items()
+        if isinstance(key, bytes) and isinstance(name, str)
+    }
+    services.ask(call, m.DeleteTopicsRequest(names, by_id), recorded)
     return None
 
 
@@ -232,12 +245,13 @@ def _wanted(call: Call, body: t.DeleteTopicsRequest, services: Services) -> Want
 
 
 def _deleted(
-    services: Services, wanted: Wanted, results: Mapping[str, m.AdminResult]
+    ids: Mapping[str, str], wanted: Wanted, results: Mapping[str, m.AdminResult]
 ) -> t.DeleteTopicsResponse:
+    """Answer with the `ids` that topics had when the request came."""
     responses = []
     for key, name in wanted.items():
         result = results[name] if isinstance(name, str) else name
-        topic_id = services.metadata.topic_ids.get(name, "") if isinstance(name, str) else ""
+        topic_id = ids[name] if isinstance(name, str) else ""
         responses.append(
             t.DeleteTopicsResponseDeletableTopicResult(
                 name=key if isinstance(key, str) else name if isinstance(name, str) else None,
@@ -255,30 +269,32 @@ def _deleted(
 def create_partitions(call: Call, body: t.CreatePartitionsRequest, services: Services) -> None:
     """Grow topics to a number of partitions; fewer than there are is INVALID_PARTITIONS (37).
 
-    `__consumer_offsets` does not grow: a group's partition depends on the count, and its offsets would be
-    lost.
+    A topic that is listed twice is INVALID_REQUEST (42). `__consumer_offsets` does not grow: a group's
+    partition depends on the count, and its offsets would be lost.
     """
+    listed = Counter(topic.name for topic in body.topics)
+    refused = {
+        name: m.AdminResult(ErrorCode.INVALID_REQUEST, "the topic is listed more than once")
+        for name, times in listed.items()
+        if times > 1
+    }
+    if OFFSETS_TOPIC in listed:
+        refused[OFFSETS_TOPIC] = m.AdminResult(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the number of partitions of {OFFSETS_TOPIC} is fixed: groups would lose their offsets",
+        )
     new = {
         topic.name: m.NewPartitions(
             topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())
         )
         for topic in body.topics
-        if topic.name != OFFSETS_TOPIC
+        if topic.name not in refused
     }
 
     def created(answer: m.ResponseBody) -> t.CreatePartitionsResponse | None:
         assert isinstance(answer, m.CreatePartitionsResponse)
-        results = dict(answer.topics)
-        counts = {
-            topic.name: topic.count
-            for topic in body.topics
-            if topic.name in results and results[topic.name].error is ErrorCode.NONE
-        }
-        if any(topic.name == OFFSETS_TOPIC for topic in body.topics):
-            results[OFFSETS_TOPIC] = m.AdminResult(
-                ErrorCode.INVALID_PARTITIONS,
-                f"the number of partitions of {OFFSETS_TOPIC} is fixed: groups would lose their offsets",
-            )
+        results = {**answer.topics, **refused}
+        counts = {name: wanted.total for name, wanted in new.items() if results[name].error is ErrorCode.NONE}
         respond = partial(to_wire, m.CreatePartitionsResponse(results), t.CreatePartitionsResponse)
         return _when_led(call, services, {} if body.validate_only else counts, body.timeout_ms, respond)
 

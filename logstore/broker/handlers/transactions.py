@@ -83,7 +83,7 @@ def write_txn_markers(
     )
     services.ask(call, request, partial(_written, body, request, services))
     if call.on_lost is not None:
-        call.on_lost = partial(_abandoned, request, services, call.on_lost)
+        call.on_lost = partial(_abandoned, call, body, request, services, call.on_lost)
     return None
 
 
@@ -103,9 +103,17 @@ def _written(
     return results_of_markers(body, lambda *place: codes.get(place, ErrorCode.INVALID_REQUEST))
 
 
-def _abandoned(request: WriteTxnMarkersRequest, services: Services, abandon: Callable[[], None]) -> None:
+def _abandoned(
+    call: Call,
+    body: t.WriteTxnMarkersRequest,
+    request: WriteTxnMarkersRequest,
+    services: Services,
+    abandon: Callable[[], None],
+) -> None:
     """Give up on a request whose connection has closed. Its markers may be in the logs."""
     abandon()
+    if call.hear is not None:
+        call.hear(results_of_markers(body, lambda *_: ErrorCode.REQUEST_TIMED_OUT))
     for where in request.partitions:
         _load_again(where, services)
 

@@ -7,7 +7,8 @@ written together, or none of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -37,15 +38,14 @@ def describe(call: Call, body: t.DescribeUserScramCredentialsRequest, services: 
 async def _describe(
     body: t.DescribeUserScramCredentialsRequest, services: Services
 ) -> t.DescribeUserScramCredentialsResponse:
-    names = [each.name for each in body.users or ()]
+    names = Counter(each.name for each in body.users or ())
     try:
         found = await users.all_users(services.ask_store)
     except EngineError as error:
         return t.DescribeUserScramCredentialsResponse(error_code=error.code, error_message=str(error))
     return t.DescribeUserScramCredentialsResponse(
         results=[
-            _described(name, found.get(name, {}), is_repeated=names.count(name) > 1)
-            for name in dict.fromkeys(names or found)
+            _described(name, found.get(name, {}), is_repeated=names[name] > 1) for name in names or found
         ]
     )
 
@@ -70,9 +70,13 @@ async def _alter(
     call: Call, body: t.AlterUserScramCredentialsRequest, services: Services
 ) -> t.AlterUserScramCredentialsResponse:
     results = []
-    for name in dict.fromkeys(each.name for each in _wanted(body)):
+    by_user: dict[str, list[Any]] = {}
+    every: list[Any] = [*body.deletions, *body.upsertions]
+    for each in every:
+        by_user.setdefault(each.name, []).append(each)
+    for name, wanted in by_user.items():
         try:
-            changes = _changes(name, body)
+            changes = _changes(name, wanted)
             await change_entity(services.ask_store, users.entity_path(name), partial(_changed, changes))
         except RequestRefused as error:
             results.append(_Altered(user=name, error_code=error.error, error_message=error.args[0]))
@@ -92,16 +96,17 @@ async def _alter(
     return t.AlterUserScramCredentialsResponse(results=results)
 
 
-def _changes(name: str, body: t.AlterUserScramCredentialsRequest) -> dict[str, Credential | None]:
-    """Return what changes of a user, by mechanism. Raises `RequestRefused`."""
+def _changes(name: str, wanted: Iterable[Any]) -> dict[str, Credential | None]:
+    """Return what changes of a user, by mechanism; `wanted` are deletions and upsertions.
+
+    Raises `RequestRefused`.
+    """
     if not name:
         raise RequestRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if not layout.is_short_enough(name):
         raise RequestRefused(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the name of the user is too long")
     changes: dict[str, Credential | None] = {}
-    for each in _wanted(body):
-        if each.name != name:
-            continue
+    for each in wanted:
         mechanism = MECHANISMS.get(each.mechanism)
         if mechanism is None:
             raise RequestRefused(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
@@ -111,11 +116,6 @@ def _changes(name: str, body: t.AlterUserScramCredentialsRequest) -> dict[str, C
         if isinstance(each, t.AlterUserScramCredentialsRequestScramCredentialUpsertion):
             changes[mechanism] = _upserted(mechanism, each)
     return changes
-
-
-def _wanted(body: t.AlterUserScramCredentialsRequest) -> list[Any]:
-    """Return deletions and upsertions."""
-    return [*body.deletions, *body.upsertions]
 
 
 def _upserted(

@@ -105,6 +105,8 @@ _IMPLIED_BY: Final = {
 }
 _MOST_DECISIONS: Final = 10_000
 """Decisions that are remembered."""
+_LONGEST_NAME: Final = 256
+"""Decisions about longer names are not: clients may ask for any number of groups of 32 KiB."""
 
 
 class Acl(NamedTuple):
@@ -174,7 +176,7 @@ class Rules:
             for resource in Resource
         }
         # The same few questions come with every request.
-        self.allows = lru_cache(_MOST_DECISIONS)(self._allows)
+        self._remembered = lru_cache(_MOST_DECISIONS)(self._allows)
 
     def replaced_by(self, acls: Iterable[Acl]) -> Rules:
         """Return other rules with the same settings."""
@@ -192,8 +194,12 @@ class Rules:
             found += self._prefixed.get((resource, name[:length]), ())
         return found
 
-    def _allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
+    def allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
         """Return whether the principal may do this from this host (an address as `host_of` writes it)."""
+        decide = self._remembered if len(name) <= _LONGEST_NAME else self._allows
+        return decide(principal, host, operation, resource, name)
+
+    def _allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
         if principal in self.super_users:
             return True
         matching = self._matching(resource, name)

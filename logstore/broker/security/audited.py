@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from logstore.disk.errors import ErrorCode
+
 _Changes = Iterator[tuple[str, dict[str, object]]]
 """Events, and their facts."""
 
+_MAY_BE_DONE: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
 _RESOURCES: Final = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER"}
 _OPERATIONS: Final = ("set", "delete", "append", "subtract")
 
 
 def changes_of(key: int, request: Any, answer: Any) -> _Changes:
-    """Yield the changes that an answer confirms; `key` is one of `ADMINISTRATIVE`.
+    """Yield the changes that an answer confirms, or leaves open; `key` is one of `ADMINISTRATIVE`.
 
-    Changes that were refused or only validated are left out.
+    Changes that were refused or only validated are left out. The client chooses how long it waits, so one
+    whose time is over may have been made: it has the `error`.
     """
     if not getattr(request, "validate_only", False):
         yield from ADMINISTRATIVE[key](request, answer)
@@ -30,18 +36,19 @@ def _topics_created(request: Any, answer: Any) -> _Changes:
         topic = wanted[each.name]
         count = topic.num_partitions if not topic.assignments else len(topic.assignments)
         settings = {one.name: one.value for one in topic.configs}
-        yield "topic created", {"topic": each.name, "partitions": count, "settings": settings}
+        yield "topic created", {"topic": each.name, "partitions": count, "settings": settings, **_open(each)}
 
 
 def _topics_deleted(request: Any, answer: Any) -> _Changes:
     for each in _done(answer.responses):
-        yield "topic deleted", {"topic": each.name if each.name is not None else each.topic_id.hex()}
+        topic = each.name if each.name is not None else each.topic_id.hex()
+        yield "topic deleted", {"topic": topic, **_open(each)}
 
 
 def _partitions_created(request: Any, answer: Any) -> _Changes:
     counts = {each.name: each.count for each in request.topics}
     for each in _done(answer.results):
-        yield "partitions created", {"topic": each.name, "partitions": counts[each.name]}
+        yield "partitions created", {"topic": each.name, "partitions": counts[each.name], **_open(each)}
 
 
 def _settings_replaced(request: Any, answer: Any) -> _Changes:
@@ -58,7 +65,8 @@ def _settings(request: Any, answer: Any, told: Callable[[Any], object]) -> _Chan
     for each in _done(answer.responses):
         configs = wanted[each.resource_type, each.resource_name]
         resource = f"{_RESOURCES.get(each.resource_type, each.resource_type)}:{each.resource_name}"
-        yield "settings changed", {"resource": resource, "settings": {one.name: told(one) for one in configs}}
+        settings = {one.name: told(one) for one in configs}
+        yield "settings changed", {"resource": resource, "settings": settings, **_open(each)}
 
 
 def _reassigned(request: Any, answer: Any) -> _Changes:
@@ -69,7 +77,8 @@ def _reassigned(request: Any, answer: Any) -> _Changes:
         for each in _done(topic.partitions):
             replicas = wanted[topic.name, each.partition_index].replicas
             event = "reassignment cancelled" if replicas is None else "reassignment begun"
-            yield event, {"partition": f"{topic.name}-{each.partition_index}", "replicas": replicas}
+            partition = f"{topic.name}-{each.partition_index}"
+            yield event, {"partition": partition, "replicas": replicas, **_open(each)}
 
 
 def _markers_written(request: Any, answer: Any) -> _Changes:
@@ -78,29 +87,29 @@ def _markers_written(request: Any, answer: Any) -> _Changes:
         for topic in result.topics:
             for each in _done(topic.partitions):
                 where = f"{topic.name}-{each.partition_index}"
-                yield (
-                    "transaction ended",
-                    {"partition": where, "producer_id": marker.producer_id, "outcome": outcome},
-                )
+                facts = {"partition": where, "producer_id": marker.producer_id, "outcome": outcome}
+                yield "transaction ended", {**facts, **_open(each)}
 
 
 def _leaders_elected(request: Any, answer: Any) -> _Changes:
     kind = "unclean" if request.election_type == 1 else "preferred"
     for topic in answer.replica_election_results:
         for each in _done(topic.partition_result):
-            yield "leader elected", {"partition": f"{topic.topic}-{each.partition_id}", "election": kind}
+            partition = f"{topic.topic}-{each.partition_id}"
+            yield "leader elected", {"partition": partition, "election": kind, **_open(each)}
 
 
 def _records_deleted(request: Any, answer: Any) -> _Changes:
     for topic in answer.topics:
         for each in _done(topic.partitions):
             partition = f"{topic.name}-{each.partition_index}"
-            yield "records deleted", {"partition": partition, "log_start_offset": each.low_watermark}
+            start = each.low_watermark
+            yield "records deleted", {"partition": partition, "log_start_offset": start, **_open(each)}
 
 
 def _groups_deleted(request: Any, answer: Any) -> _Changes:
     for each in _done(answer.results):
-        yield "group deleted", {"group": each.group_id}
+        yield "group deleted", {"group": each.group_id, **_open(each)}
 
 
 def _offsets_deleted(request: Any, answer: Any) -> _Changes:
@@ -109,11 +118,16 @@ def _offsets_deleted(request: Any, answer: Any) -> _Changes:
     for topic in answer.topics:
         for each in _done(topic.partitions):
             partition = f"{topic.name}-{each.partition_index}"
-            yield "offsets deleted", {"group": request.group_id, "partition": partition}
+            yield "offsets deleted", {"group": request.group_id, "partition": partition, **_open(each)}
 
 
 def _done(entries: Any) -> list[Any]:
-    return [each for each in entries if not each.error_code]
+    return [each for each in entries if each.error_code in _MAY_BE_DONE]
+
+
+def _open(entry: Any) -> dict[str, object]:
+    """Return the error of a change that may have been made."""
+    return {"error": ErrorCode(entry.error_code).name} if entry.error_code else {}
 
 
 ADMINISTRATIVE: Final[Mapping[int, Callable[[Any, Any], _Changes]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from logstore.broker.security import acl_store
@@ -21,6 +22,9 @@ from logstore.replication.metastore.operations import Children
 if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
 
+MOST_AUDITED: Final = 20
+"""Denials of a request that have a line each in the audit log; the others are counted in one. A request may
+have a quarter of a million, whose lines would replace all earlier ones."""
 _AGAIN_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -29,10 +33,20 @@ _log = logging.getLogger(__name__)
 class Authorizer:
     """One for all connections of a broker. Belongs to the event loop's thread."""
 
-    def __init__(self, rules: Rules, store: StoreSession, metadata: MetadataCache, audit: Audit) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        store: StoreSession,
+        metadata: MetadataCache,
+        audit: Audit,
+        *,
+        creates_topics: bool = True,
+    ) -> None:
+        """`creates_topics` is `auto.create.topics.enable`."""
         self.rules, self._store, self._metadata = rules, store, metadata
-        self._audit = audit
+        self._audit, self._creates_topics = audit, creates_topics
         self._changed = asyncio.Event()
+        self._reading = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._hosts: dict[str, str] = {}
 
@@ -50,9 +64,10 @@ class Authorizer:
 
     async def refresh(self) -> None:
         """Read all rules, and watch for changes from before that. Raises as `open`."""
-        for path in acl_store.CHANGES:
-            await read(self._store.ask, Children(path, watch=True), "ACLs")
-        self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
+        async with self._reading:  # one that began earlier, and ends later, would bring former rules back
+            for path in acl_store.CHANGES:
+                await read(self._store.ask, Children(path, watch=True), "ACLs")
+            self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
 
     async def change(self, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
         """Write rules; they count here from now on. Raises as `open`."""
@@ -88,17 +103,19 @@ class Authorizer:
         if self.is_broker(call):
             return True  # it forwards what another one has admitted
 
+        def has(operation: Operation, resource: Resource, name: str) -> bool:
+            return allows(principal, host, operation, resource, name)
+
+        audit = partial(self._audit, "denied", principal=principal, host=host, request=call.api.name)
+        denials = 0
+
         def may(operation: Operation, resource: Resource, name: str) -> bool:
-            is_allowed = allows(principal, host, operation, resource, name)
+            nonlocal denials
+            is_allowed = has(operation, resource, name)
             if not is_allowed:
-                self._audit(
-                    "denied",
-                    principal=principal,
-                    host=host,
-                    operation=operation.name,
-                    resource=f"{resource.name}:{name}",
-                    request=call.api.name,
-                )
+                denials += 1
+                if denials <= MOST_AUDITED:
+                    audit(operation=operation.name, resource=f"{resource.name}:{name}")
             return is_allowed
 
         def may_any(operation: Operation, resource: Resource) -> bool:
@@ -108,7 +125,12 @@ class Authorizer:
         if check is None:
             call.refuse(f"no permission is known for {call.api.name}")
             return False
-        answer = check(Question(call, body, self._metadata, may, may_any))
+        question = Question(
+            call, body, self._metadata, has, may, may_any, creates_topics=self._creates_topics
+        )
+        answer = check(question)
+        if denials > MOST_AUDITED:
+            audit(more=denials - MOST_AUDITED)
         if answer is not None:
             call.answer(answer)
         return answer is None

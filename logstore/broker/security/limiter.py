@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from logstore.broker.clock import stopwatch_s
@@ -19,8 +20,8 @@ from logstore.broker.links import is_of_broker
 from logstore.broker.security.config import IN_PROCESS
 from logstore.broker.security.connection_rates import ConnectionRates
 from logstore.broker.security.door import AMONG_BROKERS
-from logstore.broker.security.permissions import refused_entry
 from logstore.broker.security.quotas import IP, Key, Kind, Quotas, TokenBucket
+from logstore.broker.security.refused import refused_entry
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import response_frame
@@ -43,6 +44,8 @@ _PLACES: Final = {_CREATE: "topics", _DELETE: "responses", _GROW: "results"}
 _DELETE_BY_ID: Final = 6
 _MOST_KNOWN: Final = 4_096
 """Clients and budgets that are remembered before idle ones are looked for."""
+_LONGEST_CLIENT: Final = 256
+"""Of a longer client id, the beginning and the hash are remembered: it may have 32 KiB."""
 _EXCEEDED: Final = "The throttling quota has been exceeded."
 
 
@@ -109,17 +112,22 @@ class Limiter:
             else:
                 yield kind, key, each.rate.per_second(now_ms)
 
-    def admits(self, call: Call, body: Struct) -> bool:
-        """Return whether the handler is to see the request, maybe without some entries; else answer it."""
+    def measure(self, call: Call, body: Struct) -> None:
+        """Give the call a meter, if quotas limit its client. A request that is then denied counts, too."""
         if self._is_exempt(call, body):
-            return True
+            return
         budgets = self._budgets_of(call.connection.principal.removeprefix("User:"), call.client_id or "")
-        if not budgets:
-            return True
-        call.meter = meter = Meter(self, call, budgets)
-        key = call.api.key
+        if budgets:
+            call.meter = Meter(self, call, budgets)
+
+    def admits(self, call: Call, body: Struct) -> bool:
+        """Return whether the handler is to see a measured request, maybe without some entries; else answer
+        it.
+        """
+        assert call.meter is not None, "measured"
+        key, budgets = call.api.key, call.meter.budgets
         if key == _FETCH and (budget := budgets.get(Kind.FETCH)) is not None:
-            meter.limit_fetch(body, budget.bound)
+            call.meter.limit_fetch(body, budget.bound)
         if key in _STRICT_FROM and Kind.MUTATION in budgets and not getattr(body, "validate_only", False):
             return self._takes_mutations(call, body, budgets[Kind.MUTATION])
         return True
@@ -139,11 +147,14 @@ class Limiter:
         return is_there and (self.authorizer is None or self.authorizer.is_broker(call))
 
     def _budgets_of(self, user: str, client: str) -> dict[Kind, _Budget]:
-        found = self._known.get((user, client))
+        kept = client
+        if len(client) > _LONGEST_CLIENT:
+            kept = f"{client[:_LONGEST_CLIENT]}…{sha256(client.encode()).hexdigest()}"
+        found = self._known.get((user, kept))
         if found is None:
             self._forget_idle()
-            found = self._known[user, client] = {
-                kind: self._budget(kind, key, value)
+            found = self._known[user, kept] = {
+                kind: self._budget(kind, key._replace(client=key.client and kept), value)
                 for kind in Kind
                 if (bound := self.quotas.bound(kind, user, client)) is not None
                 for value, key in (bound,)
@@ -224,10 +235,10 @@ def _may_be_of_broker(key: int, body: Any) -> bool:
 class Meter:
     """The usage of one request."""
 
-    __slots__ = ("_began_s", "_budgets", "_busy_s", "_call", "_limiter", "_timed", "has_mutations", "refused")
+    __slots__ = ("_began_s", "_busy_s", "_call", "_limiter", "_timed", "budgets", "has_mutations", "refused")
 
     def __init__(self, limiter: Limiter, call: Call, budgets: dict[Kind, _Budget]) -> None:
-        self._limiter, self._call, self._budgets = limiter, call, budgets
+        self._limiter, self._call, self.budgets = limiter, call, budgets
         self.refused: list[Any] = []
         """Entries of the request that are answered THROTTLING_QUOTA_EXCEEDED (89)."""
         self.has_mutations = False
@@ -252,7 +263,7 @@ class Meter:
 
     def end(self) -> None:
         """Record what a request without an answer (acks=0) used: its bytes alone."""
-        if (budget := self._budgets.get(Kind.PRODUCE)) is not None:
+        if (budget := self.budgets.get(Kind.PRODUCE)) is not None:
             self._call.throttle_ms = self._used(budget, self._call.size, self._limiter.now_ms())
 
     def limit(self, body: Struct) -> Struct:
@@ -261,14 +272,14 @@ class Meter:
         if self.refused:
             getattr(body, _PLACES[call.api.key]).extend(map(self._refusal, self.refused))
         waits = []
-        if (budget := self._budgets.get(Kind.PRODUCE)) is not None and call.api.key == _PRODUCE:
+        if (budget := self.budgets.get(Kind.PRODUCE)) is not None and call.api.key == _PRODUCE:
             waits.append(self._used(budget, call.size, now_ms))
-        if (budget := self._budgets.get(Kind.REQUEST)) is not None:
+        if (budget := self.budgets.get(Kind.REQUEST)) is not None:
             self.handled()
             assert self._busy_s is not None, "measured"
             self._began_s = stopwatch_s()
             waits.append(min(self._used(budget, 100 * self._busy_s, now_ms), self._limiter.windows.size_ms))
-        if (budget := self._budgets.get(Kind.MUTATION)) is not None and self.has_mutations:
+        if (budget := self.budgets.get(Kind.MUTATION)) is not None and self.has_mutations:
             waits.append(self._counted(budget.kind, budget.bucket.throttle_ms(budget.bound, now_ms)))
         if isinstance(body, t.FetchResponse):
             return self._limit_answer(body, waits, now_ms)
@@ -277,7 +288,7 @@ class Meter:
 
     def _limit_answer(self, body: t.FetchResponse, waits: list[int], now_ms: int) -> t.FetchResponse:
         """Return the answer to a fetch, without records if its client is muted."""
-        call, budget = self._call, self._budgets.get(Kind.FETCH)
+        call, budget = self._call, self.budgets.get(Kind.FETCH)
         size = 0
         if budget is not None:
             size = sum(map(len, response_frame(body, call.version, call.correlation_id)))
@@ -309,7 +320,7 @@ class Meter:
 
     def _sent(self) -> None:
         """The answer is encoded and written: that time counts, but mutes nobody."""
-        budget = self._budgets[Kind.REQUEST]
+        budget = self.budgets[Kind.REQUEST]
         budget.rate.record(100 * (stopwatch_s() - self._began_s), self._limiter.now_ms())
         if self._timed is not None:
             self._timed()

@@ -2,18 +2,20 @@
 
 A check looks at a request before its handler does. It returns the whole answer, or None: the handler then
 gets the request without the entries that are refused, and these are added to its answer. A name that may not
-be described is answered alike whether it exists or not.
+be described is answered alike whether it exists or not. A topic is found as the handlers find it: the one
+that is checked is the one that is served.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logstore.broker.security import delegation
 from logstore.broker.security.acls import CLUSTER_NAME, Operation, Resource
-from logstore.broker.translation import results_of_markers
+from logstore.broker.security.refused import refused_entry
+from logstore.broker.translation import NO_ID, results_of_markers
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
     from logstore.replication.metadata_cache import MetadataCache
 
+T = TypeVar("T")
+
 O, R = Operation, Resource  # noqa: E741  # as they stand in the table
 _CODES: Final = {
     R.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -30,23 +34,7 @@ _CODES: Final = {
     R.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     R.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-_UNKNOWN: Final = frozenset(
-    {
-        "base_offset",
-        "committed_offset",
-        "end_offset",
-        "high_watermark",
-        "low_watermark",
-        "node_id",
-        "offset",
-        "port",
-        "timestamp",
-    }
-)
-"""Fields that are -1 in an answer without a value."""
 _TOPIC_CONFIG: Final = 2
-_OF_TOPICS: Final = tuple(each for each in Operation if 3576 >> each & 1)
-"""The operations of a topic: Kafka's bit field."""
 _NOT_ASKED: Final = -(2**31)
 _ALL_IN_ONE_LIST: Final = 8
 _DELETE_BY_ID: Final = 6
@@ -63,15 +51,29 @@ class Question:
         call: Call,
         body: Any,
         metadata: MetadataCache,
+        has: Callable[[Operation, Resource, str], bool],
         may: Callable[[Operation, Resource, str], bool],
         may_any: Callable[[Operation, Resource], bool],
+        *,
+        creates_topics: bool,
     ) -> None:
+        """`may` audits a denial; `has` is for rights whose lack denies nothing. `creates_topics` is
+        `auto.create.topics.enable`.
+        """
         self.call, self.body, self.metadata = call, body, metadata
-        self.may, self.may_any = may, may_any
+        self.has, self.may, self.may_any = has, may, may_any
+        self.creates_topics = creates_topics
         self._amendments: list[Callable[[Any], None]] = []
 
     def may_cluster(self, operation: Operation) -> bool:
         return self.may(operation, R.CLUSTER, CLUSTER_NAME)
+
+    def has_cluster(self, operation: Operation) -> bool:
+        return self.has(operation, R.CLUSTER, CLUSTER_NAME)
+
+    def bits(self, bits: int, resource: Resource, name: str) -> int:
+        """Return which of these operations (bit n for operation n) the principal has."""
+        return sum(1 << each for each in Operation if bits >> each & 1 and self.has(each, resource, name))
 
     def amend(self, change: Callable[[Any], None]) -> None:
         """Change the handler's answer before it is sent."""
@@ -90,14 +92,17 @@ class Question:
         return kind(**fields)
 
     def topic_of(self, entry: Any) -> str | None:
-        """Return the topic that an entry names, by name or id; None for an unknown id."""
+        """Return the topic that an entry names; None for an unknown id.
+
+        The name in a tag of ours (Fetch) comes first, then the id, then the name.
+        """
         if isinstance(entry, str):
             return entry
-        name: str | None = getattr(entry, "name", None) or getattr(entry, "topic", None)
-        if name:
-            return name
-        topic_id = getattr(entry, "topic_id", None)
-        return self.metadata.topic_names.get(id_to_text(topic_id)) if topic_id else None
+        topic_id: bytes = getattr(entry, "topic_id", NO_ID)
+        name: str | None = getattr(entry, "topic_name", None)
+        if not name and topic_id != NO_ID:
+            return self.metadata.topic_names.get(id_to_text(topic_id))
+        return name or getattr(entry, "name", None) or getattr(entry, "topic", None)
 
 
 Check = Callable[[Question], "Struct | None"]
@@ -142,7 +147,7 @@ def _entries(
     def check(question: Question) -> Struct | None:
         kept: list[Any] = []
         refused: list[Any] = []
-        if or_cluster is not None and question.may_cluster(or_cluster):
+        if or_cluster is not None and question.has_cluster(or_cluster):
             return None
         for entry in getattr(question.body, field) or ():
             name = question.topic_of(entry) if resource is R.TOPIC else entry
@@ -152,6 +157,15 @@ def _entries(
         return _without(question, field, answer, kept, [(each, _CODES[resource]) for each in refused])
 
     return check
+
+
+def _parted(entries: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Return the entries that are allowed, and the others. Comparing them would take the square of time."""
+    kept: list[T] = []
+    refused: list[T] = []
+    for each in entries:
+        (kept if is_allowed(each) else refused).append(each)
+    return kept, refused
 
 
 def _without(
@@ -173,41 +187,6 @@ def _all_refused(question: Question, field: str, answer: str, resource: Resource
     """Return an answer with the error in each of its entries."""
     refused = [(each, _CODES[resource]) for each in getattr(question.body, field) or ()]
     return _without(question, field, answer, [], refused) or question.call.api.response()
-
-
-def refused_entry(kind: Any, entry: Any, code: ErrorCode) -> Struct:
-    """Return the answer's entry for a refused entry of the request: its names, the error, its partitions."""
-    values: dict[str, Any] = {name: -1 for name in kind.FIELDS if name in _UNKNOWN}
-    for name, field in kind.FIELDS.items():
-        if name == "error_code":
-            values[name] = code
-        elif field.is_array:
-            if not isinstance(field.element, str) and "error_code" in field.element.FIELDS:
-                values[name] = [_partition(field.element, each, code) for each in _partitions_of(entry)]
-        elif isinstance(entry, str) and field.kind == "string" and not name.startswith("error"):
-            values.setdefault(name, entry)
-            entry = "" if name in ("name", "group_id", "key", "transactional_id") else entry
-        elif hasattr(entry, name):
-            values[name] = getattr(entry, name)
-    return kind(**values)  # type: ignore[no-any-return]
-
-
-def _partitions_of(entry: Any) -> Iterable[int]:
-    for name, field in type(entry).FIELDS.items():
-        if field.is_array:
-            for each in getattr(entry, name):
-                yield each if isinstance(each, int) else getattr(each, _index_of(type(each)))
-            return
-
-
-def _index_of(kind: Any) -> Any:
-    """Return the field with the partition's number: the first int32."""
-    return next(name for name, field in kind.FIELDS.items() if field.kind == "int32")
-
-
-def _partition(kind: Any, number: int, code: ErrorCode) -> Struct:
-    unknown = {name: -1 for name in kind.FIELDS if name in _UNKNOWN}
-    return kind(**{**unknown, _index_of(kind): number, "error_code": code})  # type: ignore[no-any-return]
 
 
 # --- single APIs ------------------------------------------------------------------------------
@@ -241,16 +220,23 @@ def _metadata(question: Question) -> Struct | None:
     body, call = question.body, question.call
     is_all = body.topics is None or (call.version == _WITHOUT_NULL_TOPICS and not body.topics)
 
-    def bits(answer: t.MetadataResponse) -> None:
-        if is_all:
-            answer.topics = [each for each in answer.topics if _may_see(question, each.name or "")]
+    def hide(answer: t.MetadataResponse) -> None:
+        shown = []
+        for each in answer.topics:
+            if not each.name or _sees(question, each.name):
+                shown.append(each)
+            elif not is_all:
+                # The handler may answer later: an id that was unknown names a topic by then.
+                shown.append(_hidden(call, t.MetadataRequestTopic(topic_id=each.topic_id)))
+        answer.topics = shown
         _cluster_bits(question, answer)
-        for each in answer.topics if body.include_topic_authorized_operations else ():
+        for each in shown if body.include_topic_authorized_operations else ():
             if each.name:
-                allowed = [one for one in _OF_TOPICS if question.may(one, R.TOPIC, each.name)]
-                each.topic_authorized_operations = sum(1 << one for one in allowed)
+                each.topic_authorized_operations = question.bits(
+                    each.topic_authorized_operations, R.TOPIC, each.name
+                )
 
-    question.amend(bits)
+    question.amend(hide)
     if is_all:
         return None
     kept: list[Any] = []
@@ -259,15 +245,10 @@ def _metadata(question: Question) -> Struct | None:
         name = question.topic_of(entry)
         is_allowed = name is None or question.may(O.DESCRIBE, R.TOPIC, name)
         if is_allowed and name is not None and name not in question.metadata.topic_ids:
-            may_create = body.allow_auto_topic_creation or call.version < 4
-            is_allowed = not may_create or _may_create(question, name)
+            creates = question.creates_topics and (body.allow_auto_topic_creation or call.version < 4)
+            is_allowed = not creates or _may_create(question, name)
         (kept if is_allowed else refused).append(entry)
-    for entry in refused:
-        if entry.name is not None:
-            entry.topic_id = bytes(16)
-    added = [refused_entry(t.MetadataResponseTopic, each, _CODES[R.TOPIC]) for each in refused]
-    for each in added if call.version < _METADATA_BY_ID else ():
-        each.name = each.name or ""  # type: ignore[attr-defined]
+    added = [_hidden(call, each) for each in refused]
     body.topics = kept
     if not kept and call.version == _WITHOUT_NULL_TOPICS:
         body.topics = [t.MetadataRequestTopic(name="")]  # an empty list would mean all
@@ -276,21 +257,27 @@ def _metadata(question: Question) -> Struct | None:
     return None
 
 
-def _may_see(question: Question, topic: str) -> bool:
-    return question.may(O.DESCRIBE, R.TOPIC, topic)
+def _hidden(call: Call, entry: t.MetadataRequestTopic) -> t.MetadataResponseTopic:
+    """Return the answer about a topic that may not be described: its id or its name, as it was named."""
+    name = entry.name
+    if entry.topic_id != NO_ID:
+        name = None if call.version >= _METADATA_BY_ID else ""
+    return t.MetadataResponseTopic(error_code=_CODES[R.TOPIC], name=name, topic_id=entry.topic_id)
+
+
+def _sees(question: Question, topic: str) -> bool:
+    return question.has(O.DESCRIBE, R.TOPIC, topic)
 
 
 def _may_create(question: Question, name: str) -> bool:
-    return question.may_cluster(O.CREATE) or question.may(O.CREATE, R.TOPIC, name)
+    return question.has_cluster(O.CREATE) or question.may(O.CREATE, R.TOPIC, name)
 
 
 def _cluster_bits(question: Question, answer: Any) -> None:
     if answer.cluster_authorized_operations == _NOT_ASKED:
         return
-    allowed = [each for each in Operation if answer.cluster_authorized_operations >> each & 1]
-    if not question.may_cluster(O.DESCRIBE):
-        allowed = []
-    answer.cluster_authorized_operations = sum(1 << each for each in allowed if question.may_cluster(each))
+    asked = answer.cluster_authorized_operations if question.has_cluster(O.DESCRIBE) else 0
+    answer.cluster_authorized_operations = question.bits(asked, R.CLUSTER, CLUSTER_NAME)
 
 
 def _describe_cluster(question: Question) -> None:
@@ -312,9 +299,9 @@ def _offset_fetch(question: Question) -> Struct | None:
             return question.refused(R.GROUP)
         _described_topics(question, body, t.OffsetFetchResponse, lambda answer: answer)
         return None
-    kept = [each for each in body.groups if question.may(O.DESCRIBE, R.GROUP, each.group_id)]
-    refused = [(each, _CODES[R.GROUP]) for each in body.groups if each not in kept]
-    answer = _without(question, "groups", "groups", kept, refused)
+    kept, refused = _parted(body.groups, lambda each: question.may(O.DESCRIBE, R.GROUP, each.group_id))
+    codes = [(each, _CODES[R.GROUP]) for each in refused]
+    answer = _without(question, "groups", "groups", kept, codes)
     kind = t.OffsetFetchResponse.FIELDS["groups"].element
     for group in kept if answer is None else ():
         _described_topics(question, group, kind, partial(_group_in, group.group_id))
@@ -334,13 +321,12 @@ def _described_topics(question: Question, wanted: Any, kind: Any, of: Callable[[
 
         def leave_out(answer: Any) -> None:
             found = of(answer)
-            found.topics = [each for each in found.topics if _may_see(question, each.name)]
+            found.topics = [each for each in found.topics if _sees(question, each.name)]
 
         question.amend(leave_out)
         return
-    refused = [each for each in wanted.topics if not _may_see(question, each.name)]
+    wanted.topics, refused = _parted(wanted.topics, lambda each: question.may(O.DESCRIBE, R.TOPIC, each.name))
     if refused:
-        wanted.topics = [each for each in wanted.topics if each not in refused]
         element = kind.FIELDS["topics"].element
         added = [refused_entry(element, each, _CODES[R.TOPIC]) for each in refused]
         question.amend(lambda answer: of(answer).topics.extend(added))
@@ -357,12 +343,22 @@ def _find_coordinator(question: Question) -> Struct | None:
     return None if is_allowed else question.refused(resource, node_id=-1, port=-1)
 
 
+def _describe_groups(question: Question) -> Struct | None:
+    def bits(answer: t.DescribeGroupsResponse) -> None:
+        for each in answer.groups:
+            if each.authorized_operations != _NOT_ASKED:
+                each.authorized_operations = question.bits(each.authorized_operations, R.GROUP, each.group_id)
+
+    question.amend(bits)
+    return _entries(O.DESCRIBE, R.GROUP, field="groups", answer="groups")(question)
+
+
 def _list_groups(question: Question) -> None:
-    if not question.may_cluster(O.DESCRIBE):
+    if not question.has_cluster(O.DESCRIBE):
 
         def leave_out(answer: t.ListGroupsResponse) -> None:
             answer.groups = [
-                each for each in answer.groups if question.may(O.DESCRIBE, R.GROUP, each.group_id)
+                each for each in answer.groups if question.has(O.DESCRIBE, R.GROUP, each.group_id)
             ]
 
         question.amend(leave_out)
@@ -375,11 +371,13 @@ def _delete_topics(question: Question) -> Struct | None:
     refused: list[tuple[Any, ErrorCode]] = []
     for entry in question.body.topics:
         name = question.topic_of(entry)
+        if name is None:
+            # The controller may know it already, and asks for no permission.
+            refused.append((entry, ErrorCode.UNKNOWN_TOPIC_ID))
         # A deletion by id needs Describe too, because the answer tells the name.
-        is_allowed = name is None or (
-            (entry.name is not None or _may_see(question, name)) and question.may(O.DELETE, R.TOPIC, name)
-        )
-        if is_allowed:
+        elif entry.name is None and not question.may(O.DESCRIBE, R.TOPIC, name):
+            refused.append((entry, _CODES[R.TOPIC]))
+        elif question.may(O.DELETE, R.TOPIC, name):
             kept.append(entry)
         else:
             refused.append((entry, _CODES[R.TOPIC]))
@@ -389,7 +387,7 @@ def _delete_topics(question: Question) -> Struct | None:
 def _create_topics(question: Question) -> Struct | None:
     def hide_settings(answer: t.CreateTopicsResponse) -> None:
         for each in answer.topics:
-            if not each.error_code and not question.may(O.DESCRIBE_CONFIGS, R.TOPIC, each.name):
+            if not each.error_code and not question.has(O.DESCRIBE_CONFIGS, R.TOPIC, each.name):
                 each.topic_config_error_code = _CODES[R.TOPIC]
                 each.configs, each.num_partitions, each.replication_factor = None, -1, -1
 
@@ -430,13 +428,13 @@ def _init_producer_id(question: Question) -> Struct | None:
         if question.may(O.WRITE, R.TRANSACTIONAL_ID, body.transactional_id):
             return None
         return question.refused(R.TRANSACTIONAL_ID, producer_id=-1, producer_epoch=-1)
-    if question.may_cluster(O.IDEMPOTENT_WRITE) or question.may_any(O.WRITE, R.TOPIC):
+    if question.may_any(O.WRITE, R.TOPIC) or question.may_cluster(O.IDEMPOTENT_WRITE):
         return None
     return question.refused(R.CLUSTER, producer_id=-1, producer_epoch=-1)
 
 
 def _write_txn_markers(question: Question) -> Struct | None:
-    if question.may_cluster(O.ALTER) or question.may_cluster(O.CLUSTER_ACTION):
+    if question.has_cluster(O.ALTER) or question.may_cluster(O.CLUSTER_ACTION):
         return None
     return results_of_markers(question.body, lambda *_: _CODES[R.CLUSTER])
 
@@ -524,8 +522,8 @@ def _may_see_token(question: Question, token: Any, principal: str) -> bool:
     )
     return (
         principal in (owner, requester, *others)
-        or question.may(O.DESCRIBE, R.DELEGATION_TOKEN, token.token_id)
-        or question.may(O.DESCRIBE_TOKENS, R.USER, owner)
+        or question.has(O.DESCRIBE, R.DELEGATION_TOKEN, token.token_id)
+        or question.has(O.DESCRIBE_TOKENS, R.USER, owner)
     )
 
 
@@ -539,7 +537,7 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     9: _offset_fetch,
     10: _find_coordinator,
     **dict.fromkeys((11, 12, 13, 14, 68), _group(O.READ)),
-    15: _entries(O.DESCRIBE, R.GROUP, field="groups", answer="groups"),
+    15: _describe_groups,
     16: _list_groups,
     **dict.fromkeys((17, 18, 36), _nothing),
     19: _create_topics,

@@ -80,7 +80,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
     ) -> None:
         """`host` is the server's name for a client; None on the server's side."""
         super().__init__()
-        self._inner, self._watcher, self._patience_s = inner, watcher, patience_s
+        self.inner, self._watcher, self._patience_s = inner, watcher, patience_s
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=host is None, server_hostname=host
@@ -153,7 +153,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         self._has_ended = True
         if self._is_open:
             self._is_open = False
-            self._inner.connection_lost(error)
+            self.inner.connection_lost(error)
         else:
             self._watcher.ended(self, reason)
 
@@ -183,7 +183,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._timer = None
         self._is_open = True
         self._watcher.ended(self, "")
-        self._inner.connection_made(self)
+        self.inner.connection_made(self)
 
     def _fail(self, reason: str) -> None:
         # An alert that the socket has taken is sent still; a peer that takes none must not hold us.
@@ -197,12 +197,12 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         """Hand over what is decrypted, as far as the protocol wants it."""
         is_more = True
         while is_more and self._is_open and not self._is_reading_paused and not self._raw.is_closing():
-            buffer = cast(memoryview, self._inner.get_buffer(-1))
+            buffer = cast(memoryview, self.inner.get_buffer(-1))
             size = len(buffer)
             count = self._decrypt(buffer)
             is_more = count == size
             if count:
-                self._inner.buffer_updated(count)
+                self.inner.buffer_updated(count)
         if self._fault is not None and self._is_open and not self._is_reading_paused:
             self._end_by(self._fault)
             return
@@ -279,7 +279,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         is_full = self._is_clogged or bool(self._pending)
         if self._is_open and is_full != self._is_told_to_pause:
             self._is_told_to_pause = is_full
-            (self._inner.pause_writing if is_full else self._inner.resume_writing)()
+            (self.inner.pause_writing if is_full else self.inner.resume_writing)()
 
     def get_write_buffer_size(self) -> int:
         return self._raw.get_write_buffer_size() + self._pending_bytes

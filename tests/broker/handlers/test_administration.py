@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from logstore.broker.configs import Source
+from logstore.broker.handlers import topics
+from logstore.broker.links import client_id_of
 from logstore.broker.wire import types as t
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
+from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import deletion
 from logstore.replication.messages import UpdateMetadataRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -172,9 +176,25 @@ def test_topics_are_deleted_by_name_and_by_id(by_id: bool) -> None:
         )
         answer = await client.ask(t.DeleteTopicsRequest(topics=[wanted], timeout_ms=30_000), 6)
         (result,) = answer.responses
-        assert (result.error_code, result.name) == (ErrorCode.NONE, "t")
+        told = result.error_code, result.name, result.topic_id
+        assert told == (ErrorCode.NONE, "t", made.topic_id)
         metadata = await client.ask(t.MetadataRequest(topics=None), 12)
         assert metadata.topics == []
+
+    run(test)
+
+
+def test_a_deletion_by_id_reaches_no_later_topic() -> None:
+    """The id is of an earlier topic, by the metadata that this broker has yet."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        metadata = nodes.running[nodes.controller()].node.replicas.metadata
+        metadata.topic_names[id_to_text(b"\1" * 16)] = "t"
+        earlier = t.DeleteTopicsRequestDeleteTopicState(topic_id=b"\1" * 16)
+        answer = await client.ask(t.DeleteTopicsRequest(topics=[earlier], timeout_ms=1_000), 6)
+        assert [each.error_code for each in answer.responses] == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert await leaders(client, "t") == [0]
 
     run(test)
 
@@ -216,6 +236,22 @@ def test_a_deletion_waits_for_a_dead_replica_where_nobody_sees_it() -> None:
         await nodes.start(other)
         while (await create(nodes, client, "t", (controller,))).error_code != ErrorCode.NONE:
             await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_forwarded_deletion_that_waits_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker forwards all requests of its clients on one connection."""
+    # As while the topic is being reassigned.
+    monkeypatch.setattr(deletion, "learn_requests", lambda context: iter(()))
+    monkeypatch.setattr(topics, "_PATIENCE_MS", 50)
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        name = client_id_of(1 - nodes.controller())
+        async with asyncio.timeout(20), Asker(nodes.addresses[nodes.controller()], name) as broker:
+            answer = await broker.ask(t.DeleteTopicsRequest(topic_names=["t"], timeout_ms=60_000), 5)
+            assert [each.error_code for each in answer.responses] == [ErrorCode.REQUEST_TIMED_OUT]
 
     run(test)
 
@@ -299,3 +335,33 @@ def test_records_are_deleted_up_to_an_offset_or_to_the_high_watermark() -> None:
 
 
 # --- producers, epochs, clusters ----------------------------------------------------------------
+
+
+def test_records_of_an_internal_topic_are_not_deleted() -> None:
+    """Whatever its `cleanup.policy`: groups would begin anew."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        for name in ("__consumer_offsets", "t"):
+            await create(nodes, client, name, (0,), cleanup_policy="compact,delete")
+        partitions = [t.DeleteRecordsRequestDeleteRecordsPartition(partition_index=0, offset=-1)]
+        topics = [
+            t.DeleteRecordsRequestDeleteRecordsTopic(name=name, partitions=partitions)
+            for name in ("__consumer_offsets", "t")
+        ]
+        answer = await client.ask(t.DeleteRecordsRequest(topics=topics, timeout_ms=5_000), 2)
+        told = {each.name: each.partitions[0] for each in answer.topics}
+        internal, other = told["__consumer_offsets"], told["t"]
+        assert (internal.error_code, internal.low_watermark) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        assert (other.error_code, other.low_watermark) == (ErrorCode.NONE, 0)
+
+    run(test, count=1)
+
+
+def test_kafkas_metadata_is_no_topic() -> None:
+    """`logstore adopt` would read its directory as the metadata of a cluster."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        made = await create(nodes, client, "__cluster_metadata", (0,))
+        assert made.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    run(test, count=1)

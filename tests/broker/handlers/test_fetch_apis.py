@@ -14,6 +14,8 @@ from logstore.format.batch import Batch, walk
 from logstore.log.partition_log import PartitionLog
 from logstore.replication import reading
 from logstore.replication.config import NodeConfig
+from logstore.replication.errors import OffsetNotAvailable
+from logstore.replication.partition import Partition
 from tests.broker.asking import Asker
 from tests.broker.handlers.data_requests import TP, batch, produce, run
 from tests.broker.nodes import Nodes
@@ -281,8 +283,33 @@ class TestFetch:
 
         run(test)
 
+    @pytest.mark.parametrize(("version", "code"), [(4, 6), (5, 6), (6, 56), (12, 56)])
+    def test_a_failed_disk_ends_no_old_consumer(self, version: int, code: int) -> None:
+        """As in Kafka: KAFKA_STORAGE_ERROR is new in version 6. Old clients look for another leader."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            nodes.running[0].node.replicas.take_offline(TP, OSError("a bad sector"))
+            assert (await fetch(client, nodes, version)).error_code == code
+
+        run(test)
+
 
 class TestListOffsets:
+    @pytest.mark.parametrize(("version", "code"), [(1, 5), (4, 5), (5, 78), (8, 78)])
+    def test_a_new_leader_ends_no_old_consumer(
+        self, version: int, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in Kafka: aiokafka's version is 1, and it ends at OFFSET_NOT_AVAILABLE, which is new in 5."""
+
+        def catching_up(partition: Partition) -> None:
+            raise OffsetNotAvailable("the high watermark has not reached the start of this leadership")
+
+        async def test(_: Nodes, client: Asker) -> None:
+            monkeypatch.setattr(reading, "_check_caught_up_with_epoch", catching_up)
+            assert (await self.ask(client, -1, version))[0] == code
+
+        run(test)
+
     @staticmethod
     async def ask(
         client: Asker, timestamp: int, version: int = 8, *, isolation: int = 0

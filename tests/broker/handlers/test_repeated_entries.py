@@ -162,3 +162,43 @@ def test_an_answer_in_turns_ends_with_its_connection() -> None:
         assert task.result() is None
 
     run(test)
+
+
+def test_a_resource_whose_settings_change() -> None:
+    """None of its changes is made, as in Kafka: which one counts is not said."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        def resource(name: str, value: str) -> t.IncrementalAlterConfigsRequestAlterConfigsResource:
+            config = t.IncrementalAlterConfigsRequestAlterableConfig(name="retention.ms", value=value)
+            return t.IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=2, resource_name=name, configs=[config]
+            )
+
+        resources = [resource("t", "1"), resource("x", "1"), resource("t", "2")]
+        answer = await client.ask(t.IncrementalAlterConfigsRequest(resources=resources), 1)
+        assert [each.error_code for each in answer.responses] == [
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.INVALID_REQUEST,
+        ]
+        asked = t.DescribeConfigsRequest(
+            resources=[t.DescribeConfigsRequestDescribeConfigsResource(resource_type=2, resource_name="t")]
+        )
+        told = {each.name: each for each in (await client.ask(asked, 4)).results[0].configs}
+        assert told["retention.ms"].config_source != 1
+
+    run(test)
+
+
+def test_a_topic_that_grows() -> None:
+    """As in Kafka: nobody says which number counts."""
+
+    async def test(_: Nodes, client: Asker) -> None:
+        kind = t.CreatePartitionsRequestCreatePartitionsTopic
+        topics = [kind(name=name, count=count, assignments=None) for name, count in (("t", 2), ("t", 3))]
+        answer = await client.ask(t.CreatePartitionsRequest(topics=topics, timeout_ms=1_000), 3)
+        assert [(each.name, each.error_code) for each in answer.results] == [("t", ErrorCode.INVALID_REQUEST)]
+        answer = await client.ask(t.MetadataRequest(topics=[t.MetadataRequestTopic(name="t")]), 12)
+        assert len(answer.topics[0].partitions) == 1
+
+    run(test)

@@ -112,3 +112,12 @@ def test_filters(wanted: AclFilter, names: set[str]) -> None:
 )
 def test_hosts_are_written_as_java_does(peer: str, host: str) -> None:
     assert host_of(peer) == host
+
+
+def test_decisions_about_long_names_are_not_remembered() -> None:
+    """Ten thousand of them would take 300 MiB."""
+    found = Rules([acl(["GROUP", "PREFIXED", "g", "User:ann", "*", "READ", "ALLOW"])])
+    for length in (10, 32_000):
+        assert found.allows("User:ann", "", Operation.READ, Resource.GROUP, "g" * length)
+        assert not found.allows("User:bob", "", Operation.READ, Resource.GROUP, "g" * length)
+    assert found._remembered.cache_info().currsize == 2

@@ -8,12 +8,15 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from logstore.broker import AsyncBroker, BrokerConfig
+from logstore.broker.dispatch import Call
 from logstore.broker.errors import AuthenticationFailed
+from logstore.broker.handlers import HANDLERS
 from logstore.broker.health import Loading, health
 from logstore.broker.metrics import Watched, page
 from logstore.broker.security.audit import MOST_TEXT, Audit, AuditFile
@@ -25,6 +28,7 @@ from logstore.disk.files import OsDisk
 from logstore.errors import InvalidConfig
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.broker.asking import Asker
+from tests.broker.security.test_limiter import Line
 from tests.broker.security.test_login import Bench, by, run
 
 
@@ -430,6 +434,47 @@ def test_what_is_confirmed_is_a_change() -> None:
         assert list(changes_of(key, request, answer)) == expected, type(request).__name__
     tested = {type(request) for request, _, _ in ANSWERED}
     assert {APIS[key].request for key in ADMINISTRATIVE} == tested
+
+
+def test_what_may_have_been_done_is_a_change_with_its_error() -> None:
+    """Clients choose how long they wait: a deletion with a timeout of 0 left no trace."""
+    request = t.DeleteTopicsRequest(topic_names=["a", "b"])
+    result = t.DeleteTopicsResponseDeletableTopicResult
+    answer = t.DeleteTopicsResponse(
+        responses=[result(name="a", error_code=7), result(name="b", error_code=3)]
+    )
+    found = list(changes_of(request.KEY, request, answer))
+    assert found == [("topic deleted", {"topic": "a", "error": "REQUEST_TIMED_OUT"})]
+
+
+@pytest.mark.parametrize("key", [21, 27])
+def test_what_a_client_does_not_wait_for_is_audited(key: int) -> None:
+    """The leader has deleted, or written, when the connection closes."""
+    deleted = t.DeleteRecordsRequestDeleteRecordsTopic(
+        name="orders", partitions=[t.DeleteRecordsRequestDeleteRecordsPartition(partition_index=3, offset=5)]
+    )
+    ended = t.WriteTxnMarkersRequestWritableTxnMarkerTopic(name="orders", partition_indexes=[3])
+    marker = t.WriteTxnMarkersRequestWritableTxnMarker(producer_id=7, topics=[ended])
+    bodies: dict[int, Any] = {
+        21: t.DeleteRecordsRequest(topics=[deleted]),
+        27: t.WriteTxnMarkersRequest(markers=[marker]),
+    }
+    abandoned: list[Call] = []
+    heard: list[tuple[str, dict[str, object]]] = []
+    call = Call(Line("User:bob"), APIS[key], APIS[key].latest, 1, "test")
+    call.hear = lambda answer: heard.extend(changes_of(key, bodies[key], answer))
+
+    def waits(call: Call, *_: object) -> None:
+        call.on_lost = lambda: abandoned.append(call)
+
+    services: Any = SimpleNamespace(
+        ask=waits, settings=SimpleNamespace(limits=SimpleNamespace(request_timeout_ms=1))
+    )
+    HANDLERS[key](call, bodies[key], services)
+    call.lost()
+    assert abandoned == [call]
+    ((_, facts),) = heard
+    assert (facts["partition"], facts["error"]) == ("orders-3", "REQUEST_TIMED_OUT")
 
 
 def test_the_default_is_the_logger(caplog: pytest.LogCaptureFixture) -> None:

@@ -56,3 +56,41 @@ def test_changes_are_followed_after_lost_answers() -> None:
                 authorizer.close()
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_rules_that_are_read_slowly_replace_no_newer_ones() -> None:
+    """A change is in force when it is answered, and stays so."""
+
+    class Slow(StoreSession):
+        """Holds one answer back: what was read is old when it is told."""
+
+        held: asyncio.Event | None = None
+
+        async def ask(self, operation: Asked) -> Outcome:
+            answer = await super().ask(operation)
+            if self.held is not None and operation == Children(acl_store.LITERAL_PATH):
+                held, self.held = self.held, None
+                await held.wait()
+            return answer
+
+    async def main() -> None:
+        with open_store() as shared:
+            store = Slow(shared.client)
+            async with store:
+                authorizer = Authorizer(Rules(), store, MetadataCache(), Audit())
+                await authorizer.open()
+                authorizer.close()
+                store.held = held = asyncio.Event()
+                slow = asyncio.create_task(authorizer.refresh())
+                while store.held is not None:
+                    await asyncio.sleep(0)
+                changing = asyncio.create_task(authorizer.change(add=[deny("User:ann")]))
+                for _ in range(1_000):
+                    if deny("User:ann") in authorizer.rules.acls:
+                        break
+                    await asyncio.sleep(0)
+                held.set()
+                await asyncio.gather(slow, changing)
+                assert deny("User:ann") in authorizer.rules.acls
+
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -87,9 +87,13 @@ class Bench:
         call.size = who.get("size", 0)
         return call
 
+    def admits(self, call: Call, body: Any) -> bool:
+        self.limiter.measure(call, body)
+        return call.meter is None or self.limiter.admits(call, body)
+
     def serve(self, call: Call, body: Any, answer: Any = None) -> tuple[Any, int]:
         """What is answered, and how long the connection is mute."""
-        if self.limiter.admits(call, body):
+        if self.admits(call, body):
             call.answer(answer or call.api.response())
         line = call.connection
         assert isinstance(line, Line)
@@ -124,7 +128,7 @@ def test_a_producer_waits_as_kafka_computes_it() -> None:
 def test_a_producer_without_acks_waits_too() -> None:
     bench = Bench({EVERY_USER: {Kind.PRODUCE: 1000, Kind.REQUEST: 0}})
     call = bench.call(PRODUCE, size=20_000)
-    assert bench.limiter.admits(call, t.ProduceRequest(acks=0))
+    assert bench.admits(call, t.ProduceRequest(acks=0))
     call.end()
     assert isinstance(call.connection, Line)
     assert call.connection.sent == [(b"", 10_000)]
@@ -173,7 +177,7 @@ def test_the_time_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def used(seconds: float, key: int = METADATA, size: int = 0) -> int:
         call = bench.call(key, size=size)
-        assert bench.limiter.admits(call, call.api.request())
+        assert bench.admits(call, call.api.request())
         now_s[0] += seconds
         call.answer(call.api.response())
         assert isinstance(call.connection, Line)
@@ -184,7 +188,7 @@ def test_the_time_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert used(0, PRODUCE, size=20_000) == 10_000, "the longer time counts"
     bench.now_ms = 12_000
     waiting = bench.call(METADATA)
-    assert bench.limiter.admits(waiting, t.MetadataRequest())
+    assert bench.admits(waiting, t.MetadataRequest())
     assert waiting.meter is not None
     waiting.meter.handled()
     now_s[0] += 60
@@ -302,6 +306,20 @@ def test_any_number_of_client_ids_takes_little_memory(monkeypatch: pytest.Monkey
         bench.produce(1, client=f"client-{number}")
         assert len(bench.limiter._known) <= 50
         assert len(list(bench.limiter.measured())) <= 100
+
+
+def test_long_client_ids_are_not_remembered_as_a_whole() -> None:
+    """Each has a budget of its own all the same, also if a quota names it."""
+    named, other = "x" * 30_000, "x" * 29_999 + "y"
+    quotas: dict[Entity, dict[Kind, float]] = {
+        ((CLIENT, None),): {Kind.PRODUCE: 1000.0},
+        ((CLIENT, named),): {Kind.PRODUCE: 2000.0},
+    }
+    bench = Bench(quotas)
+    assert [bench.produce(40_000, client=each) for each in (named, other)] == [10_000, 30_000]
+    assert bench.produce(20_000, client=named) == 20_000
+    assert max(len(key.client or "") for _, key, _ in bench.limiter.measured()) < 400
+    assert max(len(client) for _, client in bench.limiter._known) < 400
 
 
 def test_metrics() -> None:

@@ -247,3 +247,27 @@ def test_a_broker_that_cannot_be_secured_does_not_start(tmp_path: Path) -> None:
             await broker({"listeners": "SSL://localhost:0", "ssl.keystore.location": "/no/such"}).start()
 
     run(test)
+
+
+@pytest.mark.parametrize("internal", ["PLAINTEXT", "SSL"])
+def test_clients_do_not_keep_brokers_from_their_own_listener(tmp_path: Path, internal: str) -> None:
+    """`max.connections` is for the others, as in Kafka."""
+
+    async def test() -> None:
+        settings = {
+            **TWO,
+            **stores(tmp_path),
+            "listener.security.protocol.map": f"INTERNAL:{internal},CLIENTS:PLAINTEXT",
+            "max.connections": "2",
+        }
+        security = trusting(tmp_path) if internal == "SSL" else None
+        async with broker(settings) as running:
+            clients, brokers = running.listeners["CLIENTS"], running.listeners["INTERNAL"]
+            async with Asker(clients) as one, Asker(clients) as two, Asker(clients) as three:
+                for each in (one, two):
+                    assert await each.ask(t.ApiVersionsRequest(), 0)
+                assert await three.is_cut_off()
+                async with Client([brokers], security=security, timeout_s=20) as client:
+                    assert await client.metadata()
+
+    run(test)

@@ -74,6 +74,8 @@ def both(field: str, more: dict[str, Any] | None = None) -> list[dict[str, Any]]
 ONE: dict[str, Any] = {"partitions": [{}]}
 IDS_ALONE = [{"topic_id": each} for each in IDS.values()]
 BY_ID = [{"topic_id": IDS[each], "partitions": [{"partition": 0}]} for each in (OURS, THEIRS)]
+BY_TAG = [{"topic_name": each, "topic_id": IDS[OURS], "partitions": [{"partition": 0}]} for each in IDS]
+BY_BOTH = [{"name": OURS, "topic_id": each} for each in IDS.values()]
 RULE = {
     "resource_type": 2,
     "resource_name": "t",
@@ -116,12 +118,14 @@ MATRIX: tuple[Asked, ...] = (
     ),
     Asked("Fetch", {"replica_id": -1, "topics": both("topic", ONE)}, (on_theirs(O.READ),), "4-12"),
     Asked("Fetch", {"replica_id": -1, "topics": BY_ID}, (on_theirs(O.READ),), "13+"),
+    Asked("Fetch", {"replica_id": -1, "topics": BY_TAG}, (on_theirs(O.READ),), "13+"),
     Asked("Fetch", {"replica_id": 2, "topics": both("topic", ONE)}, (FOLLOWING,), "4-12"),
     Asked("Fetch", {"replica_id": 2, "topics": BY_ID}, (FOLLOWING,), "13-14"),
     Asked("Fetch", {"replica_state": {"replica_id": 2}, "topics": BY_ID}, (FOLLOWING,), "15+"),
     Asked("ListOffsets", {"topics": both("name", ONE)}, (DESCRIBE,)),
     Asked("Metadata", {"topics": both("name"), "allow_auto_topic_creation": False}, (DESCRIBE,), "4+"),
     Asked("Metadata", {"topics": [{"name": None, **each} for each in IDS_ALONE]}, (DESCRIBE,), "10+"),
+    Asked("Metadata", {"topics": BY_BOTH, "allow_auto_topic_creation": False}, (DESCRIBE,), "10+"),
     Asked(
         "Metadata",
         {"topics": [{"name": "new"}], "allow_auto_topic_creation": True},

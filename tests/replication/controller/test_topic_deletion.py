@@ -7,10 +7,12 @@ goes, and after the end no node of it remains.
 from __future__ import annotations
 
 from itertools import count, product
+from random import Random
 
 import pytest
 
 from logstore.disk.errors import ErrorCode
+from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller import deletion as topic_deletion
 from logstore.replication.controller.config import ControllerConfig
@@ -327,6 +329,22 @@ def test_what_is_unknown_or_switched_off_only_loses_its_request() -> None:
     response = off.ask(DeleteTopicsRequest(("t",)))
     assert isinstance(response, DeleteTopicsResponse)
     assert response.topics["t"].error is ErrorCode.TOPIC_DELETION_DISABLED
+
+
+def test_an_id_names_no_later_topic() -> None:
+    """A client repeats a deletion by id, and another one has created the topic again meanwhile."""
+    world = made()
+    topic_id = context_of(world).topics["t"].topic_id
+    response = world.ask(DeleteTopicsRequest(("t",), {"t": new_id(Random(1))}))
+    assert isinstance(response, DeleteTopicsResponse)
+    assert response.topics["t"].error is ErrorCode.UNKNOWN_TOPIC_ID
+    world.run()
+    assert world.view() == (2, 0, (2, 3))
+    response = world.ask(DeleteTopicsRequest(("t",), {"t": topic_id}))
+    assert isinstance(response, DeleteTopicsResponse)
+    assert response.topics["t"].error is ErrorCode.NONE
+    world.run()
+    assert_gone(world)
 
 
 def test_the_old_form_of_a_request() -> None:
