@@ -37,6 +37,7 @@ from logstore.replication.metastore.operations import Check, Create, Delete, Mul
 from logstore.replication.node import Node
 from logstore.replication.partition import Partition
 from logstore.replication.receipts import receipt_of
+from logstore.replication.strays import is_of_another_incarnation
 from logstore.testing.checkers import PartitionChecker, judge_disowned
 from logstore.testing.client_link import Call
 from logstore.testing.controller_checks import NewsChecker, StoreChecker
@@ -292,23 +293,23 @@ class Observation:
             checker.proposed(view, member, proposal.broker_epochs[proposal.new_isr.index(member)])
 
     def _forget_gone(self, host: Host, node: Node) -> None:
-        """Forget replicas that were deleted or set aside.
+        """Forget replicas that were deleted or set aside, also if a later topic's log has their place.
 
-        A node does not list the logs of a dir that failed. On a dead disk only its own record of a deletion
-        tells that a log is gone: some deletions still succeed there (seed 7700265).
+        A node lists no log of a failed dir. On a dead disk only its own record of a deletion tells that a log
+        is gone: some deletions still succeed there (seed 7700265).
         """
-        held = node.logs.logs().keys()
-        for topic_partition, view in list(host.views.items()):
-            deleted_id, _ = node.replicas.deleted.get(topic_partition, ("", 0))
+        held = {each: log.partition.topic_id for each, log in node.logs.logs().items()}
+        for each, view in list(host.views.items()):
+            deleted_id, _ = node.replicas.deleted.get(each, ("", 0))
             if (
-                topic_partition not in node.replicas.partitions
-                and topic_partition not in node.replicas.offline
-                and topic_partition not in held
+                each not in node.replicas.partitions
+                and each not in node.replicas.offline
+                and (each not in held or is_of_another_incarnation(held[each], view.topic_id))
                 and (not host.disk_is_dead or deleted_id == view.topic_id != "")
             ):
-                del host.views[topic_partition]
-                host.seen.pop(topic_partition, None)
-                checker = self._checker_of(topic_partition, view)
+                del host.views[each]
+                host.seen.pop(each, None)
+                checker = self._checker_of(each, view)
                 if checker is not None:
                     checker.replica_deleted(host.node_id)
 

@@ -25,7 +25,7 @@ from logstore.testing.disks.faulty import Fault, FaultyDisk
 from logstore.testing.network import STORE, Network
 from logstore.testing.rotting import Rotting
 from logstore.testing.rotting_disk import Rot
-from logstore.testing.stored import Violation, parse_whole
+from logstore.testing.stored import ReplicaView, Violation, parse_whole
 from logstore.testing.swarm import draw
 from logstore.testing.timeline import Timeline
 from logstore.testing.world import World
@@ -264,3 +264,18 @@ def test_a_receipt_names_no_deleted_copy_unless_its_topic_is_being_deleted(
     seen._judge_receipt(world.hosts[0], TP, partition)
     del seen.checkers[TP]
     seen._judge_receipt(world.hosts[0], TP, partition)
+
+
+def test_a_log_that_was_set_aside_is_gone_though_a_later_topics_has_its_place() -> None:
+    """The new log waits for a flush, without a role. A loss of power then left an empty log where six records
+    had been synced (seed 994205)."""
+    world = World(draw(1))
+    host, seen = world.hosts[0], world.observation
+    logs = open_logs(host.disk)
+    logs.get_or_create(TP, topic_id="AAAAAAAAAAAAAAAAAAAAAg")
+    replicas = SimpleNamespace(partitions={}, offline={}, deleted={})
+    node: Any = SimpleNamespace(logs=logs, replicas=replicas)
+    for topic_id, is_kept in (("AAAAAAAAAAAAAAAAAAAAAg", True), ("AAAAAAAAAAAAAAAAAAAAAQ", False)):
+        host.views[TP] = ReplicaView(0, topic_id=topic_id)
+        seen._forget_gone(host, node)
+        assert (TP in host.views) is is_kept
