@@ -270,7 +270,11 @@ class AsyncLog(AsyncReading):
 
     async def _sync_up_to(self, offset: int) -> None:
         partition = self.log.partition
-        while partition.recovery_point < offset or partition.sync_name is not None:
+        # At most to the end: a truncation may have removed what lies below `offset`.
+        while (
+            partition.recovery_point < min(offset, partition.log_end_offset)
+            or partition.sync_name is not None
+        ):
             if self._syncing is None:
                 # A task begins after those that are ready to append: it syncs their records too.
                 self._syncing = asyncio.get_running_loop().create_task(self._sync())

@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from logstore.arguments import as_offset, is_number
-from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.errors import LogTruncated, OffsetOutOfRange
 from logstore.format.batch import Batch
@@ -79,7 +78,8 @@ class Follower:
         self._ahead: deque[Batch] = deque()
         self._records: Iterator[Record] = iter(())
         self._batch_end = offset
-        self._cut_at = MAX_LONG
+        self._cuts: list[int] = []
+        """The cuts since the last look at them; a truncation of another thread adds to them at any time."""
         self.is_stopped = False
         watch(self)()  # from now on it hears of cuts
 
@@ -167,7 +167,10 @@ class Follower:
     def seek(self, offset: int) -> None:
         """Continue at `offset`. Raises `TypeError` for what is no offset."""
         offset = as_offset(offset)
-        self._cut_at = MAX_LONG
+        self._cuts.clear()
+        self._begin_at(offset)
+
+    def _begin_at(self, offset: int) -> None:
         self._batches, self._records = iter(()), iter(())
         self._ahead.clear()
         self.offset = self._batch_end = offset
@@ -183,20 +186,22 @@ class Follower:
 
     def truncated(self, offset: int) -> None:
         """Learn that everything at or past `offset` was removed."""
-        self._cut_at = min(self._cut_at, offset)
+        self._cuts.append(offset)
 
     def check(self) -> None:
         """Raise `LogTruncated` if records below `offset` were removed."""
-        cut_at = self._cut_at
-        if cut_at == MAX_LONG:
+        if not self._cuts:
             return
+        heard = self._cuts.copy()
+        cut_at = min(heard)
         if cut_at < self.offset:
             raise LogTruncated(self.offset, self._log_start(), cut_at)
         # Records that were read and not returned may be gone, and others in their place.
-        self.seek(self.offset)
+        self._begin_at(self.offset)
+        del self._cuts[: len(heard)]  # others may have come meanwhile
 
     def _is_disturbed(self) -> bool:
-        return self.is_stopped or self._cut_at < MAX_LONG
+        return self.is_stopped or bool(self._cuts)
 
     def _next_batch(self, ahead_bytes: int) -> bool:
         try:

@@ -189,6 +189,26 @@ def test_the_loop_gets_its_turn() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("call", ["append", "flush"])
+def test_a_sync_ends_if_its_records_are_truncated(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    cut = iter([0])
+
+    def flush(log: Log) -> None:
+        for offset in cut:
+            log.truncate_to(offset)
+        log.partition.flush()
+
+    async def main() -> None:
+        async with opened() as log:
+            monkeypatch.setattr(Log, "flush", flush)
+            await log.append(b"a")
+            async with asyncio.timeout(LIMIT_S):
+                await (log.flush() if call == "flush" else log.append(b"b", sync=True))
+            assert log.log_end_offset == 0
+
+    asyncio.run(main())
+
+
 class TestErrors:
     def test_a_failed_sync_reaches_every_task(self) -> None:
         async def main() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -355,6 +359,42 @@ def test_a_cut_between_any_two_steps_skips_nothing(log: Log) -> None:
             continue
         assert cut_after <= 4
         assert seen == [b"a0", b"a1", b"a2", b"a3", *(b"b%d" % number for number in range(4, 10))]
+
+
+def test_a_cut_while_the_follower_looks_at_another_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one comes before each line of the look at the first."""
+    moment = count_down = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        nonlocal count_down
+        if not frame.f_code.co_filename.endswith("log/following.py"):
+            return None
+        if event == "line":
+            count_down -= 1
+            if not count_down:
+                log.truncate_to(2)
+                log.append([b"new"] * 8)
+        return trace
+
+    while count_down <= 0:
+        moment += 1
+        log.truncate_to(0)
+        filled(log)
+        follower = log.follow(timeout=0)
+        assert [next(follower).offset for _ in range(5)] == [*range(5)]
+        log.truncate_to(7)
+        count_down = moment
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with suppress(LogTruncated):
+                follower.check()
+        finally:
+            sys.settrace(before)
+        if count_down <= 0:
+            with pytest.raises(LogTruncated, match="at offset 2"):
+                next(follower)
+    assert moment > 5
 
 
 # --- other processes -----------------------------------------------------------------------------------
