@@ -13,7 +13,7 @@ directory, with its own lock and checkpoints; under a `LogManager` those belong 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -158,9 +158,8 @@ class Log(Reading):
         """
         with ExitStack() as stack:
             stack.callback(self.partition.close)
-            for writer in self._writers:
-                stack.callback(writer.close)
-            self._writers = []
+            while self._writers:
+                stack.callback(self._writers.pop().close)
 
     @property
     def log_start_offset(self) -> int:
@@ -224,7 +223,11 @@ class Log(Reading):
 
         self.partition.check_writable()
         writer = Writer(self.partition, self.serializer, linger_ms=linger_ms, max_batch=max_batch)
-        self._writers = [each for each in self._writers if not each.is_closed] + [writer]
+        self._writers.append(writer)
+        for each in self._writers.copy():
+            if each.is_closed:
+                with suppress(ValueError):  # another thread has removed it
+                    self._writers.remove(each)
         return writer
 
     def append_batches(self, data: Buffer, *, sync: bool = False) -> AppendInfo:

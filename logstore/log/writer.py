@@ -84,7 +84,8 @@ class Pending:
         outcome = self._outcome()
         if isinstance(outcome, BaseException):
             batch.writer._reported(outcome)
-            raise outcome
+            # Without the frames of earlier raises: each would keep its variables in memory.
+            raise outcome.with_traceback(None)
         return outcome
 
     def synced(self) -> AppendInfo:
@@ -337,7 +338,7 @@ class Writer:
         """Raise what stops appends: the writer was closed, or an error that nobody has seen."""
         self._raise_unreported()
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.with_traceback(None)
 
     def _raise_unreported(self) -> None:
         with self._lock:

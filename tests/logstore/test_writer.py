@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -29,7 +31,7 @@ from logstore.format.batch import Batch, encode_batch
 from logstore.format.record import Header, Record
 from logstore.log.append import append_records
 from logstore.log.log import Log
-from logstore.log.writer import Pending
+from logstore.log.writer import Pending, Writer
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.logstore.logs import DIRECTORY
 from tests.logstore.plain_logs import new_disk, opened
@@ -255,6 +257,22 @@ class TestStates:
             assert writer.is_closed
         assert len(log._writers) == 1
 
+    def test_two_threads_that_ask_for_writers(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second one comes while the first looks for closed writers."""
+        log.writer()
+        comes, found = iter([LONG_MS]), list[Writer]()
+
+        def is_closed(_: Writer) -> bool:
+            found.extend(log.writer(linger_ms=each) for each in comes)
+            return False
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "is_closed", property(is_closed))
+            log.writer()
+        pending = found[0].append(b"a")
+        log.close()
+        assert pending.is_written
+
     def test_who_waits_is_served_by_the_close(self, log: Log) -> None:
         writer = log.writer(linger_ms=LONG_MS)
         taken = threading.Barrier(5)
@@ -394,6 +412,21 @@ class TestErrors:
         with pytest.raises(LogDirOffline):
             log.writer()
         writer.close()
+
+    def test_an_error_that_is_raised_again_and_again_stays_as_small(self, log: Log, disk: FaultyDisk) -> None:
+        log.append(b"before")
+        writer = log.writer(linger_ms=LONG_MS)
+        pending = writer.append(b"a")
+        disk.inject(Fault(operation="pwrite"))
+        for call in (pending.written, partial(writer.append, b"b")):
+            with suppress(LogDirOffline):
+                writer.close()
+            lengths = set()
+            for _ in range(3):
+                with pytest.raises((LogDirOffline, LogClosed)) as caught:
+                    call()
+                lengths.add(len(caught.traceback))
+            assert len(lengths) == 1
 
     def test_a_failed_sync(self, log: Log, disk: FaultyDisk) -> None:
         with log.writer(linger_ms=1) as writer:
