@@ -42,11 +42,13 @@ def load_unclean(
         CLEANER_OFFSET_CHECKPOINT,
         HIGH_WATERMARK_CHECKPOINT,
         LOG_START_OFFSET_CHECKPOINT,
+        find_offset_checkpoint,
     )
     from logstore.config import LogConfig
     from logstore.log.reader import checkpointed_offset
     from logstore.log.recovery import load
 
+    own_starts = find_offset_checkpoint(disk, directory, LOG_START_OFFSET_CHECKPOINT)
     # The topic's settings are not in the directory; the checkpoint of its cleaner is.
     is_compacted = checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT) > 0
     return load(
@@ -58,6 +60,8 @@ def load_unclean(
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
         now_ms=time.time_ns() // 1_000_000,
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
+        starts_by=next(iter((own_starts or {}).values()), None),
+        keeps_rest=True,
         accept_loss=accept_loss,
         reads_all=True,
     )

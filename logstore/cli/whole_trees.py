@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -32,6 +32,7 @@ from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
+    read_leader_epoch_checkpoint,
 )
 from logstore.cli.facts import facts_of
 from logstore.cli.inspection import (
@@ -46,7 +47,7 @@ from logstore.cli.inspection import (
 )
 from logstore.cli.verification import ENTRY_SIZES, judge_tail, verify_index, verify_log
 from logstore.config import MAX_LONG
-from logstore.disk.errors import EngineError
+from logstore.disk.errors import CorruptCheckpoint, EngineError
 from logstore.disk.files import DirectoryEntry, Disk, File
 from logstore.disk.running import RUNNING_FILE
 from logstore.errors import CorruptSeal
@@ -54,6 +55,7 @@ from logstore.format.crc import crc32c
 from logstore.log.epoch_check import judged_history
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
 from logstore.log.reader import checkpointed_offset
+from logstore.log.recovery import is_first_gone
 from logstore.log.stand_alone import FIRST_BASE
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
 from logstore.segment.epochs import EpochEntry
@@ -230,11 +232,21 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
 # --- a partition -----------------------------------------------------------------------------------
 
 
-def _began_at(disk: Disk, directory: str) -> int | None:
-    """Return where the log began, or above it, when its owner stopped in order; None if that is unknown."""
+def _began_at(disk: Disk, directory: str, first_base: int) -> int | None:
+    """Return where the log began, or above it, when it was last in use; None if that is unknown.
+
+    Its first segment begins at `first_base` now.
+    """
     own = read_clean_shutdown(disk, directory)
-    if own is not None and type(first_base := own.extra.get(FIRST_BASE)) is int:
-        return first_base
+    if own is not None and type(began_at := own.extra.get(FIRST_BASE)) is int:
+        return began_at
+    known = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT).offsets
+    if own is None and known:
+        with suppress(CorruptCheckpoint):
+            epochs = read_leader_epoch_checkpoint(disk, directory)
+            if is_first_gone(first_base, epochs, Quarantine(disk, directory)):
+                return min(known.values())
+        return None
     parent, _, name = os.path.abspath(directory).rpartition("/")
     marker = read_clean_shutdown(disk, parent)
     if marker is None or not marker.is_ours:
@@ -263,9 +275,9 @@ class _Partition:
         bases = segment_offsets(self._disk, self._directory)
         listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
         log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
-        began_at = _began_at(self._disk, self._directory)
+        began_at = _began_at(self._disk, self._directory, bases[0])
         if began_at is not None and bases[0] > began_at:
-            text = f"segment gone: the log began at or below offset {began_at} at its clean shutdown"
+            text = f"segment gone: the log began at or below offset {began_at} when it was last in use"
             yield self._damage(file_name(bases[0], ".log"), 0, text)
         seals: dict[int, Seal] = {}
         yield from self.chain(sizes, listed, seals, log_start)

@@ -125,8 +125,8 @@ class Log(Reading):
         Locks the directory and recovers it after an unclean stop. Raises `InvalidTopic` for another name,
         `DirectoryLocked` if it is open elsewhere, `LogDirOffline` if the directory cannot be used, `DiskFull`
         if there is no space for the files that opening writes, and `DamagedLog` if synced batches are gone or
-        changed: no batch was touched then. With `accept_loss` the log is cut where the damage begins, and
-        `partition.report.damages` lists the damage.
+        changed: no batch was touched then. With `accept_loss` the log is cut where the damage begins, or
+        begins with the first segment that is left, and `partition.report.damages` lists the damage.
         """
         chosen = serializer_of(serializer)
         partition = open_stand_alone(

@@ -54,6 +54,7 @@ from logstore.log.loading import (
     open_segments,
     segment_at,
 )
+from logstore.log.losses import Quarantine
 from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
@@ -91,6 +92,7 @@ def load(
     producer_expiration_ms: int = MAX_LONG,
     closed_at: int | None = None,
     starts_by: int | None = None,
+    keeps_rest: bool = False,
     changed: Collection[str] = (),
     accept_loss: bool = False,
     is_new: bool = False,
@@ -99,8 +101,9 @@ def load(
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
-    `is_clean`: the last owner stopped in order, at log end offset `closed_at` and with a segment that begins
-    at or below `starts_by`, as far as these are known; since then the files `changed`.
+    `is_clean`: the last owner stopped in order, at log end offset `closed_at`, as far as it is known; since
+    then the files `changed`. It had a segment that begins at or below `starts_by`, if this is known; with
+    `keeps_rest` the segments behind a loss there stay, because there is no replica to fetch them from.
     `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
     only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
     was durable, and without them sound batches behind a bad one. Producers that have been idle for
@@ -126,6 +129,7 @@ def load(
         was_killed=was_killed,
         log_start_offset=log_start_offset,
         starts_by=starts_by,
+        keeps_rest=keeps_rest,
         changed=changed,
     )
     first = _begin(opening)
@@ -162,7 +166,7 @@ def _recover(
     epochs_are_sound = read_epochs(loading)
     had_segments = bool(loading.segments)
     durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
-    _check_start(loading, durable_end)
+    _check_start(loading, durable_end, is_clean=is_clean)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
     if not (is_clean and closed_at is not None):  # otherwise a digest has just proven the file
         check_epochs(loading, log_start_offset, durable_end, is_clean=is_clean)
@@ -450,16 +454,33 @@ def _recover_segment(
     return next_offset, bool(cut)
 
 
-def _check_start(loading: Loading, durable_end: int) -> None:
-    """Report a log whose first segment began lower at the clean stop: the ones below it are gone."""
+def _check_start(loading: Loading, durable_end: int, *, is_clean: bool) -> None:
+    """Report a log whose first segment began lower when it was in use: the ones below it are gone."""
     starts_by = loading.opening.starts_by
     first_base = next(iter(loading.segments), 0)
     if starts_by is None or first_base <= starts_by:
         return
+    if not is_clean and not is_first_gone(first_base, loading.epochs_on_disk or (), loading.quarantine):
+        return
     text = f"the log began at or below offset {starts_by}, and its first segment begins at {first_base}"
     name, lost = file_name(starts_by, LOG_SUFFIX), bytes_in(loading, list(loading.segments))
     meet_damage(loading, Damage(DamageKind.SEGMENT_GONE, name, 0, starts_by, text, lost))
+    if loading.opening.keeps_rest:
+        loading.epochs.truncate_from_start(first_base)  # from now on it begins here
+        return
     cut_segments(loading, list(loading.segments), text, starts_by, durable_end)
+
+
+def is_first_gone(first_base: int, epochs: Sequence[tuple[int, int]], quarantine: Quarantine) -> bool:
+    """Return whether the segments below `first_base` are gone from a log that was not closed.
+
+    The log start in its directory is below `first_base`. Its owner moves the log start and the first epoch
+    before it deletes a segment. Both must be below: another program, which knows nothing of that log start,
+    may have had the directory since. A cut inside the batch of the log start leaves both there, and is in the
+    ledger. Raises `OSError`.
+    """
+    first_epoch = next((start_offset for _, start_offset in epochs), first_base)
+    return first_epoch < first_base and all(loss.end_offset != first_base for loss in quarantine.losses())
 
 
 def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> None:

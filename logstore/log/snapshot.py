@@ -256,7 +256,9 @@ class _Making:
         if was_cut or any(after.get(name) != sizes[name] for name in shared):
             raise _Changed
         for name in _CHECKPOINTS:
-            offset = log_end_offset if name == RECOVERY_POINT_CHECKPOINT else self._bounds[name]
+            offset = {RECOVERY_POINT_CHECKPOINT: log_end_offset, LOG_START_OFFSET_CHECKPOINT: start}.get(
+                name, self._bounds[name]
+            )
             offsets = {self._topic_partition: min(offset, log_end_offset)}
             write_offset_checkpoint(self._disk, self._unfinished, name, offsets)
         self._disk.sync_dir(self._unfinished)

@@ -4,7 +4,7 @@
       .lock                               one owner at a time
       .kafka_cleanshutdown                clean shutdown, with the log end offset
       recovery-point-offset-checkpoint    one entry: this log; there from the first opening on
-      log-start-offset-checkpoint         one entry: this log
+      log-start-offset-checkpoint         one entry: this log; there from the second segment on
       cleaner-offset-checkpoint           one entry: this log, after a compaction
       00000000000000000000.log …          as in any partition directory
 
@@ -155,6 +155,9 @@ def _open_locked(
     # If the log ends elsewhere, another program has written to it since: `load` compares.
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
     first_base = marker.extra.get(FIRST_BASE) if marker is not None else None
+    starts_by = first_base if type(first_base) is int and not changed else None
+    if marker is None:
+        starts_by = owner.log_start.offsets.get(topic_partition)
     loaded = load(
         disk,
         directory,
@@ -167,7 +170,8 @@ def _open_locked(
         progress=progress,
         producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
-        starts_by=first_base if type(first_base) is int and not changed else None,
+        starts_by=starts_by,
+        keeps_rest=True,
         changed=changed,
         accept_loss=accept_loss,
         is_new=is_new,
@@ -214,6 +218,9 @@ class _OwnDirectory:
 
     def flushed(self, log: PartitionLog) -> None:
         self.recovery_point.set(self._topic_partition, log.recovery_point)
+        if len(log.segments) > 1 and self._topic_partition not in self.log_start.offsets:
+            # From now on the next opening notices that the first segment is gone, also after a crash.
+            self.log_start.write({self._topic_partition: log.log_start_offset})
 
     def compacted(self, log: PartitionLog) -> None:
         self.first_dirty.set(self._topic_partition, log.first_dirty_offset)

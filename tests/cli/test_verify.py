@@ -126,12 +126,32 @@ def test_a_first_segment_gone_is_named(command: Command, log_dir: Path) -> None:
     for path in (log_dir / "orders-0").glob(f"{0:020d}.*"):
         path.unlink()
     (found,) = findings(command, log_dir, 1)
-    assert found[1] == "segment gone: the log began at or below offset 0 at its clean shutdown"
+    assert found[1] == "segment gone: the log began at or below offset 0 when it was last in use"
     with Log.open(log_dir.parent / "orders-1", LogConfig(segment_bytes=300)) as log:
         for number in range(20):
             log.append(b"%d" % number * 30)
     min((log_dir.parent / "orders-1").glob("*.log")).unlink()
     assert "segment gone" in str(findings(command, log_dir.parent / "orders-1", 1))
+
+
+def test_a_first_segment_gone_after_a_kill(command: Command, tmp_path: Path) -> None:
+    """`recover` with the loss accepted makes it a log that begins later."""
+    directory, config = tmp_path / "orders-1", LogConfig(segment_bytes=300)
+    log = Log.open(directory, config)
+    for number in range(20):
+        log.append(b"%d" % number * 30)
+    second = log.partition.segments[1].base_offset
+    log.partition.abandon()
+    min(directory.glob("*.log")).unlink()
+    assert "segment gone" in str(findings(command, directory, 1))
+    refused = command("recover", str(directory))
+    assert refused.code != 0
+    assert "segment gone" in refused.err
+    recovered = command("recover", "--accept-loss", str(directory))
+    assert recovered.code == 0
+    assert f"offsets {second} to 20" in recovered.out
+    with Log.open(directory, config) as log:
+        assert log.log_start_offset == second
 
 
 def test_part_of_an_entry(command: Command, log_dir: Path) -> None:

@@ -99,9 +99,9 @@ class LogAndModel(RuleBasedStateMachine):
 
     @rule(keys=st.lists(st.integers(0, 5), min_size=1, max_size=6), sync=st.booleans(), age=AGES)
     def append(self, keys: list[int], sync: bool, age: int) -> None:
-        """One batch; times that neither rise nor fall, a tombstone now and then."""
+        """One batch, or two small ones; times that neither rise nor fall, a tombstone now and then."""
         self.now_ms += 10
-        count = len(keys)
+        first, count = self.end, len(keys)
         rows: list[tuple[int, bytes | None, bytes | None]] = [
             (
                 self.now_ms + age + number % 2,
@@ -111,8 +111,9 @@ class LogAndModel(RuleBasedStateMachine):
             for number, key in enumerate(keys)
         ]
         info = self.log.append([Record(0, time, k, value) for time, k, value in rows], sync=sync)
-        assert (info.first_offset, info.last_offset) == (self.end, self.end + count - 1)
-        self._hold([(time, k, value) for time, k, value in rows], sync=sync)
+        assert (info.first_offset, info.last_offset) == (first, first + count - 1)
+        for batch in self.log.read_batches(first):
+            self._hold(rows[batch.base_offset - first : batch.next_offset - first], sync=sync)
 
     @rule(number=st.integers(2, 9), sync=st.booleans())
     def append_many(self, number: int, sync: bool) -> None:

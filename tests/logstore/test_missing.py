@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
+from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, write_leader_epoch_checkpoint
 from logstore.config import LogConfig
 from logstore.disk.copying import remove_tree
 from logstore.errors import DamagedLog
@@ -12,6 +12,8 @@ from logstore.log.log import Log
 from logstore.testing.disks import MemoryDisk
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.logstore.managers import ORDERS, PAYMENTS, TOPIC_ID, append, checkpoint, manager_on
+
+SMALL = LogConfig(segment_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
 
 
 def without_orders() -> MemoryDisk:
@@ -133,15 +135,81 @@ def test_a_first_segment_that_is_gone_after_a_clean_stop() -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_first_segment_of_a_log_without_a_manager(number: int) -> None:
     disk = MemoryDisk()
-    config = LogConfig(segment_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
-    with Log.open("/a-0", config, disk=disk) as log:
+    with Log.open("/a-0", SMALL, disk=disk) as log:
         append(log, 20)
         bases = [segment.base_offset for segment in log.partition.segments]
         log.delete_records(bases[number] + (number > 0))
         log.maintain()
         assert log.partition.segments.first.base_offset == bases[number]
-    with Log.open("/a-0", config, disk=disk):
+    with Log.open("/a-0", SMALL, disk=disk):
         pass
     disk.remove(f"/a-0/{bases[number]:020d}.log")
     with pytest.raises(DamagedLog, match="segment gone"):
-        Log.open("/a-0", config, disk=disk)
+        Log.open("/a-0", SMALL, disk=disk)
+
+
+def _killed(disk: MemoryDisk, *, deletes: int = 0) -> list[int]:
+    """Leave a log of several segments, killed; returns their base offsets."""
+    log = Log.open("/a-0", SMALL, disk=disk)
+    append(log, 20)
+    bases = [segment.base_offset for segment in log.partition.segments]
+    if deletes:
+        log.delete_records(bases[deletes] + 1)
+        log.maintain()
+    log.partition.abandon()
+    return bases
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_first_segment_that_is_gone_after_a_kill(number: int) -> None:
+    """The log start is written before a segment below it goes."""
+    disk = MemoryDisk()
+    bases = _killed(disk, deletes=number)
+    for entry in disk.scan("/a-0"):
+        if entry.name.startswith(f"{bases[number]:020d}"):
+            disk.remove(f"/a-0/{entry.name}")
+    for _ in range(2):
+        with pytest.raises(DamagedLog, match=f"its first segment begins at {bases[number + 1]}"):
+            Log.open("/a-0", SMALL, disk=disk)
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_what_follows_a_first_segment_that_is_gone_is_kept(is_clean: bool) -> None:
+    """A log that stands alone has no replica to fetch it from."""
+    disk = MemoryDisk()
+    second = _killed(disk)[1]
+    if is_clean:
+        Log.open("/a-0", SMALL, disk=disk).close()
+    disk.remove(f"/a-0/{0:020d}.log")
+    for accept_loss in (True, False):
+        log = Log.open("/a-0", SMALL, disk=disk, accept_loss=accept_loss)
+        assert len(log.partition.report.damages) == accept_loss
+        assert [record.offset for record in log.read()] == [*range(second, 20)]
+        log.partition.abandon()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_another_program_that_deleted_segments_meanwhile(is_known: bool) -> None:
+    """Kafka knows nothing of the log start in the directory; it moves the first epoch."""
+    disk = MemoryDisk()
+    second = _killed(disk)[1]
+    disk.remove(f"/a-0/{0:020d}.log")
+    if is_known:
+        write_leader_epoch_checkpoint(disk, "/a-0", [(0, second)])
+    else:
+        disk.remove("/a-0/leader-epoch-checkpoint")
+    with Log.open("/a-0", SMALL, disk=disk) as log:
+        assert log.log_start_offset == second
+
+
+def test_a_cut_that_leaves_a_gap_at_the_beginning() -> None:
+    """The batch of the log start goes as a whole, and the first segment is named for the log end."""
+    disk = MemoryDisk()
+    log = Log.open("/a-0", SMALL, disk=disk)
+    log.append([b"a"] * 3)
+    log.delete_records(1)
+    log.truncate_to(2)
+    append(log, 20)
+    log.partition.abandon()
+    with Log.open("/a-0", SMALL, disk=disk) as log:
+        assert [record.offset for record in log.read()] == [*range(2, 22)]
