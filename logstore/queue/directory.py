@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from typing import Final
 
 from logstore.disk.errors import CorruptCheckpoint
@@ -29,18 +30,32 @@ _VERSION: Final = 1
 _log = logging.getLogger(__name__)
 
 
-def prepare(disk: Disk, directory: str) -> list[str]:
-    """Create the directory and its `queue.json` if they are missing; returns the topics that are there."""
-    try:
-        names = _names(disk, directory)
-        check_queue(disk, directory, names)
+def prepare(disk: Disk, directory: str) -> None:
+    """Create the directory if it is missing. Raises `NotAQueue` if it holds something else."""
+    with _opening(directory):
+        check_queue(disk, directory, _names(disk, directory))
         # Names that are there already may not be durable: the process that made them may have been killed.
         make_durable_dir(disk, directory)
+
+
+def begin(disk: Disk, directory: str) -> list[str]:
+    """Create `queue.json` if it is missing; returns the topics that are there.
+
+    For the owner: a former one may have made topics since `prepare`.
+    """
+    with _opening(directory):
+        names = _names(disk, directory)
         if QUEUE_FILE in names:
             disk.sync_dir(directory)
         else:
             publish(disk, directory, QUEUE_FILE, json.dumps({"version": _VERSION}).encode() + b"\n")
         return topics_in(directory, names)
+
+
+@contextmanager
+def _opening(directory: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if is_refusal(error):
             raise refusal(error, directory, "the queue was not opened", "open it again") from error
@@ -66,7 +81,8 @@ def check_queue(disk: Disk, directory: str, names: Set[str]) -> None:
         raise NotAQueue(
             f"{directory} is a log, not a queue; open it with Log.open, or choose another directory"
         )
-    elif rest := sorted(names - {QUEUE_FILE + TEMPORARY_SUFFIX}):
+    # The dead letters are first: their lock is that of the queue.
+    elif rest := sorted(names - {QUEUE_FILE + TEMPORARY_SUFFIX, f"{DEAD_LETTERS}-0"}):
         raise NotAQueue(f"{directory} is not a queue: it holds {rest[0]}; choose another directory")
 
 

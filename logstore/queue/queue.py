@@ -46,7 +46,7 @@ from logstore.queue.arguments import (
     check_topic,
 )
 from logstore.queue.config import QueueConfig
-from logstore.queue.directory import DEAD_LETTERS, prepare
+from logstore.queue.directory import DEAD_LETTERS, begin, prepare
 from logstore.queue.errors import QueueClosed
 from logstore.queue.lane import Lane
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, dead_record
@@ -120,7 +120,7 @@ class Queue:
         self._turns: list[deque[Lane]] = []
         """The lanes by falling priority; equal ones take turns."""
         self._is_closed = False
-        topics = prepare(self._disk, self._directory)
+        prepare(self._disk, self._directory)
         self._dead = Log.open(
             f"{self._directory}/{DEAD_LETTERS}-0",
             # Also for messages that were put under a larger limit.
@@ -129,7 +129,7 @@ class Queue:
             clock=self._clock,
         )
         try:
-            for topic in topics:
+            for topic in begin(self._disk, self._directory):
                 self._open_lane(topic)
         except BaseException:
             self._abandon()

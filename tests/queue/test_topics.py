@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from logstore.disk.errors import InvalidTopic
+from logstore.disk.errors import DirectoryLocked, InvalidTopic
 from logstore.queue import Queue
 from logstore.queue.looking import look_at
-from logstore.testing.disks import MemoryDisk
+from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.queue.parts import PATH, Hands
 
 
@@ -52,6 +53,28 @@ def test_a_directory_that_a_refused_name_left_is_ignored(caplog: pytest.LogCaptu
         hands.reopen()
     assert f"{PATH}/{'b' * 241}-0 is ignored" in caplog.text
     assert list(hands.queue.stats().topics) == list(look_at(disk, PATH).topics) == ["default"]
+
+
+def test_another_process_opens_the_queue_at_any_moment_of_an_opening() -> None:
+    """It owns the queue for a moment, or is refused; the topics that it made are there."""
+    moments = owned = 0
+
+    def other(_: Operation) -> None:
+        nonlocal moments, owned
+        moments -= 1
+        if not moments:
+            with suppress(DirectoryLocked), Queue(PATH, disk=disk) as queue:
+                queue.put(b"job", topic="made-meanwhile")
+                owned += 1
+
+    for moment in range(1, 100):
+        disk = MemoryDisk(directories=["/data"])
+        moments, before = moment, owned
+        with Queue(PATH, disk=RecordingDisk(disk, before=other)) as queue:
+            assert list(queue.stats().topics) == ["made-meanwhile"] * (owned - before)
+        if moments > 0:
+            break
+    assert 3 < owned < moment - 3
 
 
 def no_string(queue: Queue) -> object:
