@@ -13,7 +13,8 @@ has the message, and the others look for another one.
 
 It costs three or four requests a message. Differences from `Queue`: leases outlive the process that took
 them; the state is read from the first event at each connection; nothing is deleted; keys are not compared;
-durability is the topics' (`acks=all`); the clocks of the processes must agree, as they do on one host.
+durability is the topics' (`acks=all`), and a power cut that takes messages and keeps their events leaves the
+offsets finished for those that come next; the clocks of the processes must agree, as they do on one host.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from logstore.arguments import as_config, as_int
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
-from logstore.config import MAX_INT
+from logstore.config import MAX_INT, LogConfig
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, check_topic_name
-from logstore.errors import InvalidConfig
+from logstore.errors import InvalidConfig, RecordTooLarge
+from logstore.format.batch import HEADER_BYTES, encode_batch
 from logstore.format.record import Record
+from logstore.log.outgoing import size_of
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
@@ -169,10 +172,13 @@ class SharedQueue:
                 raise InvalidTopic(
                     f"topic name {topic!r}: topics of a shared queue have no '.' in their names"
                 )
-            lane = _SharedLane(self._calls, f"{self._name}.{topic}", topic)
+            lane = self._shared_lane(topic)
             lane.create()
             self._lanes[topic] = lane
         return lane
+
+    def _shared_lane(self, topic: str) -> _SharedLane:
+        return _SharedLane(self._calls, f"{self._name}.{topic}", topic, self.config.max_message_bytes)
 
     def _existing(self, topic: str) -> _SharedLane | None:
         """Return the lane of a topic that may be another process's; None if no process has made it."""
@@ -251,7 +257,7 @@ class SharedQueue:
             topic = name.removeprefix(prefix).removesuffix(_EVENTS)
             is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
-                self._lanes[topic] = _SharedLane(self._calls, f"{prefix}{topic}", topic)
+                self._lanes[topic] = self._shared_lane(topic)
 
     def _take(self, lane: _SharedLane, lease_ms: int) -> Message | None:
         lane.catch_up()
@@ -348,8 +354,9 @@ class SharedQueue:
 class _SharedLane:
     """One topic: the state that its events make, as far as they were read."""
 
-    def __init__(self, calls: BlockingCalls, messages: str, topic: str) -> None:
+    def __init__(self, calls: BlockingCalls, messages: str, topic: str, largest_bytes: int) -> None:
         self._calls, self._messages, self._events = calls, messages, f"{messages}{_EVENTS}"
+        self._largest_bytes = largest_bytes
         self.topic = topic
         self.state = QueueState()
         self._position = 0
@@ -359,10 +366,18 @@ class _SharedLane:
 
     def create(self) -> None:
         """Create the two topics unless they are there; the one that others look for comes last."""
-        _create(self._calls, self._messages, _KEPT)
+        # Never below the broker's limit: a batch of small messages may be larger than each.
+        is_more = self._largest_bytes > LogConfig().max_message_bytes
+        larger = {"max.message.bytes": str(self._largest_bytes)} if is_more else {}
+        _create(self._calls, self._messages, {**_KEPT, **larger})
         _create(self._calls, self._events, _KEPT)
 
     def put(self, records: Sequence[Record]) -> list[int]:
+        for record in records:
+            if size_of(record) + HEADER_BYTES > self._largest_bytes:
+                size = len(encode_batch([record]))  # that was an upper bound
+                if size > self._largest_bytes:
+                    raise RecordTooLarge(size, self._largest_bytes)
         return [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
 
     def catch_up(self, through: int = -1) -> bool:

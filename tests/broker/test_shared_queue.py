@@ -12,7 +12,7 @@ import pytest
 
 from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestUnanswered, SharedQueue
 from logstore.disk.errors import InvalidTopic
-from logstore.errors import InvalidConfig
+from logstore.errors import InvalidConfig, RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
 from tests.queue.parts import falling_clock
 
@@ -109,8 +109,7 @@ def test_who_reads_second_does_not_have_it(clients: Clients) -> None:
     one, two = clients.connect(), clients.connect()
     one.put_many([b"0", b"1"])
     assert two.get(timeout=0) is not None
-    lane = two._lanes["default"]
-    stale = type(lane)(two._calls, lane._messages, "default")  # has read no event
+    stale = two._shared_lane("default")  # has read no event
     stale.catch_up = lambda through=-1: through >= 0 and type(stale).catch_up(stale, through)  # type: ignore[method-assign]
     message = stale.take(0, 1000)
     assert message is not None
@@ -144,6 +143,18 @@ def test_the_largest_message_becomes_a_dead_letter(clients: Clients, clock: Cloc
     clock.now_ms += 30_000
     assert queue.get(timeout=0) is None
     assert [letter.message.value == largest for letter in queue.dead_letters()] == [True]
+
+
+@pytest.mark.parametrize("most", [1000, 3 << 20])
+def test_the_largest_messages_are_a_setting(clients: Clients, most: int) -> None:
+    queue = clients.connect(QueueConfig(max_message_bytes=most))
+    topic = f"up-to-{most}"
+    fits = b"x" * (most - 80)
+    offsets = queue.put_many([fits, fits], topic=topic)
+    with pytest.raises(RecordTooLarge, match=f"above max.message.bytes = {most}"):
+        queue.put_many([fits, b"x" * most], topic=topic)
+    assert got(queue, topic).value == fits
+    assert queue.put(fits, topic=topic) == offsets[-1] + 1
 
 
 @pytest.mark.parametrize("seed", range(4))
