@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from operator import index
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 T = TypeVar("T")
+
+LONGEST_S: Final = 1e9
+"""31 years, the longest wait: clocks and event loops compute with times as far ahead as this."""
 
 
 def as_offset(offset: object, what: str = "an offset") -> int:
@@ -40,6 +43,24 @@ def as_str(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {type(value).__name__} ({value!r:.100})")
     return value
+
+
+def as_seconds(value: object, what: str, *, instead: str = "") -> float:
+    """Return a time to wait in seconds, `LONGEST_S` for anything longer.
+
+    Raises `TypeError` for what is no number, and `ValueError` below 0.
+    """
+    if not isinstance(value, int | float):
+        kind = f"{type(value).__name__} ({value!r:.100})"
+        raise TypeError(f"{what} is a number of seconds{instead}, not {kind}")
+    if not value >= 0:
+        raise ValueError(f"{what} is {value!r} seconds; give 0 or more{instead}")
+    return min(value, LONGEST_S)
+
+
+def as_timeout(value: object) -> float | None:
+    """Return the longest time to wait; None is for ever. Raises as `as_seconds`."""
+    return None if value is None else as_seconds(value, "timeout", instead=", or None to wait for ever")
 
 
 def is_number(value: object) -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
-from logstore.arguments import as_count, as_offset
+from logstore.arguments import as_count, as_offset, as_timeout
 from logstore.format.record import Record
 from logstore.log.cursors import Cursor
 from logstore.log.following import Follower
@@ -77,7 +77,7 @@ class AsyncFollower:
 
     def __init__(self, follower: Follower, threads: Threads, timeout: float | None) -> None:
         """Follow with `follower`, which nobody else uses."""
-        self.timeout = timeout
+        self.timeout = as_timeout(timeout)
         self._follower, self._threads = follower, threads
         self._bell = _LoopBell()
         follower.bell = self._bell
@@ -185,7 +185,7 @@ class AsyncCursor:
 
         Ends and raises as `Cursor.read`. A cancelled task has lost no record: the next `read` yields it.
         """
-        self._follower.timeout = timeout
+        self._follower.timeout = as_timeout(timeout)
         left = -1 if max_records is None else as_count(max_records, "max_records")
         while left:
             try:

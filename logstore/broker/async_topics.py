@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, TypeVar, overload
 
-from logstore.arguments import as_count, as_offset, as_str
+from logstore.arguments import as_count, as_offset, as_str, as_timeout
 from logstore.async_reading import AsyncReading, in_pieces
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.client import Client
@@ -16,7 +16,6 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
-from logstore.log.following import check_timeout
 from logstore.log.read import FetchIsolation, Isolation
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -83,7 +82,7 @@ class AsyncPartition(AsyncReading):
 
         A task that waits holds no thread.
         """
-        check_timeout(timeout)
+        timeout = as_timeout(timeout)
         position = await self.log_start_offset() if offset is None else as_offset(offset)
         while True:
             async for item in self._items(position, isolation):

@@ -14,10 +14,9 @@ import os
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
-from math import inf
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
-from logstore.arguments import as_count, as_offset, as_str
+from logstore.arguments import as_count, as_offset, as_seconds, as_str
 from logstore.config import MAX_INT, MAX_LONG, SettingValue
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.durability import Durability
@@ -26,18 +25,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _Check: TypeAlias = Callable[[object, str], object]
-
-_LONGEST_S: Final = 1e9
-"""31 years: an event loop keeps its timers in milliseconds, and not for any number of them."""
-
-
-def as_seconds(value: object, what: str) -> float:
-    """Return a time in seconds, at most `_LONGEST_S`. Raises `TypeError`, and `ValueError` out of range."""
-    if not isinstance(value, int | float):
-        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__} ({value!r:.100})")
-    if not 0 <= value < inf:
-        raise ValueError(f"{what} is {value!r} seconds; it is 0 or more, and finite")
-    return min(value, _LONGEST_S)
 
 
 def _up_to(largest: int) -> _Check:

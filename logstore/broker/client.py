@@ -25,8 +25,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, overload
 
-from logstore.arguments import as_str
-from logstore.broker.checked_calls import as_group_offset, as_seconds, checked
+from logstore.arguments import as_seconds, as_str
+from logstore.broker.checked_calls import as_group_offset, checked
 from logstore.broker.client_messages import is_not_controller, records_in
 from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
 from logstore.broker.cluster_view import ClusterView, address_of, is_led
@@ -223,7 +223,7 @@ class Client:
         position = offset
         if position is None:
             position = await self.offset(topic_partition, EARLIEST_TIMESTAMP, timeout=timeout)
-        until = asyncio.get_running_loop().time() + wait
+        until = asyncio.get_running_loop().time() + as_seconds(wait, "wait")
         while True:
             result = await self.fetch(
                 topic_partition,

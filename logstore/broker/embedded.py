@@ -29,10 +29,10 @@ from functools import partial
 from random import Random
 from types import TracebackType
 
-from logstore.arguments import as_config, as_offset
+from logstore.arguments import as_config, as_offset, as_seconds
 from logstore.broker.async_topics import AsyncTopic
 from logstore.broker.broker import Assembly
-from logstore.broker.checked_calls import as_seconds, checked
+from logstore.broker.checked_calls import checked
 from logstore.broker.client import Client
 from logstore.broker.clock import SteadyClock
 from logstore.broker.errors import BrokerFailed, BrokerStopped

@@ -17,9 +17,8 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from logstore.arguments import as_int
+from logstore.arguments import as_int, as_seconds
 from logstore.broker.blocking import BlockingCalls
-from logstore.broker.checked_calls import as_seconds
 from logstore.broker.client import Client
 from logstore.broker.embedded import BrokerConfig
 from logstore.broker.errors import BrokerStopped

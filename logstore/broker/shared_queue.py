@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from logstore.arguments import as_config, as_int
+from logstore.arguments import as_config, as_int, as_timeout
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
@@ -41,7 +41,6 @@ from logstore.queue.arguments import (
     as_bytes,
     as_milliseconds,
     as_pairs,
-    as_timeout,
     as_topics,
     check_reason,
     check_topic,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from logstore.arguments import as_offset, as_str
+from logstore.arguments import as_offset, as_str, as_timeout
 from logstore.broker.errors import RequestRefused
 from logstore.broker.producing import Appendable, Appended
 from logstore.config import MAX_LONG
@@ -26,7 +26,6 @@ from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
-from logstore.log.following import check_timeout
 from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, Piece, TimestampOffset
 from logstore.log.reading import RECORDS, Reading, first_of, items_of
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -181,8 +180,8 @@ class Partition(Reading):
         Ends after `timeout` seconds without a record; None waits for ever. The broker answers as soon as
         there is a record: nothing is polled. Raises `ValueError` for a negative timeout, and as `read`.
         """
-        check_timeout(timeout)
-        return self._follow(None if offset is None else as_offset(offset), timeout, isolation)
+        first = None if offset is None else as_offset(offset)
+        return self._follow(first, as_timeout(timeout), isolation)
 
     def _follow(self, offset: int | None, timeout: float | None, isolation: Isolation) -> Iterator[Record]:
         position = self.log_start_offset if offset is None else offset

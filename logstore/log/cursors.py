@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from logstore.arguments import as_offset
+from logstore.arguments import as_offset, as_timeout
 from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
-from logstore.log.following import check_timeout
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import FetchIsolation, end_offset_for
 from logstore.log.reading import first_of
@@ -68,8 +67,7 @@ class Cursor:
         the log, None never ends. Raises `OffsetOutOfRange` if retention or a truncation passed `position`:
         `seek` to one of its bounds. Raises otherwise as `Log.follow`.
         """
-        check_timeout(timeout)
-        self.follower.timeout = timeout
+        self.follower.timeout = as_timeout(timeout)
         return first_of(self.follower, max_records)
 
     def seek(self, offset: int) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
-from logstore.arguments import as_offset, is_number
+from logstore.arguments import as_offset, as_timeout
 from logstore.disk.errors import EngineError
 from logstore.errors import LogTruncated, OffsetOutOfRange
 from logstore.format.batch import Batch
@@ -36,12 +36,6 @@ class Bell(Protocol):
     def clear(self) -> object: ...
     def is_set(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool: ...
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Raise `ValueError` for a follower's timeout that is neither None nor a number from 0 on."""
-    if timeout is not None and not (is_number(timeout) and timeout >= 0):
-        raise ValueError(f"timeout is {timeout!r} seconds; give None to wait for ever, or 0 or more")
 
 
 class Follower:
@@ -66,11 +60,10 @@ class Follower:
         `batches` returns the batches from an offset to the end, and `log_start` the log start offset.
         `watch` wakes a waiter at the next change, tells it of cuts from then on, and raises an `EngineError`
         if nothing can change any more; what it returns ends the wait. `settle` waits until a truncation that
-        has begun is told. Raises `ValueError` for a negative timeout.
+        has begun is told. Raises `TypeError`, and `ValueError` for a negative timeout.
         """
-        check_timeout(timeout)
         self.offset = offset
-        self.timeout = timeout
+        self.timeout = as_timeout(timeout)
         self.bell: Bell = threading.Event()
         """What wakes it; exchange it before the first `look`."""
         self._read, self._watch, self._log_start, self._settle = batches, watch, log_start, settle

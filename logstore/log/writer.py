@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from logstore.arguments import as_offset, is_number
+from logstore.arguments import as_offset, as_timeout, is_number
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
 from logstore.log.append import AppendInfo, append_records
@@ -76,8 +76,8 @@ class Pending:
         Raises the error of the append if it failed: the record is not in the log then. Raises `TimeoutError`
         after `timeout` seconds; the record keeps waiting.
         """
-        batch = self._batch
-        if not batch.done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+        batch, seconds = self._batch, as_timeout(timeout)
+        if not batch.done.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
             raise TimeoutError(
                 f"the record was not written within {timeout:g} s; it still waits for its batch"
             )

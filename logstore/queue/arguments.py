@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -60,15 +59,6 @@ def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
             f"{LONGEST_S:g}"
         )
     return round(seconds * 1000)
-
-
-def as_timeout(seconds: object) -> float:
-    """Return the longest time to wait, in seconds; infinite for None and beyond `LONGEST_S`."""
-    if seconds is None:
-        return math.inf
-    if not (isinstance(seconds, int | float) and seconds >= 0):
-        raise ValueError(f"timeout is {seconds!r}; it is a number of seconds, at least 0, or None")
-    return seconds if seconds <= LONGEST_S else math.inf
 
 
 def as_topics(topics: object) -> Collection[str] | None:

@@ -29,7 +29,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from logstore.arguments import Path, as_config, as_directory, as_int
+from logstore.arguments import Path, as_config, as_directory, as_int, as_timeout
 from logstore.config import MAX_INT, LogConfig
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
@@ -40,7 +40,6 @@ from logstore.queue.arguments import (
     as_bytes,
     as_milliseconds,
     as_pairs,
-    as_timeout,
     as_topics,
     check_reason,
     check_topic,

@@ -6,6 +6,7 @@ ring on; otherwise a message could lie there while others wait.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 
@@ -15,9 +16,9 @@ class Deadline:
 
     __slots__ = ("_end_s",)
 
-    def __init__(self, seconds: float) -> None:
-        """Begin the time now."""
-        self._end_s = time.monotonic() + seconds
+    def __init__(self, seconds: float | None) -> None:
+        """Begin the time now; None is for ever."""
+        self._end_s = math.inf if seconds is None else time.monotonic() + seconds
 
     def left_s(self) -> float:
         """Return how many seconds are left; 0 if none are."""

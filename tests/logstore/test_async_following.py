@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sized
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,19 @@ def test_a_cursor_goes_on_where_it_was_committed(tmp_path: Path) -> None:
         assert repr(cursor) == "AsyncCursor('billing', position=2, committed=None)"
 
     on_a_log(tmp_path, body)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+def test_a_wrong_timeout_is_refused(tmp_path: Path, timeout: Any) -> None:
+    async def main() -> None:
+        async with AsyncLog.open(tmp_path / "orders-0") as log:
+            await log.append(b"a")
+            cursor = log.cursor("billing")
+            with pytest.raises((TypeError, ValueError), match=r"timeout .*or None to wait for ever"):
+                await anext(cursor.read(timeout=timeout))
+            assert cursor.position == 0
+
+    asyncio.run(main())
 
 
 def test_committed_reads_follow_the_last_stable_offset(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ READING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.log[3], OffsetOutOfRange, "start from one of the bounds"),
     (lambda w: w.log.is_synced("0"), TypeError, "an offset is an int"),
     (lambda w: w.log.follow("0"), TypeError, "an offset is an int"),
-    (lambda w: w.log.follow(0, "1"), ValueError, "None to wait for ever"),
+    (lambda w: w.log.follow(0, "1"), TypeError, "None to wait for ever"),
     (lambda w: w.log.follow(0, -1), ValueError, "None to wait for ever"),
     (lambda w: w.log.cursor(""), ValueError, "1 to 249 characters"),
     (lambda w: w.log.cursor(b"billing"), TypeError, "name is text"),
@@ -187,7 +187,7 @@ QUEUEING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.queue.put(b"x", delay="1"), ValueError, "a number of seconds"),
     (lambda w: w.queue.put(b"x", topic="a b"), InvalidTopic, "1 to 249 characters"),
     (lambda w: w.queue.put_many(b"x"), TypeError, "use put"),
-    (lambda w: w.queue.get(timeout="1"), ValueError, "a number of seconds"),
+    (lambda w: w.queue.get(timeout="1"), TypeError, "a number of seconds"),
     (lambda w: w.queue.ack(b"a"), TypeError, r"pass what get\(\) returned"),
     (lambda w: [w.queue.close(), w.queue.put(b"x")], QueueClosed, "open it again"),
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,13 @@ class TestBatches:
             with pytest.raises(TimeoutError, match="still waits"):
                 pending.written(timeout=0)
         assert pending.written().first_offset == 0
+
+    @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+    def test_a_wrong_time_out_is_refused(self, log: Log, timeout: Any) -> None:
+        with log.writer(linger_ms=LONG_MS) as writer:
+            pending = writer.append(b"a")
+            with pytest.raises((TypeError, ValueError), match=r"timeout .*or None to wait for ever"):
+                pending.written(timeout)
 
     @pytest.mark.parametrize(
         ("settings", "message"),
