@@ -61,6 +61,7 @@ def load_unclean(
         now_ms=time.time_ns() // 1_000_000,
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
         starts_by=next(iter((own_starts or {}).values()), None),
+        is_start_certain=False,
         keeps_rest=True,
         accept_loss=accept_loss,
         reads_all=True,

@@ -133,6 +133,7 @@ class Opening(NamedTuple):
     was_killed: bool = False
     log_start_offset: int = 0
     starts_by: int | None = None
+    is_start_certain: bool = True
     keeps_rest: bool = False
     changed: Collection[str] = ()
 

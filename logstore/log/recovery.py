@@ -92,6 +92,7 @@ def load(
     producer_expiration_ms: int = MAX_LONG,
     closed_at: int | None = None,
     starts_by: int | None = None,
+    is_start_certain: bool = True,
     keeps_rest: bool = False,
     changed: Collection[str] = (),
     accept_loss: bool = False,
@@ -102,8 +103,9 @@ def load(
     """Open the log in `directory`, which this process has locked.
 
     `is_clean`: the last owner stopped in order, at log end offset `closed_at`, as far as it is known; since
-    then the files `changed`. It had a segment that begins at or below `starts_by`, if this is known; with
-    `keeps_rest` the segments behind a loss there stay, because there is no replica to fetch them from.
+    then the files `changed`. It had a segment that begins at or below `starts_by`, if this is known; unless
+    `is_start_certain`, the epochs must say so too. With `keeps_rest` the segments behind a loss there stay,
+    because there is no replica to fetch them from.
     `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
     only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
     was durable, and without them sound batches behind a bad one. Producers that have been idle for
@@ -129,6 +131,7 @@ def load(
         was_killed=was_killed,
         log_start_offset=log_start_offset,
         starts_by=starts_by,
+        is_start_certain=is_start_certain,
         keeps_rest=keeps_rest,
         changed=changed,
     )
@@ -166,7 +169,7 @@ def _recover(
     epochs_are_sound = read_epochs(loading)
     had_segments = bool(loading.segments)
     durable_end, doubtful = judge_seals(loading, recovery_point, log_start_offset)
-    _check_start(loading, durable_end, is_clean=is_clean)
+    _check_start(loading, durable_end)
     is_clean = is_clean and _tail_is_whole(loading) and closed_at in (None, log_end_of(loading))
     if not (is_clean and closed_at is not None):  # otherwise a digest has just proven the file
         check_epochs(loading, log_start_offset, durable_end, is_clean=is_clean)
@@ -454,13 +457,15 @@ def _recover_segment(
     return next_offset, bool(cut)
 
 
-def _check_start(loading: Loading, durable_end: int, *, is_clean: bool) -> None:
+def _check_start(loading: Loading, durable_end: int) -> None:
     """Report a log whose first segment began lower when it was in use: the ones below it are gone."""
     starts_by = loading.opening.starts_by
     first_base = next(iter(loading.segments), 0)
     if starts_by is None or first_base <= starts_by:
         return
-    if not is_clean and not is_first_gone(first_base, loading.epochs_on_disk or (), loading.quarantine):
+    if not loading.opening.is_start_certain and not is_first_gone(
+        first_base, loading.epochs_on_disk or (), loading.quarantine
+    ):
         return
     text = f"the log began at or below offset {starts_by}, and its first segment begins at {first_base}"
     name, lost = file_name(starts_by, LOG_SUFFIX), bytes_in(loading, list(loading.segments))

@@ -156,8 +156,7 @@ def _open_locked(
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
     first_base = marker.extra.get(FIRST_BASE) if marker is not None else None
     starts_by = first_base if type(first_base) is int and not changed else None
-    if marker is None:
-        starts_by = owner.log_start.offsets.get(topic_partition)
+    is_start_certain = starts_by is not None
     loaded = load(
         disk,
         directory,
@@ -170,7 +169,8 @@ def _open_locked(
         progress=progress,
         producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
-        starts_by=starts_by,
+        starts_by=starts_by if is_start_certain else owner.log_start.offsets.get(topic_partition),
+        is_start_certain=is_start_certain,
         keeps_rest=True,
         changed=changed,
         accept_loss=accept_loss,

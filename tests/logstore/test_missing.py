@@ -173,6 +173,17 @@ def test_a_first_segment_that_is_gone_after_a_kill(number: int) -> None:
             Log.open("/a-0", SMALL, disk=disk)
 
 
+def test_a_first_segment_that_is_gone_and_other_files_that_changed() -> None:
+    """The marker of the clean stop proves nothing then; the log start and the epochs do."""
+    disk = MemoryDisk()
+    second = _killed(disk)[1]
+    Log.open("/a-0", SMALL, disk=disk).close()
+    disk.remove(f"/a-0/{0:020d}.log")
+    disk.remove(f"/a-0/{second:020d}.snapshot")
+    with pytest.raises(DamagedLog, match=f"its first segment begins at {second}"):
+        Log.open("/a-0", SMALL, disk=disk)
+
+
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_what_follows_a_first_segment_that_is_gone_is_kept(is_clean: bool) -> None:
     """A log that stands alone has no replica to fetch it from."""
