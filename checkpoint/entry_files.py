@@ -157,6 +157,14 @@ def write_offset_checkpoint(
     publish(disk, directory, name, format_offset_checkpoint(offsets))
 
 
+def of_one_log(offsets: Mapping[TopicPartition, int], partition: TopicPartition) -> dict[TopicPartition, int]:
+    """Return the entries of a checkpoint in the directory of `partition` itself: the one entry is its own.
+
+    It has another name if the directory was renamed or copied since it was written.
+    """
+    return {partition: next(iter(offsets.values()))} if len(offsets) == 1 else dict(offsets)
+
+
 class OffsetFile:
     """An offset checkpoint with its content in memory. A corrupt file counts as missing.
 

@@ -39,6 +39,7 @@ from logstore.arguments import Path, as_directory, as_offset
 from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
     find_offset_checkpoint,
+    of_one_log,
     read_leader_epoch_checkpoint,
 )
 from logstore.config import MAX_LONG
@@ -145,7 +146,8 @@ def find_checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int
         with suppress(OSError):
             offsets = find_offset_checkpoint(disk, place, checkpoint)
             if offsets is not None:
-                known.append(offsets.get(partition, 0))
+                own = of_one_log(offsets, partition) if place == directory else offsets
+                known.append(own.get(partition, 0))
     return max(known, default=None)
 
 

@@ -32,6 +32,7 @@ from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
+    of_one_log,
 )
 from logstore.config import LogConfig
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
@@ -208,6 +209,8 @@ class _OwnDirectory:
         self.recovery_point = OffsetFile(disk, directory, RECOVERY_POINT_CHECKPOINT)
         self.log_start = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT)
         self.first_dirty = OffsetFile(disk, directory, CLEANER_OFFSET_CHECKPOINT)
+        for file in (self.recovery_point, self.log_start, self.first_dirty):
+            file.offsets = of_one_log(file.offsets, topic_partition)
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         self.recovery_point.lower(self._topic_partition, offset)

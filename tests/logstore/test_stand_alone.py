@@ -18,6 +18,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.log.reader import LogReader
 from logstore.log.upkeep import advance_log_start_offset, flush_sealed
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, names, put
@@ -106,7 +107,7 @@ def test_a_mark_of_somebody_else_is_not_believed(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
-@pytest.mark.parametrize("content", [None, b"", b"0\n7\n", b"junk", b"0\n1\nother 0 9\n", b"1\n0\n"])
+@pytest.mark.parametrize("content", [None, b"", b"0\n7\n", b"junk", b"0\n2\nother 0 9\nthird 0 9\n", b"1\n0\n"])
 def test_a_checkpoint_that_is_missing_or_torn(name: str, content: bytes | None) -> None:
     """Costs a longer recovery, or serves again what was below the start; never an error, never a record."""
     disk = new_disk()
@@ -123,6 +124,26 @@ def test_a_checkpoint_that_is_missing_or_torn(name: str, content: bytes | None) 
     again = opened(image, segment_bytes=200)
     assert offsets(again) == list(range(6))
     assert again.append(b"on", sync=True).first_offset == 6
+
+
+def test_a_directory_that_was_renamed() -> None:
+    """Its checkpoints have the former name: deleted records stay deleted, and synced ones are not cut."""
+    disk = new_disk()
+    with opened(disk) as log:
+        for number in range(5):
+            log.append(b"%d" % number)
+        log.delete_records(2)
+    renamed = "/data/kept-7"
+    disk.rename(DIRECTORY, renamed)
+    assert [record.offset for record in LogReader(renamed, disk=disk).records()] == [2, 3, 4]
+    for _ in range(2):
+        with Log.open(renamed, disk=disk) as log:
+            assert offsets(log) == [2, 3, 4]
+    disk.remove(f"{renamed}/{MARK}")
+    file = disk.open(f"{renamed}/{0:020d}.log", write=True)
+    file.pwrite(b"?", file.size() - 1)
+    with pytest.raises(DamagedLog):
+        Log.open(renamed, disk=disk)
 
 
 def test_the_recovery_point_is_noted_at_every_roll() -> None:
