@@ -102,6 +102,7 @@ def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> N
     """Lower checkpoints past the log end: the owner would take the missing offsets for damage."""
     from logstore.checkpoint.entry_files import (
         RECOVERY_POINT_CHECKPOINT,
+        of_one_log,
         read_offset_checkpoint,
         write_offset_checkpoint,
     )
@@ -115,7 +116,11 @@ def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> N
         except CorruptCheckpoint:
             continue  # as if it were not there
         partition = parse_directory_name(path.name) if offsets else None
-        if partition is not None and offsets.get(partition, 0) > log_end_offset:
+        if partition is None:
+            continue
+        if place == str(path):
+            offsets = of_one_log(offsets, partition)
+        if offsets.get(partition, 0) > log_end_offset:
             lowered = {**offsets, partition: log_end_offset}
             write_offset_checkpoint(disk, place, RECOVERY_POINT_CHECKPOINT, lowered)
 

@@ -262,3 +262,18 @@ class TestNoDurablePointIsKnown:
         with Log.open(tmp_path / "orders-0") as log:
             assert log.log_end_offset == 0
             assert [loss.records for loss in log.losses()] == [2]
+
+
+def test_the_loss_of_a_log_whose_directory_was_renamed(command: Command, tmp_path: Path) -> None:
+    """Its recovery point has the former name, and is lowered all the same."""
+    with Log.open(tmp_path / "orders-0") as log:
+        for number in range(5):
+            log.append(b"%d" % number)
+    directory = (tmp_path / "orders-0").rename(tmp_path / "kept-0")
+    path = directory / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedLog):
+        Log.open(directory)
+    assert command("recover", "--accept-loss", str(directory)).code == 0
+    with Log.open(directory) as log:
+        assert log.log_end_offset == 4

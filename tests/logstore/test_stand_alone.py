@@ -107,7 +107,9 @@ def test_a_mark_of_somebody_else_is_not_believed(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
-@pytest.mark.parametrize("content", [None, b"", b"0\n7\n", b"junk", b"0\n2\nother 0 9\nthird 0 9\n", b"1\n0\n"])
+@pytest.mark.parametrize(
+    "content", [None, b"", b"0\n7\n", b"junk", b"0\n2\nother 0 9\nthird 0 9\n", b"1\n0\n"]
+)
 def test_a_checkpoint_that_is_missing_or_torn(name: str, content: bytes | None) -> None:
     """Costs a longer recovery, or serves again what was below the start; never an error, never a record."""
     disk = new_disk()
