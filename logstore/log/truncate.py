@@ -198,7 +198,8 @@ def _restart_at(log: PartitionLog, offset: int, why: str) -> None:
 def _move_readers(log: PartitionLog, offset: int) -> None:
     # After the cut, and before other records may take the offsets: what a reader fetched until now may be
     # gone. Cursors durably: after a crash, one that is past the cut would skip those other records.
-    log.or_offline(lambda: log.cursors.lower(offset))
+    # Not below the log start, which may lie inside the batch that went whole.
+    log.or_offline(lambda: log.cursors.lower(max(offset, log.log_start_offset)))
     log.waiters.truncated(offset)
 
 

@@ -202,8 +202,11 @@ class Lane:
         return list(offsets)
 
     def put_again(self, message: Message, now_ms: int) -> None:
-        """Append a dead letter as a new message, without deduplication by its key."""
-        self.messages.append(record_of(message.value, message.key, message.headers, now_ms))
+        """Append a dead letter as a new message, whether its key is known or not."""
+        record = record_of(message.value, message.key, message.headers, now_ms)
+        offset = self.messages.append(record).last_offset
+        if message.key is not None and self._keys.window_ms:
+            self._keys.remember(message.key, offset, now_ms)  # as the next opening would
 
     def _keep(self, record: Record) -> None:
         """Keep a record in memory for the next `take`, if it is the next one to read."""

@@ -442,7 +442,7 @@ class Queue:
         """Put every dead letter into its topic again, as a new message; returns how many.
 
         Raises as `put`: the letters before the refused one are redriven, it and those behind it stay. A crash
-        meanwhile may leave some of them in both places. Keys are not compared with others.
+        meanwhile may leave some of them in both places. Their keys are not compared with others, and are new.
         """
         with self._lock:
             self._check_open()

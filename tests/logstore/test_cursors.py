@@ -233,6 +233,18 @@ def test_a_truncation_moves_cursors_back_to_the_cut(disk: MemoryDisk) -> None:
         assert log.cursors() == {"ahead": 6, "behind": 3}
 
 
+def test_a_cut_of_the_batch_that_holds_the_log_start(disk: MemoryDisk) -> None:
+    with opened(disk) as log:
+        log.append([b"a"] * 3)
+        log.delete_records(1)
+        for name, offset in (("at the start", 1), ("within", 2), ("at the end", 3)):
+            log.cursor(name).commit(offset)
+        log.truncate_to(2)
+        assert set(log.cursors().values()) == {1}
+        log.append(b"new")
+        assert [record.value for record in log.cursor("at the end").read()] == [b"new"]
+
+
 def test_a_restart_moves_them_too(log: Log) -> None:
     log.cursor("a").commit(8)
     truncate_fully_and_start_at(log.partition, 4)

@@ -209,6 +209,22 @@ def test_deduplication_within_the_window(
     assert sorted(hands.values()) == [b"elsewhere", b"later", b"new", b"other"]
 
 
+@pytest.mark.parametrize("killed", [None, False, True])
+def test_a_letter_that_is_redriven_has_its_key_from_then_on(killed: bool | None) -> None:
+    """As after a kill, when the messages are read again."""
+    hands = Hands(QueueConfig(deduplication_window=60, max_deliveries=1))
+    hands.queue.put(b"one", key=b"17")
+    assert not hands.queue.nack(hands.get())
+    hands.wait(60)
+    assert hands.queue.redrive() == 1
+    hands.wait(59)
+    if killed is not None:
+        hands.reopen(killed=killed)
+    assert hands.queue.put(b"again", key=b"17") == 1
+    hands.wait(1)
+    assert hands.queue.put(b"later", key=b"17") == 2
+
+
 def test_peek_and_stats_change_nothing() -> None:
     hands = Hands()
     hands.queue.put_many([b"0", b"1", b"2", b"3"])
