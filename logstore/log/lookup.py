@@ -17,6 +17,7 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from struct import Struct, error
 from threading import Lock
@@ -177,11 +178,12 @@ class Lookup:
             return None
         batch.check_crc()
         segment = log.segments.get(fetched.segment_base_offset)
-        if segment is not None:
-            # Not of a failed disk: of its bytes only those count that were synced.
-            stretch = _stretch_of(segment, batch, fetched.position, end_offset) if not log.failure else None
-            if stretch is not None:
-                self._remember(stretch, cuts)
+        # Not of a failed disk: of its bytes only those count that were synced.
+        if segment is not None and not log.failure:
+            with suppress(OSError):  # retention or compaction has removed it since
+                stretch = _stretch_of(segment, batch, fetched.position, end_offset)
+                if stretch is not None:
+                    self._remember(stretch, cuts)
         return _record_in(batch, offset)
 
     def _remember(self, stretch: _Stretch, cuts: int) -> None:

@@ -403,7 +403,11 @@ def items_of(pieces: Iterable[Piece], form: Form[T], start_offset: int, end_offs
 
     Raises `CorruptBatch` or `InvalidRecord` where the log is damaged, after the records before it.
     """
-    return chain.from_iterable(_of_piece(piece, form, start_offset, end_offset) for piece in pieces)
+    return chain.from_iterable(
+        # After a truncation, another batch may hold the offset up to which the piece before went.
+        _of_piece(piece, form, max(start_offset, piece.fetched.start_offset), end_offset)
+        for piece in pieces
+    )
 
 
 def items_of_batches(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -107,6 +108,23 @@ def test_a_record_that_compaction_removed_is_not_remembered() -> None:
     with pytest.raises(LookupError, match="compacted"):
         log[0]
     assert value(log, 1) == b"kept"
+
+
+def test_a_segment_that_retention_deletes_after_the_record_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(LogConfig(segment_bytes=4_000, file_delete_delay_ms=0))
+    for number in range(100):
+        log.append([b"%d" % number * 50])
+    marks = lookup._stretch_of
+
+    def deleted(*arguments: Any) -> Any:
+        log.delete_records(log.partition.segments[1].base_offset)
+        log.maintain()
+        return marks(*arguments)
+
+    monkeypatch.setattr(lookup, "_stretch_of", deleted)
+    assert value(log, 3) == b"3" * 50
+    with pytest.raises(OffsetOutOfRange):
+        log.get(3)
 
 
 def test_control_records_and_aborted_ones() -> None:

@@ -290,6 +290,22 @@ def test_malformed_arguments(kind: Kind) -> None:
         log.get(10)
 
 
+def test_a_truncation_meanwhile_repeats_no_offset(kind: Kind) -> None:
+    """Another batch holds the offset up to which the first piece was read."""
+    log = opened(LogConfig())
+    for number in range(40):
+        log.append(b"%d" % number * 500)
+    reading = kind(log)
+    rows, values = reading.read(), reading.read_values()
+    found = [next(rows).offset]
+    next(values)
+    log.truncate_to(5)
+    log.append([b"new"] * 60)
+    found += [record.offset for record in rows]
+    assert found == list(range(65))
+    assert len(list(values)) == 64
+
+
 def test_one_batch_is_never_split(kind: Kind) -> None:
     log = opened(LogConfig())
     log.append_batches(encode_batch([Record(n, T0, None, b"%d" % n) for n in range(1000)]))
