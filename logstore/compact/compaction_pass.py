@@ -136,7 +136,9 @@ class _Pass:
             was_aborted = True
         except OSError as error:
             # A file that was removed with its segment is not a disk failure.
-            if not isinstance(error, FileNotFoundError) or holds(self._log, self._reading, self._generation):
+            with self._log.lock:  # held by whoever removes files, until the list of segments is up to date
+                is_held = holds(self._log, self._reading, self._generation)
+            if is_held or not isinstance(error, FileNotFoundError):
                 self._log.disk_failed(error)
             was_aborted = True
         finally:

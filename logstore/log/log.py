@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from logstore.arguments import Path, as_config, as_directory, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
-from logstore.errors import OffsetOutOfRange
+from logstore.errors import LogClosed, OffsetOutOfRange
 from logstore.format.record import ControlType, Record
 from logstore.log.append import (
     STAND_ALONE_EPOCH,
@@ -88,7 +88,7 @@ class Log(Reading):
     functions of `append`, `read`, `truncate` and `upkeep` work on.
     """
 
-    __slots__ = ("__weakref__", "_lookup", "_writers", "partition", "serializer")
+    __slots__ = ("__weakref__", "_is_closing", "_lookup", "_writers", "partition", "serializer")
 
     def __init__(self, partition: PartitionLog, serializer: Serializer | None = None) -> None:
         """Wrap an open `PartitionLog`; applications call `Log.open` or ask a `LogManager`.
@@ -104,6 +104,7 @@ class Log(Reading):
         """What turns appended values that are not bytes into bytes; None: such values are refused."""
         self._lookup = Lookup(partition)
         self._writers: list[Writer] = []
+        self._is_closing = False
 
     @classmethod
     def open(
@@ -156,6 +157,7 @@ class Log(Reading):
         Closing twice is harmless. Raises `LogDirOffline` or `DiskFull` if something cannot be written: the
         next open then recovers the log; and as `Writer.close`. The directory is released in any case.
         """
+        self._is_closing = True
         with ExitStack() as stack:
             stack.callback(self.partition.close)
             while self._writers:
@@ -224,6 +226,9 @@ class Log(Reading):
         self.partition.check_writable()
         writer = Writer(self.partition, self.serializer, linger_ms=linger_ms, max_batch=max_batch)
         self._writers.append(writer)
+        if self._is_closing:  # meanwhile, and perhaps without this writer
+            writer.close()
+            raise LogClosed(f"{self.partition.directory} was closed; open it again")
         for each in self._writers.copy():
             if each.is_closed:
                 with suppress(ValueError):  # another thread has removed it

@@ -11,14 +11,17 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from logstore.compact.cleanable import group_segments
 from logstore.config import LogConfig
 from logstore.disk.files import OsDisk
 from logstore.errors import LogClosed, LogDirOffline, OffsetOutOfRange
 from logstore.format.batch import walk
 from logstore.log.log import Log
+from logstore.segment.segment import Segment
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY
 
@@ -277,3 +280,53 @@ def test_a_sync_that_fails_is_told_to_all_who_waited_for_it() -> None:
     assert log.partition.is_offline
     with Log.open(DIRECTORY, disk=memory.durable_image(), clock=lambda: 1) as again:
         assert {record.offset for record in again.read()} >= set(promised)
+
+
+class _AnnouncedLock:
+    """A lock that tells when `thread` asks for it."""
+
+    def __init__(self, lock: Any, asked: threading.Event) -> None:
+        self._lock, self._asked, self._thread = lock, asked, threading.current_thread()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is self._thread:
+            self._asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("end", ["retention", "close"])
+def test_a_compaction_whose_segments_go_is_no_disk_failure(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at a segment whose files have just gone, and that is still in the list of segments."""
+    window, asked = threading.Event(), threading.Event()
+
+    def before(operation: Operation) -> None:
+        if first is not None and first._is_let_go and not window.is_set():
+            window.set()
+            assert asked.wait(LIMIT_S)
+
+    first: Segment | None = None
+    config = LogConfig(segment_bytes=300, cleanup_policy="compact,delete", retention_ms=1000)
+    disk = RecordingDisk(MemoryDisk(directories=["/data"]), before=before)
+    log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 10_000)
+    first = log.partition.segments.first
+    for number in range(20):
+        log.append(b"%d" % number, key=b"%d" % (number % 3), timestamp_ms=number)
+    ending = threading.Thread(target=log.close if end == "close" else log.maintain)
+
+    def grouped(*arguments: Any) -> Any:
+        log.partition.lock = _AnnouncedLock(log.partition.lock, asked)  # type: ignore[assignment]
+        ending.start()
+        assert window.wait(LIMIT_S)
+        return group_segments(*arguments)
+
+    monkeypatch.setattr("logstore.compact.compaction_pass.group_segments", grouped)
+    try:
+        (report,) = log.compact()
+    finally:
+        asked.set()
+        ending.join(LIMIT_S)
+    assert report.was_aborted
+    assert log.partition.failure is None

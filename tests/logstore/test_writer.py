@@ -281,6 +281,20 @@ class TestStates:
         log.close()
         assert pending.is_written
 
+    def test_a_log_that_is_closed_meanwhile(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[Writer] = []
+
+        class Late(Writer):
+            def __init__(self, *arguments: Any, **settings: Any) -> None:
+                super().__init__(*arguments, **settings)
+                made.append(self)
+                log.close()
+
+        monkeypatch.setattr("logstore.log.writer.Writer", Late)
+        with pytest.raises(LogClosed):
+            log.writer()
+        assert [(each.is_closed, each._thread.is_alive()) for each in made] == [(True, False)]
+
     def test_who_waits_is_served_by_the_close(self, log: Log) -> None:
         writer = log.writer(linger_ms=LONG_MS)
         taken = threading.Barrier(5)
