@@ -394,9 +394,13 @@ class PartitionLog:
         """Return once everything below `offset` is durable. Concurrent callers share one fsync."""
         if self.recovery_point < offset or self.sync_name is not None:
             self.check_writable()
-            while not self.group_commit.join():  # another thread led, and its sync failed or was interrupted
+            try:
+                while not self.group_commit.join():  # another thread led; its sync failed or was interrupted
+                    self.check_writable()
                 self.check_writable()
-            self.check_writable()
+            except LogClosed:
+                if self.recovery_point < offset:  # the close has not synced it
+                    raise
 
     def sync_segments(self, end_offset: int) -> None:
         """Sync the segments in [recovery point, end_offset), then move the recovery point.

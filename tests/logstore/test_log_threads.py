@@ -6,7 +6,7 @@ what a thread raised, not that others then wait for it in vain.
 
 from __future__ import annotations
 
-import queue
+import queue as queues
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from logstore.disk.files import OsDisk
 from logstore.errors import LogClosed, LogDirOffline, OffsetOutOfRange
 from logstore.format.batch import walk
 from logstore.log.log import Log
+from logstore.queue import Queue, QueueClosed, QueueConfig
 from logstore.segment.segment import Segment
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY
@@ -34,7 +35,7 @@ def run(*targets: Callable[[], None], done: threading.Event | None = None) -> No
 
     `done` is set then: whoever goes on until it is, or waits for what will not come, ends too.
     """
-    outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    outcomes: queues.SimpleQueue[BaseException | None] = queues.SimpleQueue()
 
     def guarded(target: Callable[[], None]) -> None:
         try:
@@ -51,7 +52,7 @@ def run(*targets: Callable[[], None], done: threading.Event | None = None) -> No
             failure = outcomes.get(timeout=LIMIT_S)
             if failure is not None:
                 raise failure
-    except queue.Empty:
+    except queues.Empty:
         pytest.fail("a thread hangs")
     finally:
         if done is not None:
@@ -252,6 +253,28 @@ def test_closing_under_load(tmp_path: Path) -> None:
     run(writer, writer, writer, writer, closer, done=done)
     with Log.open(tmp_path / "orders-0") as again:
         assert {record.offset for record in again.read()} >= set(acknowledged)
+
+
+@pytest.mark.parametrize("is_queue", [False, True])
+def test_a_close_between_a_write_and_its_sync(is_queue: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The close syncs the write, which is no error then."""
+    disk = MemoryDisk(directories=["/data"])
+    queue = Queue("/data/jobs", QueueConfig(durability="synced"), disk=disk)
+    queue.put(b"before")
+    log = queue._lanes["default"].messages if is_queue else Log.open(DIRECTORY, disk=disk)
+    close, join = queue.close if is_queue else log.close, log.partition.group_commit.join
+
+    def closed() -> bool:
+        monkeypatch.undo()
+        close()
+        return join()
+
+    monkeypatch.setattr(log.partition.group_commit, "join", closed)
+    offset = queue.put(b"a") if is_queue else log.append(b"a", sync=True).first_offset
+    with Log.open(log.partition.directory, disk=disk.durable_image()) as again:
+        assert again[offset].value == b"a"
+    with pytest.raises((LogClosed, QueueClosed)):
+        queue.put(b"b") if is_queue else log.append(b"b", sync=True)
 
 
 def test_a_sync_that_fails_is_told_to_all_who_waited_for_it() -> None:
