@@ -240,21 +240,27 @@ class Lane:
         if ahead and ahead[0].offset == offset:
             return ahead.popleft()
         if offset != self.state.next_offset:
-            return self.messages[offset]
+            return self._readable()[offset]
         ahead.clear()
-        for record in self.messages.read(offset, max_records=_AHEAD_RECORDS):
+        for record in self._readable().read(offset, max_records=_AHEAD_RECORDS):
             ahead.append(record)
             if len(record.value or b"") > _AHEAD_BYTES:
                 break
         assert ahead[0].offset == offset, f"{self.messages} has no record at {offset}"
         return ahead.popleft()
 
+    def _readable(self) -> Log:
+        """Return the messages. Raises `LogDirOffline` after a disk failure: the durable ones are left then."""
+        self.messages.partition.check_writable()
+        return self.messages
+
     def peek(self, count: int) -> list[Message]:
         """Return the first unfinished messages, whether they are leased, delayed or waiting."""
         unfinished = self.state.unfinished
         known = list(islice(unfinished.items(), count))
-        found = [message_of(self.messages[offset], self.topic, times) for offset, times in known]
-        rest = self.messages.read(self.state.next_offset, max_records=count - len(found))
+        messages = self._readable()
+        found = [message_of(messages[offset], self.topic, times) for offset, times in known]
+        rest = messages.read(self.state.next_offset, max_records=count - len(found))
         return found + [message_of(record, self.topic, 0) for record in rest]
 
     # --- the end of a lease -------------------------------------------------------------------------
@@ -321,7 +327,7 @@ class Lane:
     def _give_up(self, offset: int, deliveries: int, reason: str, now_ms: int) -> None:
         # The dead letter is durable first: a crash in between leaves it twice, never nowhere.
         if offset not in self._buried:
-            self._bury(message_of(self.messages[offset], self.topic, deliveries), reason)
+            self._bury(message_of(self._readable()[offset], self.topic, deliveries), reason)
             self._buried.add(offset)
         self._write(Event(EventKind.FINISHED, (offset,)), now_ms)
         self.state.finish(offset)

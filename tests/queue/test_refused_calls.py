@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from logstore.disk.errors import EngineError
-from logstore.errors import OutOfResources, RecordTooLarge
+from logstore.errors import LogDirOffline, OutOfResources, RecordTooLarge
 from logstore.queue import AsyncQueue, Message, Queue, QueueConfig, lane
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.queue.parts import Hands
@@ -20,6 +20,27 @@ LIMIT_S = 30
 FULL = Fault(
     operation="pwrite", errno=errno.ENOSPC, path=lambda path: "__events.slow-0" in path, forever=True
 )
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_disk_that_fails_is_named_by_each_call(has_ended: bool) -> None:
+    """The messages log has only what is durable then, and not all of them are in memory."""
+    many = 1500
+    disk = FaultyDisk(MemoryDisk(directories=["/data"]))
+    hands = Hands(QueueConfig(max_deliveries=1), disk=disk)
+    hands.queue.put_many([b"%d" % number for number in range(many)])
+    hands.get()
+    disk.inject(Fault(operation="pwrite"))
+    with pytest.raises(LogDirOffline):
+        hands.queue.put(b"new")
+    disk.heal()
+    hands.wait(60 if has_ended else 0)
+    for call in (hands.values, lambda: hands.queue.peek(2000)):
+        with pytest.raises(LogDirOffline, match="reopen it"):
+            call()
+    with pytest.raises(LogDirOffline):
+        hands.queue.close()
+    assert len(hands.open().peek(2000)) == many
 
 
 @pytest.mark.parametrize("window", [0, 60])
