@@ -250,7 +250,7 @@ class Lane:
         return ahead.popleft()
 
     def _readable(self) -> Log:
-        """Return the messages. Raises `LogDirOffline` after a disk failure: the durable ones are left then."""
+        """Return the messages. Raises `LogDirOffline` after a disk failure, which leaves the durable ones."""
         self.messages.partition.check_writable()
         return self.messages
 
