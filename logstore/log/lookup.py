@@ -17,7 +17,6 @@ import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from struct import Struct, error
 from threading import Lock
@@ -180,10 +179,12 @@ class Lookup:
         segment = log.segments.get(fetched.segment_base_offset)
         # Not of a failed disk: of its bytes only those count that were synced.
         if segment is not None and not log.failure:
-            with suppress(OSError):  # retention or compaction has removed it since
+            try:
                 stretch = _stretch_of(segment, batch, fetched.position, end_offset)
-                if stretch is not None:
-                    self._remember(stretch, cuts)
+            except OSError:  # retention or compaction has removed it since
+                stretch = None
+            if stretch is not None:
+                self._remember(stretch, cuts)
         return _record_in(batch, offset)
 
     def _remember(self, stretch: _Stretch, cuts: int) -> None:

@@ -158,6 +158,8 @@ def _open_locked(
     first_base = marker.extra.get(FIRST_BASE) if marker is not None else None
     starts_by = first_base if type(first_base) is int and not changed else None
     is_start_certain = starts_by is not None
+    if starts_by is None and (marker is None or marker.is_ours):
+        starts_by = owner.log_start.offsets.get(topic_partition)
     loaded = load(
         disk,
         directory,
@@ -170,7 +172,7 @@ def _open_locked(
         progress=progress,
         producer_expiration_ms=_PRODUCERS.producer_id_expiration_ms,
         closed_at=closed_at if type(closed_at) is int else None,
-        starts_by=starts_by if is_start_certain else owner.log_start.offsets.get(topic_partition),
+        starts_by=starts_by,
         is_start_certain=is_start_certain,
         keeps_rest=True,
         changed=changed,
