@@ -14,6 +14,7 @@ from logstore.checkpoint.entry_files import CLEANER_OFFSET_CHECKPOINT
 from logstore.config import MAX_LONG
 from logstore.disk.files import read_small_file
 from logstore.errors import CorruptSeal, Damage, DamageKind
+from logstore.format.crc import crc32c
 from logstore.log.giving_up import cut_segments, meet_damage, remove_segments
 from logstore.log.loading import Loading, delete_files
 from logstore.log.reader import checkpointed_offset
@@ -64,7 +65,8 @@ def settle_seals(loading: Loading) -> None:
 
     A seal names the base that really follows: of one whose successor was being replaced that is the
     segment that stayed. It has the digests of indexes that were rebuilt: after a change of
-    `index.interval.bytes` their entries are others.
+    `index.interval.bytes` their entries are others, and so are those of a compacted log's aborted
+    transactions, whose data is gone.
     """
     bases = list(loading.segments)
     for base_offset, successor in pairwise(bases):
@@ -77,8 +79,12 @@ def settle_seals(loading: Loading) -> None:
         if (seal := segment.seal) is None:
             sealing.make(end_offset_of(segment), successor)
         else:
-            digests = indexes.offsets.crc, indexes.times.crc
-            settled = seal._replace(successor=successor, offsets_crc=digests[0], times_crc=digests[1])
+            settled = seal._replace(
+                successor=successor,
+                aborts_crc=crc32c(segment.aborts.index.encode()),
+                offsets_crc=indexes.offsets.crc,
+                times_crc=indexes.times.crc,
+            )
             if settled != seal:
                 sealing.renew(settled)
     if bases:

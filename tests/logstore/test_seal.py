@@ -7,9 +7,14 @@ from typing import ClassVar
 import pytest
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from logstore.cli.owning import load_unclean
+from logstore.cli.whole_trees import verify_tree
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError
 from logstore.errors import CorruptSeal, DamagedLog, DamageKind
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.segment.damage import Listed, judge_chain
 from logstore.segment.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal, write_seal
@@ -200,6 +205,24 @@ class TestComingAndGoing:
         again = reopened(disk.copy())
         assert [segment.seal is not None for segment in again.partition.segments] == [True, True, True, False]
 
+    def test_recovery_seals_what_it_rebuilt_of_aborted_transactions(self) -> None:
+        """A compaction removes the data of an aborted transaction; its index entry goes with a recovery."""
+        config = LogConfig(cleanup_policy="compact", segment_bytes=200)
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000)
+        for sequence, key in enumerate((b"gone", b"kept")):
+            data = encode_batch(
+                [Record(0, 1000, key, b"x")],
+                producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=True,
+            )  # fmt: skip
+            append_as_leader(log.partition, data, leader_epoch=0, now_ms=1000)
+            log.end_transaction(1, 0, commit=key == b"kept")
+        log.partition.roll()
+        log.compact()
+        loaded = load_unclean(disk := disk.survivor(), DIRECTORY, None)
+        assert loaded.segments[0].aborts.index.encode() == b""
+        assert not [each for each in verify_tree(disk, DIRECTORY, lambda _: None) if each.is_damage]
+
 
 class TestDamage:
     """Named, with nothing changed; or cut there, if the loss is accepted."""
@@ -354,6 +377,14 @@ class TestRewritten:
         for name in names:
             disk.open(f"{DIRECTORY}/{0:020d}{name}", write=True).truncate(0)
         return disk
+
+    def test_one_whose_segments_are_all_there_has_no_notes(self) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, LogConfig(cleanup_policy="compact", segment_bytes=150), disk=disk)
+        for number in range(7):
+            log.append(b"%d" % number, key=b"k")
+        log.compact()
+        assert load_unclean(disk.survivor(), DIRECTORY, None).report.notes == []
 
     def test_a_segment_of_which_no_key_is_left(self) -> None:
         """Kafka's cleaner leaves the first segment empty, and its new indexes too."""
