@@ -12,6 +12,7 @@ from logstore.checkpoint.entry_files import (
     OffsetFile,
 )
 from logstore.cli.owning import forget_clean_stops, load_unclean, own
+from logstore.cli.shadow import ShadowDisk
 from logstore.config import LogConfig
 from logstore.disk.files import Disk, wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
@@ -20,30 +21,19 @@ from logstore.log.losses import Quarantine
 from logstore.log.partition_log import LogHost, PartitionLog
 from logstore.log.producer_state import ProducerStateConfig
 from logstore.log.reader import find_checkpointed_offset
-from logstore.log.undo import copy_out, put_back
+from logstore.log.undo import check_fit, copy_out, put_back
 
 
 def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
     """Restore a loss in its log. Raises `CannotUndo`, `EngineError`, `OSError`."""
     with ExitStack() as stack:
         own(disk, directory, stack)
+        # First without a trace: a refusal changes nothing, not even the marker of a clean stop.
+        shadow = ShadowDisk(disk)
+        stack.callback(shadow.close)
+        check_fit(_opened(shadow, directory, stack), loss_id)
         forget_clean_stops(disk, directory)
-        topic_partition = parse_directory_name(os.path.basename(os.path.abspath(directory)))
-        recovery_point = find_checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
-        log = PartitionLog(
-            directory,
-            topic_partition,
-            LogConfig(),
-            load_unclean(disk, directory, recovery_point),
-            LogHost(
-                disk,
-                wall_clock_ms,
-                jitter_ms=lambda _bound_ms: 0,
-                owner=_Absent(disk, directory, topic_partition),
-                producers=ProducerStateConfig(),
-            ),
-        )
-        stack.callback(log.close)
+        log = _opened(disk, directory, stack)
         restored_bytes = put_back(log, loss_id)
         return {
             "loss": loss_id,
@@ -51,6 +41,26 @@ def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
             "log_start_offset": log.log_start_offset,
             "log_end_offset": log.log_end_offset,
         }
+
+
+def _opened(disk: Disk, directory: str, stack: ExitStack) -> PartitionLog:
+    topic_partition = parse_directory_name(os.path.basename(os.path.abspath(directory)))
+    recovery_point = find_checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
+    log = PartitionLog(
+        directory,
+        topic_partition,
+        LogConfig(),
+        load_unclean(disk, directory, recovery_point),
+        LogHost(
+            disk,
+            wall_clock_ms,
+            jitter_ms=lambda _bound_ms: 0,
+            owner=_Absent(disk, directory, topic_partition),
+            producers=ProducerStateConfig(),
+        ),
+    )
+    stack.callback(log.close)
+    return log
 
 
 def copy_loss(disk: Disk, directory: str, loss_id: int, target: str) -> dict[str, object]:

@@ -134,8 +134,7 @@ def verify_tree(disk: Disk, directory: str, progress: Progress) -> Iterator[Find
     entries = disk.scan(directory)
     files = [entry for entry in entries if not entry.is_directory]
     yield from _small_files(disk, directory, files)
-    if any(entry.name.endswith(".log") for entry in files):
-        yield from _Partition(disk, directory, progress).findings()
+    yield from _Partition(disk, directory, progress).findings()
     for entry in entries:
         if entry.is_directory and entry.name == LOST_DIRECTORY:
             yield from _ledger(disk, directory)
@@ -155,7 +154,8 @@ def judge_list(disk: Disk, directory: str, start_offset: int = 0) -> list[Findin
         roles = {name: role for name in files if (role := role_of(name)) and not role.state}
         bases = {role.base_offset: files[name] for name, role in roles.items() if role.kind is Kind.LOG}
         listed = [Listed(*each) for each in sorted(bases.items())]
-        found = _Partition(disk, directory, lambda _: None).chain(files, listed, {}, start)
+        judged = _Partition(disk, directory, lambda _: None)
+        found = [*judged.beginning(listed, start_offset), *judged.chain(files, listed, {}, start)]
         return [each for each in found if each.is_damage]
 
     found = look()
@@ -275,10 +275,7 @@ class _Partition:
         bases = segment_offsets(self._disk, self._directory)
         listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
         log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
-        began_at = _began_at(self._disk, self._directory, bases[0])
-        if began_at is not None and bases[0] > began_at:
-            text = f"segment gone: the log began at or below offset {began_at} when it was last in use"
-            yield self._damage(file_name(bases[0], ".log"), 0, text)
+        yield from self.beginning(listed)
         seals: dict[int, Seal] = {}
         yield from self.chain(sizes, listed, seals, log_start)
         for number, base_offset in enumerate(bases):
@@ -287,7 +284,18 @@ class _Partition:
         recovery_point = checkpointed_offset(self._disk, self._directory, RECOVERY_POINT_CHECKPOINT)
         if max(self._next_offset, log_start) < recovery_point:
             text = f"the log ends at {self._next_offset}, below its recovery point {recovery_point}"
-            yield self._damage(file_name(bases[-1], ".log"), listed[-1].size, text)
+            last = listed[-1] if listed else Listed(0, 0)
+            yield self._damage(file_name(last.base_offset, ".log"), last.size, text)
+
+    def beginning(self, listed: Sequence[Listed], start_offset: int = 0) -> Iterator[Finding]:
+        """Report a log, from an offset on, that began lower when it was last in use."""
+        first_base = listed[0].base_offset if listed else 0
+        if first_base <= start_offset:
+            return
+        began_at = _began_at(self._disk, self._directory, first_base)
+        if began_at is not None and first_base > began_at:
+            text = f"segment gone: the log began at or below offset {began_at} when it was last in use"
+            yield self._damage(file_name(first_base, ".log"), 0, text)
 
     def chain(
         self, sizes: Mapping[str, int], listed: Sequence[Listed], seals: dict[int, Seal], start: int

@@ -53,10 +53,7 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
     same call then goes on once the cause is gone).
     """
     quarantine = log.quarantine
-    loss = _kept(quarantine, loss_id)
-    if loss.who == "heal":
-        raise CannotUndo(f"loss {loss_id} has damaged bytes, which were replaced by intact batches")
-    end_offset = _end_of_fit(log, quarantine, loss)
+    loss, end_offset = check_fit(log, loss_id)
     if end_offset < log.log_end_offset:  # the cut was made inside a batch, which went whole
         truncate_to(log, end_offset, why=f"loss {loss_id} is put back")
     written = 0
@@ -71,6 +68,14 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
         log.check_writable()
         log.guarded(lambda: quarantine.mark(loss_id, "restored", log.clock()))
     return written
+
+
+def check_fit(log: PartitionLog, loss_id: int) -> tuple[Loss, int]:
+    """Return the loss and the offset at which the log has to end before it. Raises as `put_back`."""
+    loss = _kept(log.quarantine, loss_id)
+    if loss.who == "heal":
+        raise CannotUndo(f"loss {loss_id} has damaged bytes, which were replaced by intact batches")
+    return loss, _end_of_fit(log, log.quarantine, loss)
 
 
 def copy_out(quarantine: Quarantine, loss_id: int, log: PartitionLog) -> CopiedOut:

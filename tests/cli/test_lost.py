@@ -149,12 +149,12 @@ class TestUndo:
         """The message says what to do, and doing it gives the records."""
         with Log.open(cut) as log:
             log.append(b"another", sync=True)
-        before = logs_of(cut)
+        before = snapshot(cut)
         outcome = command("recover", cut, "--undo", 1)
         assert outcome.code == 1
         assert "other batches at offset 3" in outcome.err
         assert "--as NEW_DIR" in outcome.err
-        assert logs_of(cut) == before
+        assert snapshot(cut) == before
         found = tmp_path / "found-0"
         copied = json.loads(command("recover", cut, "--undo", 1, "--as", found, "--json").out)
         assert (copied["records"], copied["log_start_offset"], copied["log_end_offset"]) == (3, 3, 6)
@@ -163,9 +163,11 @@ class TestUndo:
         assert (again.code, "not empty" in again.err) == (1, True)
 
     def test_of_a_loss_that_is_not_there(self, command: Command, cut: Path) -> None:
+        before = snapshot(cut)
         outcome = command("recover", cut, "--undo", 7)
         assert outcome.code == 1
         assert "has no loss 7" in outcome.err
+        assert snapshot(cut) == before
 
     def test_of_a_log_that_is_in_use(self, command: Command, cut: Path) -> None:
         with Log.open(cut):

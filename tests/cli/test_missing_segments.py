@@ -33,6 +33,40 @@ def test_a_segment_that_is_gone_is_damage(command: Command, segments: list[Path]
     assert said in (ended.out if verb == ["verify"] else ended.err)
 
 
+@pytest.mark.parametrize(
+    "verb", [["cat"], ["dump", "--verify"], ["verify"], ["recover", "--plan"], ["recover"]]
+)
+def test_a_first_segment_that_is_gone_is_damage(
+    command: Command, segments: list[Path], verb: list[str]
+) -> None:
+    """The marker of the clean stop knows where the log began, as the next opening does."""
+    segments[0].unlink()
+    for _ in range(2):
+        ended = command(*verb, segments[0].parent)
+        assert ended.code == 1
+        assert "segment gone: the log began at or below offset 0" in ended.out + ended.err
+
+
+def test_a_plan_of_a_first_segment_that_is_gone_does_what_it_says(
+    command: Command, segments: list[Path]
+) -> None:
+    segments[0].unlink()
+    directory, options = segments[0].parent, ("--accept-loss", "--json")
+    plan = command("recover", directory, "--plan", *options).out
+    assert command("recover", directory, *options).out == plan
+    assert command("verify", directory).code == 0
+
+
+@pytest.mark.parametrize("verb", [["verify"], ["recover", "--plan"]])
+def test_the_only_segment_that_is_gone_is_damage(command: Command, tmp_path: Path, verb: list[str]) -> None:
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append(b"value")
+    (tmp_path / "orders-0" / f"{0:020d}.log").unlink()
+    ended = command(*verb, tmp_path / "orders-0")
+    assert ended.code == 1
+    assert f"{0:020d}.log at byte 0" in ended.out + ended.err
+
+
 def test_a_hole_below_the_first_offset_that_was_asked_for_is_not_mentioned(
     command: Command, segments: list[Path]
 ) -> None:
