@@ -21,7 +21,7 @@ import numpy.typing as npt
 from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.files import Disk, Readable
 from logstore.errors import DamagedLog
-from logstore.format.batch import LOG_OVERHEAD, Batch, set_offsets_and_epoch, walk
+from logstore.format.batch import LOG_OVERHEAD, NO_LEADER_EPOCH, Batch, set_offsets_and_epoch, walk
 from logstore.log.loading import offset_in
 from logstore.log.tails import only_zeros
 from logstore.segment.damage import Sweep, sweep
@@ -198,11 +198,17 @@ def _rows_of(found: Sequence[Found]) -> Rows:
 
 def _in_order(rows: Rows, found: Sequence[Found]) -> npt.NDArray[np.bool_]:
     """Return the largest set of batches that fit their segments and whose offsets rise, as a mask."""
+    fits = _fit(rows, found)
+    fits[fits] = _longest_chain(rows.base[fits], rows.last[fits])
+    return fits
+
+
+def _fit(rows: Rows, found: Sequence[Found]) -> npt.NDArray[np.bool_]:
+    """Return which batches have offsets of their segments, as a mask."""
     first = np.array([each.base_offset for each in found], np.int64)
     limit = np.minimum(np.append(first[1:] - 1, MAX_LONG), first + MAX_INT)
     fits: npt.NDArray[np.bool_] = (rows.base <= rows.last) & (rows.last <= limit[rows.file])
     fits &= rows.base >= first[rows.file]
-    fits[fits] = _longest_chain(rows.base[fits], rows.last[fits])
     return fits
 
 
@@ -256,23 +262,22 @@ def _place_without(
     others = is_kept.copy()
     others[other], others[number] = False, True
     kept = rows.of(others)
-    return _only_place(rows, other, others, found) if (kept.base[1:] > kept.last[:-1]).all() else None
+    stands = _fit(rows, found)[number] and (kept.base[1:] > kept.last[:-1]).all()
+    return _only_place(rows, other, others, found) if stands else None
 
 
 def _settle_epochs(epochs: Int64s) -> None:
-    """Replace epochs that fall, in place; -1 is unknown and stays.
+    """Replace epochs that fall or cannot be, in place; -1 is unknown and stays.
 
     The longest series that does not fall stands. Others become that of the batch before them; at the start,
     of the one behind them.
     """
-    known = epochs >= 0
-    stands = known.copy()
-    stands[known] = _longest_chain(epochs[known], epochs[known] - 1)
-    if not stands.any():
-        return
-    filled = np.maximum.accumulate(np.where(stands, epochs, -1))
-    filled[filled < 0] = epochs[stands][0]
-    np.copyto(epochs, filled, where=known & ~stands)
+    stands = epochs >= 0
+    stands[stands] = _longest_chain(epochs[stands], epochs[stands] - 1)
+    filled = np.maximum.accumulate(np.where(stands, epochs, NO_LEADER_EPOCH))
+    if stands.any():
+        filled[filled < 0] = epochs[stands][0]
+    np.copyto(epochs, filled, where=(epochs != NO_LEADER_EPOCH) & ~stands)
 
 
 def _only_place(

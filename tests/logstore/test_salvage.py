@@ -318,6 +318,27 @@ def test_a_wrong_offset_is_put_right_where_one_place_is_left(place: int, wrong: 
     assert result.left_out == []
 
 
+@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize("epoch", [-(1 << 31), -7])
+@pytest.mark.parametrize("known", [3, -1])
+def test_an_epoch_below_all_is_put_right(place: int, epoch: int, known: int) -> None:
+    """One bit of it flipped; only -1 means that a batch has none."""
+    good = [header_set(each, epoch=known) for each in GOOD]
+    bad = [header_set(each, epoch=epoch) if number == place else each for number, each in enumerate(good)]
+    result, found, disk = saved(segment(*bad))
+    assert found[f"{0:020d}.log"] == b"".join(good)
+    assert [(each.epoch, each.epoch_in_file) for each in result.placed] == [(known, epoch)]
+    opens_as_a_log(disk, list(walk(found)))
+
+
+def test_a_batch_past_the_next_segment_stays_out() -> None:
+    """A file under the name of a segment that never was: `8.log` has no batch that belongs there."""
+    result, found, disk = saved(segment(*GOOD) | segment(batch(20), base=8))
+    opens_as_a_log(disk, list(walk(found)))
+    assert result.left_out
+    assert not result.is_whole
+
+
 def test_a_wrong_offset_without_one_place_is_left_out() -> None:
     """Compaction has removed offsets around it, so where it was is not known."""
     result, found, _ = saved(segment(GOOD[0], header_set(GOOD[2], base=0), GOOD[4]))
