@@ -187,12 +187,12 @@ class Segment:
 
     @property
     def first_timestamp_ms(self) -> int:
-        """The largest record time of the first append; -1 for none and for an empty segment."""
+        """The largest record time of the first append; -1 for none, also without a batch."""
         if self._first_timestamp_ms is None:
-            if not self.size:
-                return NO_TIMESTAMP
             with self.log_for_reading() as file:
-                header = file.pread(HEADER_BYTES, 0)
+                header = file.pread(HEADER_BYTES, 0) if self.size else b""
+            if len(header) < HEADER_BYTES:
+                return NO_TIMESTAMP
             self._first_timestamp_ms = _MAX_TIMESTAMP.unpack_from(header)[0]
         return self._first_timestamp_ms
 

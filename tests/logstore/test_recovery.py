@@ -283,6 +283,13 @@ def test_a_log_that_ends_elsewhere_than_its_owner_left_it_was_not_closed_by_it()
     assert bounds(opened(disk, clean=True, recovery_point=5, closed_at=5)) == (0, 5, 5)
 
 
+@pytest.mark.parametrize("size", [1, 30, 42])
+def test_less_than_a_header_without_times_is_no_end_of_a_clean_stop(size: int) -> None:
+    indexes = {log_file(0).replace(".log", suffix): b"" for suffix in (".index", ".timeindex")}
+    disk = disk_with({log_file(0): BATCH_0[:size], **indexes})
+    assert bounds(opened(disk, clean=True)) == (0, 0, 0)
+
+
 def test_a_crash_while_it_cuts_leaves_no_hole() -> None:
     """A cut in an early segment takes the later ones with it: were it made first, they would come back."""
     disk = disk_with({log_file(0): BATCH_0 + BATCH_3[:-1], log_file(5): BATCH_5})
