@@ -95,6 +95,17 @@ class ProducerSnapshots:
             self._remove(offset)
         return strays
 
+    def remove_corrupt(self) -> list[int]:
+        """Delete the snapshots that cannot be read, and return them."""
+        corrupt = []
+        for offset in list(self.offsets):
+            try:
+                self.load(offset)
+            except CorruptSnapshot:
+                self._remove(offset)
+                corrupt.append(offset)
+        return corrupt
+
     def remove_above(self, offset: int) -> bool:
         """Delete the snapshots past `offset`, the end after a truncation; return whether there were any."""
         return self.retain(above=-1, at_most=offset)

@@ -526,7 +526,8 @@ def _load_producers(
     snapshots = ProducerSnapshots(
         loading.disk, loading.directory, offsets_of(loading, SNAPSHOT_SUFFIX).values()
     )
-    strays = snapshots.remove_strays(bases, log_start_offset, log_end_offset)
+    strays = snapshots.remove_corrupt() if loading.opening.reads_all else []
+    strays += snapshots.remove_strays(bases, log_start_offset, log_end_offset)
     if strays:
         mark("recovery: producer snapshots that fit nothing go")
     loading.report.deleted.extend(file_name(offset, SNAPSHOT_SUFFIX) for offset in strays)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from logstore.config import LogConfig
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog
@@ -171,6 +172,20 @@ def test_what_it_changed_is_not_called_clean(command: Command, tmp_path: Path) -
     assert command("verify", directory).code == 1
     assert command("recover", directory, "--accept-loss").code == 0
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert command("verify", directory).code == 0
+
+
+def test_what_it_accepts_is_sound(command: Command, tmp_path: Path) -> None:
+    """Also a producer snapshot that it had no need to read."""
+    directory = tmp_path / "orders-0"
+    with Log.open(directory, LogConfig(segment_bytes=200)) as log:
+        for number in range(9):
+            log.append(b"%d" % number)
+    first = min(directory.glob("*.snapshot"))
+    first.write_bytes(b"noise" * 10)
+    assert command("verify", directory).code == 1
+    recovered = command("recover", directory)
+    assert (recovered.code, f"deleted {first.name}" in recovered.out) == (0, True)
     assert command("verify", directory).code == 0
 
 
