@@ -23,6 +23,7 @@ from logstore.checkpoint.entry_files import (
     RECOVERY_POINT_CHECKPOINT,
 )
 from logstore.checkpoint.identity import META_PROPERTIES, PARTITION_METADATA
+from logstore.config import MAX_LONG
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.log.cursor_file import CURSORS_FILE
@@ -56,7 +57,7 @@ class Kind(StrEnum):
 
 
 _NUMBERED = re.compile(
-    r"(?P<offset>[0-9]{1,20})\.(?P<kind>log|index|timeindex|txnindex|snapshot|seal)(?P<state>\.deleted|\.cleaned|\.swap|)"
+    r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot|seal)(?P<state>\.deleted|\.cleaned|\.swap|)"
 )
 _METADATA_SNAPSHOT = re.compile(
     r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<state>\.deleted|\.part|)", re.ASCII
@@ -90,7 +91,7 @@ class FileRole(NamedTuple):
 
 def role_of(name: str) -> FileRole | None:
     """Return the role of the file `name`; None for a name that no log directory uses."""
-    if match := _NUMBERED.fullmatch(name):
+    if (match := _NUMBERED.fullmatch(name)) and int(match["offset"]) <= MAX_LONG:
         return FileRole(Kind(match["kind"]), int(match["offset"]), match["state"].removeprefix("."))
     if match := _METADATA_SNAPSHOT.fullmatch(name):
         return FileRole(Kind.METADATA_SNAPSHOT, int(match["offset"]), match["state"].removeprefix("."))

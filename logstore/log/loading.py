@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from sortedcontainers import SortedDict
 
-from logstore.config import MAX_INT, LogConfig
+from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.disk.files import TEMPORARY_SUFFIX, DirectoryEntry, Disk, read_small_file, remove_if_exists
 from logstore.errors import (
     CorruptSeal,
@@ -34,6 +34,7 @@ from logstore.segment.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     Segment,
     file_name,
 )
@@ -211,7 +212,7 @@ def _finish_swap(loading: Loading) -> None:
             (
                 name
                 for name in loading.files
-                if not name.endswith(SWAP_SUFFIX) and low <= _offset_or_none(name) < high
+                if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)) and low <= _offset_or_none(name) < high
             ),
         )
         loading.disk.sync_dir(loading.directory)
@@ -304,9 +305,10 @@ def bytes_in(loading: Loading, bases: Iterable[int]) -> int:
 
 
 def offset_in(name: str) -> int | None:
-    """The offset a file is named for: the digits before its first dot; None if there are none."""
+    """The offset a file is named for: the 20 digits before its first dot; None if there are no such."""
     digits = name.split(".", 1)[0]
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
+    offset = int(digits) if digits.isascii() and digits.isdigit() and len(digits) == 20 else None
+    return offset if offset is not None and offset <= MAX_LONG else None
 
 
 def _offset_or_none(name: str) -> int:

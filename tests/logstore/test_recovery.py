@@ -13,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
+from logstore.cli.whole_trees import verify_tree
 from logstore.config import MAX_INT
 from logstore.disk.files import DirectoryEntry
 from logstore.errors import DamagedLog
+from logstore.format.batch import walk
 from logstore.log.loading import LoadedLog
 from logstore.log.producer_state import ProducerState
+from logstore.log.reader import LogReader
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
 from logstore.segment.segments import find_timestamp, locate
@@ -288,6 +291,23 @@ def test_less_than_a_header_without_times_is_no_end_of_a_clean_stop(size: int) -
     indexes = {log_file(0).replace(".log", suffix): b"" for suffix in (".index", ".timeindex")}
     disk = disk_with({log_file(0): BATCH_0[:size], **indexes})
     assert bounds(opened(disk, clean=True)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["0.log", "2.log", "9" * 20 + ".log", "7.index", log_file(0) + ".bak"])
+def test_a_file_with_another_name_is_not_touched(name: str) -> None:
+    """A segment has 20 digits. An operator may keep a copy beside it, also while a swap is finished."""
+    swapped = disk_with({log_file(0): BATCH_0, log_file(0) + ".swap": BATCH_0, name: b"of an operator"})
+    for disk in (disk_with({**A, **B, name: b"of an operator"}), swapped):
+        expected = list(walk(BATCH_0)) if disk is swapped else [*walk(BATCH_0 + BATCH_3), *walk(BATCH_5)]
+        reader = LogReader("/data/orders-0", disk=disk)
+        assert [each.base_offset for each in reader.batches()] == [each.base_offset for each in expected]
+        found = list(verify_tree(disk, "/data/orders-0", lambda _: None))
+        assert [each.text for each in found if each.path.endswith(f"/{name}")] == [
+            "not a file of a log directory; ignored"
+        ]
+        assert not any(each.is_damage for each in found)
+        assert opened(disk).log_end_offset == expected[-1].next_offset
+        assert content_of(disk, name) == b"of an operator"
 
 
 def test_a_crash_while_it_cuts_leaves_no_hole() -> None:
