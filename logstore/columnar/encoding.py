@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from logstore.columnar import kernels
 from logstore.columnar.kernels import Bytes, Ints, Longs, bytes_of
@@ -100,6 +101,9 @@ class Columns(NamedTuple):
 def _times(column: Any) -> Longs:
     kind = column.type
     if pa.types.is_timestamp(kind):
+        # Before the cast, which rounds towards 1970: to 0, or to -1, which means none.
+        if (earliest := pc.min(column.cast(pa.int64())).as_py() or 0) < 0:
+            raise ValueError(f"timestamp {earliest} {kind.unit}: times before 1970 cannot be stored")
         column = column.cast(pa.timestamp("ms", tz=kind.tz), safe=kind.unit == "s")
     elif not pa.types.is_integer(kind) and not pa.types.is_null(kind):
         raise TypeError(f"column 'timestamp' has type {kind}; times must be timestamps or whole milliseconds")

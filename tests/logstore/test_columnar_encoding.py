@@ -131,6 +131,14 @@ def test_kinds_of_times(column: Any, expected: list[int]) -> None:
     assert [record.timestamp_ms for record in Batch(b"".join(encode(rows))).records()] == expected
 
 
+@pytest.mark.parametrize(("unit", "time"), [("s", -1), ("ms", -1), ("us", -1), ("us", -1500), ("ns", -1)])
+def test_a_time_before_1970_is_refused(unit: Any, time: int) -> None:
+    """A cast would make it 1970, or -1, which means that there is none."""
+    rows = pa.table({"value": [b"v"], "timestamp": pa.array([time], pa.timestamp(unit))})
+    with pytest.raises(ValueError, match=f"timestamp {time} {unit}: times before 1970"):
+        list(encode(rows))
+
+
 def test_a_time_for_all() -> None:
     rows = pa.table({"value": pa.array([b"a", b"b"])})
     for time in (-1, T0):
