@@ -9,8 +9,8 @@ The target has a gap where the source has damage; compaction leaves such gaps to
 reads Kafka's format reads the target. Indexes, snapshots and seals are not copied: they are derived, and
 opening the target makes them.
 
-The source is only read. The target is made under another name, synced, and renamed when it is complete: a
-salvage that was interrupted can be run again.
+The source is only read. The target is made under another name, synced, and renamed when it is complete. A
+salvage that fails removes it; one that was killed can be run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -87,6 +87,27 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
     unfinished = target + UNFINISHED_SUFFIX
     if is_there(disk, unfinished):
         remove_tree(disk, unfinished)
+    try:
+        _fill(disk, source, target, unfinished, partitions, tell)
+        if is_there(disk, target):
+            disk.remove_dir(target)  # empty
+        disk.rename(unfinished, target)
+        disk.sync_dir(os.path.dirname(target) or ".")
+    except BaseException:
+        with suppress(OSError):  # a full disk needs the room
+            remove_tree(disk, unfinished)
+        raise
+    return others
+
+
+def _fill(
+    disk: Disk,
+    source: str,
+    target: str,
+    unfinished: str,
+    partitions: Sequence[str],
+    tell: Callable[[Salvage], None],
+) -> None:
     make_durable_dir(disk, unfinished)
     is_partition = partitions == [source]
     starts: dict[TopicPartition, int] = {}
@@ -104,11 +125,6 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
     if starts:
         put_in_place(disk, unfinished, LOG_START_OFFSET_CHECKPOINT, format_offset_checkpoint(starts))
     disk.sync_dir(unfinished)
-    if is_there(disk, target):
-        disk.remove_dir(target)  # empty
-    disk.rename(unfinished, target)
-    disk.sync_dir(os.path.dirname(target) or ".")
-    return others
 
 
 def _partitions_in(disk: Disk, source: str) -> tuple[list[str], list[str]]:
