@@ -378,14 +378,6 @@ class TestRewritten:
             disk.open(f"{DIRECTORY}/{0:020d}{name}", write=True).truncate(0)
         return disk
 
-    def test_one_whose_segments_are_all_there_has_no_notes(self) -> None:
-        disk = MemoryDisk(directories=["/data"])
-        log = Log.open(DIRECTORY, LogConfig(cleanup_policy="compact", segment_bytes=150), disk=disk)
-        for number in range(7):
-            log.append(b"%d" % number, key=b"k")
-        log.compact()
-        assert load_unclean(disk.survivor(), DIRECTORY, None).report.notes == []
-
     def test_a_segment_of_which_no_key_is_left(self) -> None:
         """Kafka's cleaner leaves the first segment empty, and its new indexes too."""
         disk = self.emptied(".log", ".index", ".timeindex")
