@@ -18,6 +18,7 @@ Nothing of this is on the disk: after a restart the damage is found again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -69,11 +70,15 @@ class DamagedReplica:
     pause_ms: int = 0
 
     def stop(self) -> None:
-        """Stop the repair in progress; the log is unchanged."""
+        """Stop the repair in progress; the log is unchanged.
+
+        If its file cannot be removed, the log goes offline: the node looks into its log dir for that.
+        """
         steps, self.steps = self.steps, None
         self.wanted, self.correlation_id = None, -1
         if steps is not None:
-            steps.close()
+            with suppress(LogDirOffline, DiskFull, OutOfResources):
+                steps.close()
 
 
 class DamagedReplicas:

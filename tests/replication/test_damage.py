@@ -9,13 +9,14 @@ import pytest
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
-from logstore.errors import Damage, DamageKind
+from logstore.errors import Damage, DamageKind, LogDirOffline
 from logstore.format.batch import walk
+from logstore.log.heal import Mended, Steps
 from logstore.log.losses import Loss
 from logstore.replication import InProcessCluster
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.driver import three_nodes
-from logstore.replication.healing import failed_partitions
+from logstore.replication.healing import DamagedReplica, failed_partitions
 from logstore.replication.messages import (
     FetchResponse,
     FetchResult,
@@ -269,3 +270,20 @@ def test_damage_that_a_read_meets_further_on_is_located() -> None:
     (damage,) = replicas.damaged.known[TP].damages.values()
     assert (damage.offset, damage.position) == (1, size)
     assert "offset 1" in failed_partitions(replicas)[TP]
+
+
+def test_a_repair_that_ends_on_a_failed_disk_ends() -> None:
+    """Its file cannot be removed. The error ended the whole turn, and in a broker the process."""
+
+    def steps() -> Steps:
+        try:
+            yield None
+        finally:
+            raise LogDirOffline("the disk failed")
+        return Mended(False)
+
+    known = DamagedReplica(0, steps=steps())
+    assert known.steps is not None
+    next(known.steps)
+    known.stop()
+    assert known.steps is None
