@@ -213,23 +213,26 @@ class IndexFile:
         """Replace all entries by `entries`: the index was rebuilt from its log.
 
         `durably`: wholly or not at all, and safe when it returns. For a segment that recovery will not
-        read again, and half an index would be used as if complete.
+        read again, and half an index would be used as if complete. If it fails, this object has its former
+        entries, and `written` differs from the file unless that is as before.
         """
         fresh = np.asarray(entries, self.fields)
         data = fresh.tobytes()
         with self.lock:
             if durably:
-                self._close()
                 publish(self._disk, *posixpath.split(self.path), data)
-                self._file = self._disk.open(self.path, write=True)
+                file = self._disk.open(self.path, write=True)
+                self._close()
+                self._file = file
             else:
-                self._shrink(0)
                 file = self._open()
                 if data:
                     file.pwrite(data, 0)
+                self._map = None  # before the file shrinks
+                file.truncate(len(data))
+            self._tail, self._map = [], None
             self._written = len(fresh)
             self.crc = crc32c(data)
-            self._map = None
             self._last = fresh[-1].item() if self._written else None
 
     def flush(self) -> None:

@@ -203,6 +203,30 @@ def test_the_digest_is_that_of_the_entries_in_the_file(kind: type[IndexFile], ke
     assert is_right()
 
 
+@pytest.mark.parametrize("durably", [False, True])
+@pytest.mark.parametrize("operation", ["truncate", "pwrite", "open", "rename"])
+def test_a_replacement_that_fails_leaves_what_was_known(durably: bool, operation: str) -> None:
+    """The index was empty in memory: lookups read the log from its start, and a scrub saw nothing."""
+    disk = disk_with()
+    filled(3, disk).close()
+    fault = Fault(operation=operation, errno=errno.ENOSPC, path=lambda path: "index" in path)
+    index = offset_index(FaultyDisk(disk, [fault]) if operation != "open" else disk)
+    index.load()
+    index.append(BASE + 9, 99)
+    known, written = index.entries(), index.written
+    if operation == "open":
+        index._disk = FaultyDisk(disk, [fault])
+    try:
+        index.replace([(7, 7)], durably=durably)
+    except OSError:
+        assert index.entries()[1:] == known[1:]
+        assert index.written == written
+        index.replace([(7, 7)], durably=durably)
+    assert index.entries() == [(7, 7)]
+    index.close()
+    assert disk.files()["/data/index"] == OffsetIndex.layout.pack(7, 7)
+
+
 def test_the_file_shrinks_only_without_a_map() -> None:
     """Reading a mapped page that the file no longer has kills the process; the disk in memory asserts it."""
     disk = disk_with()
