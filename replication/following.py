@@ -8,6 +8,7 @@ from logstore.errors import OutOfResources, UnexpectedAppendOffset
 from logstore.log import truncate
 from logstore.log.append import append_as_follower
 from logstore.log.upkeep import advance_log_start_offset
+from logstore.replication.messages import NO_EPOCH
 from logstore.replication.partition import Partition
 from logstore.replication.reconcile import Truncation, truncation_for
 from logstore.segment.epochs import EpochEndOffset
@@ -84,6 +85,11 @@ def reconcile(partition: Partition, answer: EpochEndOffset) -> Truncation:
     why = f"epoch {answer.epoch} ends at {answer.end_offset} for {_leader(partition)}"
     try:
         truncate_to(partition, decision.offset, why=why)
+        if log.log_start_offset == log.log_end_offset and NO_EPOCH < answer.epoch < log.latest_epoch:
+            # Nothing but deleted batches, of an epoch that the leader's log does not have there. Its next
+            # batches may be older, and could not be written behind them.
+            mark("partition: deleted batches of another history go")
+            restart_at(partition, log.log_end_offset, why=why)
     except OutOfResources:
         # No room in quarantine for what goes. Clients that wait to learn what became of it learn it now.
         mark("follower: it has to cut its log, and has no room in quarantine")

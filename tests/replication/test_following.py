@@ -139,3 +139,17 @@ def test_a_leader_that_ends_below_our_log_start() -> None:
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (3, 3)
     following.append_fetched(rig.partition, data(1, base_offset=3), high_watermark=4, log_start_offset=0)
     assert [record.offset for record in rig.log.read()] == [3]
+
+
+def test_deleted_batches_of_an_epoch_that_the_leader_never_had_go() -> None:
+    """Ours led epoch 3 alone, and everything is below its log start. In the leader's log those offsets are of
+    epoch 2, and its next batch is, too: behind ours no older epoch may be written (seed 1010224)."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 3))
+    following.append_fetched(rig.partition, data(3, 3), high_watermark=1, log_start_offset=1)
+    rig.partition.become_follower(rig.state(F1, 4))
+    assert (rig.log.log_start_offset, rig.log.log_end_offset) == (1, 2)
+    following.reconcile(rig.partition, EpochEndOffset(2, 5))
+    assert (rig.log.log_start_offset, rig.log.log_end_offset) == (1, 1)
+    following.append_fetched(rig.partition, data(2, base_offset=1), high_watermark=2, log_start_offset=1)
+    assert rig.log.log_end_offset == 2

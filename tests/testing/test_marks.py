@@ -42,6 +42,7 @@ NOT_REACHED = {
     "moves: the disk that a log has left fails",
     "moves: the marks of an interrupted swap go",
     "moves: the swap fails, and the log stays",
+    "partition: deleted batches of another history go",
     "partitions: the reply to their creation was lost",
     "recovery: a damaged segment below the log start goes",
     "settle: a topic is gone before its first state",

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +99,12 @@ def read(
 
 
 def drop_segments(data: Path, below: int) -> None:
-    """As retention does."""
-    files = sorted((data / "t-0").glob("*.log"))
-    for file, after in pairwise(files):
-        if int(after.stem) <= below:
-            for each in (data / "t-0").glob(f"{file.stem}.*"):
-                each.unlink()
+    """As retention does: whole segments."""
+    bases = [int(file.stem) for file in sorted((data / "t-0").glob("*.log"))]
+    config = LogConfig(segment_bytes=SMALL, file_delete_delay_ms=0, retention_ms=-1)
+    with Log.open(data / "t-0", config) as log:
+        log.delete_records(max((base for base in bases if base <= below), default=0))
+        log.maintain()
 
 
 # --- what is copied -----------------------------------------------------------------------------------------
