@@ -115,6 +115,11 @@ class Committed:
             keep -= 1
         self._next_sequences.clear()  # the next sequence of a producer is no longer certain
         del self.batches[keep:], self._epochs[keep:]
+        # Below the log start of a former leader there may be batches of another history.
+        own = [batch for batch in view.batches if batch.base >= begins and batch.end <= self.end]
+        epochs = {name_of(batch): epoch for batch, epoch in zip(self.batches, self._epochs, strict=True)}
+        self.batches = [batch for batch in self.batches if batch.end <= begins] + own
+        self._epochs = [epochs.get(name_of(batch), batch.epoch) for batch in self.batches]
         self._offsets = {batch.identity: batch.base for batch in self.batches}
         self.floor = self.end if self.floor is None else min(self.floor, self.end)
         return self.end

@@ -22,10 +22,11 @@ from logstore.replication.messages import FetchResponse
 from logstore.replication.metastore.operations import Create
 from logstore.testing import SimulatedCluster, disk_faults, observation
 from logstore.testing.disks.faulty import Fault, FaultyDisk
+from logstore.testing.histories import Committed
 from logstore.testing.network import STORE, Network
 from logstore.testing.rotting import Rotting
 from logstore.testing.rotting_disk import Rot
-from logstore.testing.stored import ReplicaView, Violation, parse_whole
+from logstore.testing.stored import ReplicaView, Stored, Violation, parse_whole
 from logstore.testing.swarm import draw
 from logstore.testing.timeline import Timeline
 from logstore.testing.world import World
@@ -279,3 +280,19 @@ def test_a_log_that_was_set_aside_is_gone_though_a_later_topics_has_its_place() 
         host.views[TP] = ReplicaView(0, topic_id=topic_id)
         seen._forget_gone(host, node)
         assert (TP in host.views) is is_kept
+
+
+def test_what_lay_below_a_former_leaders_start_is_as_the_new_one_has_it() -> None:
+    """Three elections from outside the ISR: the second leader began at 5, and nobody compared what was
+    committed below. The third one has its history from the beginning (seed 1011350)."""
+
+    def stored(base: int, epoch: int) -> Stored:
+        return Stored(base, base + 1, epoch, encode_batch([Record(0, 0, None, b"%d in %d" % (base, epoch))]))
+
+    committed = Committed("t-0")
+    mine = [stored(base, 1) for base in range(8)]
+    committed.append(stored(0, 3), ReplicaView(2, leader_epoch=3), 0)
+    for batch in mine[5:]:
+        committed.append(batch, ReplicaView(1, leader_epoch=6), 5)
+    assert committed.cut(ReplicaView(0, leader_epoch=9, log_end=8, batches=mine)) == 8
+    assert committed.batches == mine
