@@ -44,6 +44,7 @@ NOT_REACHED = {
     "moves: the swap fails, and the log stays",
     "partition: deleted batches of another history go",
     "partitions: the reply to their creation was lost",
+    "reassignment: the topic of a request has vanished",
     "recovery: a damaged segment below the log start goes",
     "settle: a topic is gone before its first state",
     "topics: another writer's topic has the name",
