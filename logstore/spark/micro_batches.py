@@ -156,8 +156,6 @@ class MicroBatches:
         if limits is not None and start == self._initial and self._must_pin():
             return dict(start)
         bounds = self._sound_bounds(start)
-        if self._topic_ids is None:
-            self._check_topics(start, bounds)
         ends = {each: bound.end_offset for each, bound in bounds.items()}
         self.seen = ends
         begins = {each: start.get(each, bound.start_offset) for each, bound in bounds.items()}
@@ -165,11 +163,11 @@ class MicroBatches:
         now_ms = self._clock_ms()
         waited_ms = None if self._last_batch_ms is None else now_ms - self._last_batch_ms
         # A query with a fixed end never waits for more records.
-        if self._fixed is None and not limits.is_due(begins, ends, waited_ms):
-            return dict(start)
-        admitted = limits.admitted(begins, ends)
+        is_due = self._fixed is not None or limits.is_due(begins, ends, waited_ms)
+        admitted = limits.admitted(begins, ends) if is_due else dict(start)
         if admitted != start:
             self._last_batch_ms = now_ms
+        if admitted != start or self._topic_ids is None:
             self._check_topics(start, ends)
         return admitted
 
