@@ -69,7 +69,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """Settings of Kafka's admin client beside those of its security."""
 
-LONGEST_S = 86_400
+LONGEST_PAUSE_S: Final = 86_400
 """The longest pause that an option takes, in seconds."""
 
 Wait = Annotated[
