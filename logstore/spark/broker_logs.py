@@ -148,7 +148,7 @@ class BrokerLogs:
         return {each: found[each.topic] for each in partitions if each.topic in found}
 
     def later_epochs(self, partition: TopicPartition, epoch: int) -> Sequence[tuple[int, int]]:
-        """Return the leader's epoch, if it is later, where `epoch` ended; an epoch between is not told."""
+        """Return the current leader epoch, if it is later, with the end offset of `epoch` as its start."""
 
         async def end(client: Client) -> Sequence[tuple[int, int]]:
             metadata = await client.metadata((partition.topic,))

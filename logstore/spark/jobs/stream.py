@@ -384,7 +384,7 @@ class Stream:
             make_durable_dir(self.disk, staging)
             seen = self._stage(records, staging, ledger.state)
             offsets = _end_offsets(self.checkpoint, number)
-            # Its rows were read by now. If a topic was recreated meanwhile, some may be of either.
+            # All rows were read before this check. If a topic was recreated meanwhile, they may be of both.
             options = ReadOptions.parse(self.source, streaming=True)
             found = topic_ids_now(options, list(flat(offsets)))
             topic_ids = self._topic_ids(options, found, {"topic_ids": known_ids})

@@ -338,7 +338,7 @@ def test_records_are_deleted_up_to_an_offset_or_to_the_high_watermark() -> None:
 
 
 def test_records_of_an_internal_topic_are_not_deleted() -> None:
-    """Whatever its `cleanup.policy`: groups would begin anew."""
+    """Groups would lose their offsets; `cleanup.policy` makes no difference."""
 
     async def test(nodes: Nodes, client: Asker) -> None:
         for name in ("__consumer_offsets", "t"):

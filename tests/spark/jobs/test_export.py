@@ -250,7 +250,7 @@ def test_a_topic_that_was_made_anew_and_has_grown_further(
 
 
 def test_a_topic_that_is_made_anew_during_the_job(data: Path, tmp_path: Path) -> None:
-    """What its tasks read may be of either topic."""
+    """Its tasks may have read records of both topics."""
     (data / "other-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     parser = ArgumentParser()
     export.arguments(parser)

@@ -220,7 +220,7 @@ def test_a_source_that_was_made_anew(command: Command, source: Path, tmp_path: P
 
 
 def test_a_source_that_is_made_anew_during_the_job(source: Path, tmp_path: Path) -> None:
-    """What its tasks read may be of either topic."""
+    """Its tasks may have read records of both topics."""
     place = source / "orders-0" / "partition.metadata"
     place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     line = (source, "--to", tmp_path / "copy", "--checkpoint", tmp_path / "c")

@@ -174,7 +174,7 @@ def test_a_topic_that_was_made_anew(command: Command, data: Path, tmp_path: Path
 def test_a_topic_that_is_made_anew_during_a_batch(
     spark: SparkSession, command: Command, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows of the batch may be of either topic: none is published."""
+    """The batch may have rows of both topics: none is published."""
     place = data / "t-0" / "partition.metadata"
     place.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     real = stream.Stream._stage
