@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.operating import LONGEST_PAUSE_S, CommandConfig, Json, pause
+from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json, pause
 from logstore.cli.operator import Bootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -84,7 +84,7 @@ def compare_replicas(
             "--interval",
             metavar="SECONDS",
             min=0,
-            max=LONGEST_PAUSE_S,
+            max=LONGEST_INTERVAL_S,
             help="Over brokers: repeat, and report this often.",
         ),
     ] = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import LONGEST_PAUSE_S, CommandConfig, Json
+from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -20,7 +20,7 @@ Watch = Annotated[
         "--watch",
         metavar="SECONDS",
         min=0,
-        max=LONGEST_PAUSE_S,
+        max=LONGEST_INTERVAL_S,
         help="How long to look for commits of a group's members; consumers commit every 5 s by default.",
     ),
 ]

@@ -69,8 +69,8 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """Settings of Kafka's admin client beside those of its security."""
 
-LONGEST_PAUSE_S: Final = 86_400
-"""The longest pause that an option takes, in seconds."""
+LONGEST_INTERVAL_S: Final = 86_400
+"""The longest interval that an option takes, in seconds."""
 
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from logstore.cli.operating import LONGEST_PAUSE_S, Json, properties_of
+from logstore.cli.operating import LONGEST_INTERVAL_S, Json, properties_of
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ def top(
         typer.Argument(metavar="HOST:PORT...", help="HTTP addresses (--http) of brokers; https://…."),
     ],
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, max=LONGEST_PAUSE_S, help="Seconds between two readings.")
+        float,
+        typer.Option("--interval", min=0.1, max=LONGEST_INTERVAL_S, help="Seconds between two readings."),
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show one interval, and exit.")] = False,
     command_config: Annotated[
