@@ -2,7 +2,7 @@
 
 LMDB without syncs, one write transaction per thousand records in the faster of two ways (`putmulti` with
 `append`), or one per record; SQLite with its write-ahead log, `synchronous=OFF` and `executemany`. Ours is
-`Log.append` of Python objects.
+`Log.append` of Python objects; compiled: after `columnar.warm_up()`, which a program calls once at its start.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import pytest
 
 from bench.bars import Bar, ratio_bar
 from bench.material import fresh_log
+from logstore.columnar.python_rows import encode_rows
+from logstore.format.record import use_compiled_encoder
 from logstore.log.log import Log
 
 lmdb = pytest.importorskip("lmdb")
@@ -26,8 +28,8 @@ pytestmark = pytest.mark.peers
 
 VALUES = [os.urandom(100) for _ in range(1000)]
 MIXED = [os.urandom(60 + number % 80) for number in range(1000)]
-TIMES = 50
-SINGLES = 5000
+TIMES = 200
+SINGLES = 20_000
 
 
 class _Sides:
@@ -93,10 +95,12 @@ class _Sides:
     ("rival", "least"), [("lmdb putmulti", 2.0), ("lmdb put", 2.0), ("sqlite executemany", 5.0)]
 )
 @pytest.mark.parametrize("sizes", ["100 bytes", "60 to 139 bytes", "100 bytes, from a generator"])
+@pytest.mark.parametrize("way", ["plain", "compiled"])
 def test_append_a_thousand(
-    beside: Callable[..., object], scratch: Path, rival: str, least: float, sizes: str
+    beside: Callable[..., object], scratch: Path, rival: str, least: float, sizes: str, way: str
 ) -> None:
     sides = _Sides(scratch)
+    use_compiled_encoder(encode_rows if way == "compiled" else None)
 
     def ours() -> None:
         assert sides.log is not None
@@ -114,19 +118,20 @@ def test_append_a_thousand(
         "lmdb put": sides.put_in_a_loop,
         "sqlite executemany": sides.insert_many,
     }[rival]
-    has_bar = sizes == "100 bytes" or (sizes == "60 to 139 bytes" and rival == "lmdb putmulti")
+    has_bar = way == "compiled" and sizes != "100 bytes, from a generator"
     beside(
         raw=raw,
         ours=ours,
         before=sides.before,
         after=sides.after,
-        name=f"append records of {sizes}, 1,000 a call",
+        name=f"append records of {sizes}, 1,000 a call, {way}",
         rival=f"{rival}, no sync",
         units=TIMES * len(VALUES),
         unit="records/s",
         bar=Bar(f"≥ {least:g}" if has_bar else "–", lambda ratio, _rate: ratio >= least or not has_bar),
         rounds=15,
     )
+    use_compiled_encoder(None)
 
 
 @pytest.mark.parametrize(("way", "least"), [("Log.append", 1.2), ("Log.writer", 5.0)])

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logstore.columnar import kernels
+from logstore.columnar import kernels, python_rows
 from logstore.columnar.encoding import Columns, batches_of
 from logstore.columnar.frames import frames
 from logstore.columnar.kernels import Bytes, Ints, Longs, bytes_of
@@ -82,6 +82,7 @@ Headers: TypeAlias = npt.NDArray[np.void]
 def warm_up() -> None:
     """Compile or load all kernels now rather than at the first use; later calls return at once."""
     kernels.warm_up()
+    python_rows.warm_up()
     header = pa.array([[{"key": b"n", "value": b"v"}]], pa.list_(HEADER_TYPE))
     for batches in encode(pa.table({"value": pa.array([b"v"]), "headers": header})):
         table(batches)

@@ -57,7 +57,7 @@ SMALLEST_RECORD: Final = 7
 _UNSIGNED: Final = (1 << 63) - 1
 
 
-_long = cast("Callable[[Any], int]", np.int64)
+long = cast("Callable[[Any], int]", np.int64)
 
 
 def kernel(function: F, **options: str) -> F:
@@ -74,7 +74,7 @@ def kernel(function: F, **options: str) -> F:
         return cast(F, njit()(function))
 
 
-def _inner(function: F) -> F:
+def inner(function: F) -> F:
     """Compile inline, for the innermost loops, where a call costs more than the arithmetic."""
     return kernel(function, inline="always")
 
@@ -99,25 +99,25 @@ _copy: Any = intrinsic(_copy_code)
 # --- integers -----------------------------------------------------------------------------------------------
 
 
-@_inner
+@inner
 def _sum(left: int, right: int) -> int:
     """Add and wrap to 64 bits. Not `+`: the compiler assumes that a signed sum never wraps."""
-    return _long(np.uint64(left) + np.uint64(right))
+    return long(np.uint64(left) + np.uint64(right))
 
 
-@_inner
+@inner
 def _difference(left: int, right: int) -> int:
-    return _long(np.uint64(left) - np.uint64(right))
+    return long(np.uint64(left) - np.uint64(right))
 
 
 @kernel
 def _long_varint(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, int]:
-    zigzag = _long(0)
+    zigzag = long(0)
     shift = 0
     for _ in range(max_bytes):
         if position >= end:
-            return _long(0), -1
-        byte = _long(data[position])
+            return long(0), -1
+        byte = long(data[position])
         position += 1
         zigzag |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -125,41 +125,41 @@ def _long_varint(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[
                 zigzag &= 0xFFFF_FFFF
             return (zigzag >> 1 & _UNSIGNED) ^ -(zigzag & 1), position
         shift += 7
-    return _long(0), -1
+    return long(0), -1
 
 
-@_inner
+@inner
 def _zigzag(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, int]:
     if position < end:
-        byte = _long(data[position])
+        byte = long(data[position])
         if byte < 0x80:
             return byte >> 1 ^ -(byte & 1), position + 1
         if position + 1 < end:
-            high = _long(data[position + 1])
+            high = long(data[position + 1])
             if high < 0x80:
                 byte = byte & 0x7F | high << 7
                 return byte >> 1 ^ -(byte & 1), position + 2
     return _long_varint(data, position, end, max_bytes)
 
 
-@_inner
+@inner
 def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """The varint at `position` and the position after it; -1 if it does not end by `end`."""
     return _zigzag(data, position, end, 5)
 
 
-@_inner
+@inner
 def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return _zigzag(data, position, end, 10)
 
 
-@_inner
+@inner
 def _field(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """The size of the nullable bytes at `position` (-1: null) and where they start, -1 if past `end`."""
     size, position = _varint(data, position, end)
     if position < 0 or size > end - position:
-        return _long(0), -1
-    return max(size, _long(-1)), position
+        return long(0), -1
+    return max(size, long(-1)), position
 
 
 @kernel
@@ -348,7 +348,7 @@ def locate_headers(
 
 @kernel
 def _check(data: Bytes, position: int, end: int, count: int, ignored: Longs) -> tuple[bool, int, int, int]:
-    earliest = _long(_UNSIGNED)
+    earliest = long(_UNSIGNED)
     latest = -earliest - 1
     keyless = 0
     for expected in range(count):
@@ -440,8 +440,8 @@ def warm_up() -> None:
 # --- writing ------------------------------------------------------------------------------------------------
 
 
-@_inner
-def _varint_bytes(value: int) -> int:
+@inner
+def varint_bytes(value: int) -> int:
     """The bytes of `value` as a varint or varlong."""
     zigzag = np.uint64(value << 1 ^ value >> 63)
     size = 1
@@ -451,8 +451,8 @@ def _varint_bytes(value: int) -> int:
     return size
 
 
-@_inner
-def _put_varint(out: Bytes, position: int, value: int) -> int:
+@inner
+def put_varint(out: Bytes, position: int, value: int) -> int:
     zigzag = np.uint64(value << 1 ^ value >> 63)
     while zigzag >= np.uint64(0x80):
         out[position] = zigzag & np.uint64(0x7F) | np.uint64(0x80)
@@ -462,10 +462,10 @@ def _put_varint(out: Bytes, position: int, value: int) -> int:
     return position + 1
 
 
-@_inner
-def _put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> int:
+@inner
+def put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> int:
     """Write nullable bytes behind their size."""
-    position = _put_varint(out, position, _long(size))
+    position = put_varint(out, position, long(size))
     size = max(size, 0)
     _copy(out, position, data, at, size)
     return position + size
@@ -475,10 +475,10 @@ def _put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> in
 def measure_headers(list_at: Longs, list_size: Ints, name_size: Ints, value_size: Ints, sizes: Longs) -> None:
     """Compute the bytes of every record's headers, including their count."""
     for row in range(len(list_at)):
-        total = _varint_bytes(_long(list_size[row]))
+        total = varint_bytes(long(list_size[row]))
         for header in range(list_at[row], list_at[row] + list_size[row]):
-            total += _varint_bytes(_long(name_size[header])) + name_size[header]
-            total += _varint_bytes(_long(value_size[header])) + max(value_size[header], 0)
+            total += varint_bytes(long(name_size[header])) + name_size[header]
+            total += varint_bytes(long(value_size[header])) + max(value_size[header], 0)
         sizes[row] = total
 
 
@@ -502,15 +502,15 @@ def plan(
     row more, the end.
     """
     batches = 0
-    base_time = _long(0)
+    base_time = long(0)
     used = batch_bytes
     for row in range(len(times)):
         count = row - firsts[batches - 1] if batches else batch_records
-        fixed = 1 + _varint_bytes(_long(key_size[row])) + max(key_size[row], 0)
-        fixed += _varint_bytes(_long(value_size[row])) + max(value_size[row], 0)
+        fixed = 1 + varint_bytes(long(key_size[row])) + max(key_size[row], 0)
+        fixed += varint_bytes(long(value_size[row])) + max(value_size[row], 0)
         fixed += header_bytes[row] if len(header_bytes) else 1
-        length = fixed + _varint_bytes(_difference(times[row], base_time)) + _varint_bytes(count)
-        size = length + _varint_bytes(length)
+        length = fixed + varint_bytes(_difference(times[row], base_time)) + varint_bytes(count)
+        size = length + varint_bytes(length)
         if count >= batch_records or size > batch_bytes - used:
             firsts[batches] = row
             base_time = times[row]
@@ -518,7 +518,7 @@ def plan(
             used = 0
             batches += 1
             length = fixed + 2
-            size = length + _varint_bytes(length)
+            size = length + varint_bytes(length)
         used += size
         lengths[row] = length
         sizes[batches - 1] = used
@@ -555,19 +555,19 @@ def write(
         first = firsts[batch]
         base_time = times[first]
         for row in range(first, firsts[batch + 1]):
-            position = _put_varint(out, position, lengths[row])
+            position = put_varint(out, position, lengths[row])
             out[position] = 0
-            position = _put_varint(out, position + 1, _difference(times[row], base_time))
-            position = _put_varint(out, position, row - first)
-            position = _put_field(out, position, keys, key_at[row], key_size[row])
-            position = _put_field(out, position, values, value_at[row], value_size[row])
+            position = put_varint(out, position + 1, _difference(times[row], base_time))
+            position = put_varint(out, position, row - first)
+            position = put_field(out, position, keys, key_at[row], key_size[row])
+            position = put_field(out, position, values, value_at[row], value_size[row])
             if not len(list_size):
                 out[position] = 0
                 position += 1
                 continue
-            position = _put_varint(out, position, _long(list_size[row]))
+            position = put_varint(out, position, long(list_size[row]))
             for header in range(list_at[row], list_at[row] + list_size[row]):
-                position = _put_field(out, position, names, name_at[header], name_size[header])
-                position = _put_field(
+                position = put_field(out, position, names, name_at[header], name_size[header])
+                position = put_field(
                     out, position, header_values, header_value_at[header], header_value_size[header]
                 )

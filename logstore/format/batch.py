@@ -67,7 +67,6 @@ CONTROL: Final = 1 << 5
 DELETE_HORIZON: Final = 1 << 6
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_NO_HEADER: Final = bytes(HEADER_BYTES)
 _FRAME: Final = struct.Struct(">qiibI")  # the header up to the checksum
 _BODY: Final = struct.Struct(">hiqqqhii")  # the header from the attributes on
 _SIZE: Final = struct.Struct(">8xi")
@@ -364,28 +363,32 @@ def encode_batch_of_pairs(
     parts, count = encode_pairs(list(pairs))
     if not count:
         return b""
-    batch = assemble_plain(parts, count, timestamp_ms, codec, level)
+    batch = with_room(parts)
+    finish_plain(batch, count, timestamp_ms, codec, level)
     set_offsets_and_epoch(batch, base_offset=base_offset, leader_epoch=leader_epoch)
     return bytes(batch)
 
 
-def assemble_plain(
-    parts: Sequence[Buffer], count: int, timestamp_ms: int, codec: Codec, level: int | None = None
-) -> bytearray:
-    """Make a batch at offset 0 of `count` encoded records in pieces, all with one time, without a producer.
+def with_room(parts: Sequence[Buffer]) -> bytearray:
+    """Join encoded records behind room for their header, which is known only after them."""
+    return bytearray().join((bytes(HEADER_BYTES), *parts))
 
-    Raises `ValueError` for more than a batch can hold.
+
+def finish_plain(
+    batch: bytearray, count: int, timestamp_ms: int, codec: Codec, level: int | None = None
+) -> None:
+    """Compress the `count` records behind the room in `batch`, and write the header of a batch at offset 0.
+
+    They have one time, and no producer. Raises `ValueError` for more than a batch can hold.
     """
     if codec is not Codec.NONE:
-        parts = [compress(codec, b"".join(parts), level)]
-    # Joined once, into writable memory: the header is known only after the records.
-    batch = bytearray().join((_NO_HEADER, *parts))
-    size = len(batch)
+        with memoryview(batch) as view, view[HEADER_BYTES:] as records:
+            compressed = compress(codec, records, level)
+        batch[HEADER_BYTES:] = compressed
+    size, at_ms = len(batch), timestamp_ms
     if size > MAX_INT:
         raise ValueError(f"{count} records of {size} bytes do not fit one batch")
-    at_ms = timestamp_ms
     seal_batch(batch, 0, size, codec=codec, base_timestamp_ms=at_ms, max_timestamp_ms=at_ms, count=count)
-    return batch
 
 
 def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from logstore.errors import InvalidRecord
 from logstore.format.varint import encode_varint, encode_varlong
@@ -357,6 +357,27 @@ def encode_equal_values(values: Sequence[bytes], size: int) -> list[Buffer]:
         tables.append(rows)
         start = stop
     return tables
+
+
+CompiledEncoder: TypeAlias = "Callable[[list[Any], int], tuple[bytearray, int] | None]"
+
+
+class _Installed:
+    encode: CompiledEncoder | None = None
+
+
+def use_compiled_encoder(encode: CompiledEncoder | None) -> None:
+    """Install a compiled `encode_rows` for the whole process; None: none."""
+    _Installed.encode = encode
+
+
+def encode_rows(rows: list[Any], room: int) -> tuple[bytearray, int] | None:
+    """Encode values, or pairs, as `encode_pairs` does, in compiled code and one piece behind `room` zeros.
+
+    Also returns how many have no key. Values, and the parts of pairs, are bytes or None: other buffers would
+    be taken for bytes. None: no compiled code is installed (`columnar.warm_up`), or it refuses a row.
+    """
+    return None if _Installed.encode is None else _Installed.encode(rows, room)
 
 
 @cache

@@ -15,11 +15,12 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
+from types import NoneType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from logstore.config import LogConfig
 from logstore.disk.files import Buffer
-from logstore.format.batch import HEADER_BYTES, Batch, assemble_plain, encode_batch
+from logstore.format.batch import HEADER_BYTES, Batch, encode_batch, finish_plain, with_room
 from logstore.format.compression import Codec
 from logstore.format.record import (
     MAX_PLAIN_BYTES,
@@ -28,6 +29,7 @@ from logstore.format.record import (
     Record,
     encode_equal_values,
     encode_pairs,
+    encode_rows,
     encode_values,
     headers_of,
 )
@@ -45,8 +47,9 @@ READY_BYTES = 1 << 20
 ROWS_AT_A_TIME = 4096
 """The number of items that are taken at a time from an iterator; batches end there too."""
 WORTH_A_TABLE = 128
+WORTH_A_CALL = 16
+"""From so many rows on, compiled code is faster than the loop."""
 _NOT_ENCODABLE = (TypeError, AttributeError, OverflowError, struct.error)
-_PLAIN = frozenset({bytes, type(None)})
 
 
 class MadeBatch(NamedTuple):
@@ -107,7 +110,7 @@ def batch_of_one(
     if value is not None and type(value) is not bytes:
         value = bytes(value)
     if not headers and (key is None or type(key) is bytes):
-        return _made(((key, value),), timestamp_ms, compression, is_keyed=key is not None)
+        return _made(*encode_pairs(((key, value),)), timestamp_ms, compression, is_keyed=key is not None)
     try:
         record = Record(0, timestamp_ms, key, value, headers_of(headers))
         return encode_batch([record], codec=compression.codec, level=compression.level)
@@ -144,31 +147,57 @@ def _in_pieces(items: Iterable[Appendable]) -> Iterator[Sequence[Appendable]]:
 
 
 def _are_plain_pairs(rows: Sequence[Appendable]) -> TypeGuard[Sequence[Pair]]:
+    # To count takes half the time of a set.
+    if list(map(type, rows)).count(tuple) < len(rows) or list(map(len, rows)).count(2) < len(rows):  # type: ignore[arg-type]
+        return False
     # Exactly bytes: the `len` of another buffer may not be its size in bytes.
-    return (
-        set(map(type, rows)) == {tuple}
-        and set(map(len, rows)) == {2}  # type: ignore[arg-type]
-        and set(map(type, chain.from_iterable(rows))) <= _PLAIN  # type: ignore[arg-type]
-    )
+    kinds = list(map(type, chain.from_iterable(rows)))  # type: ignore[arg-type]
+    return kinds.count(bytes) + kinds.count(NoneType) == len(kinds)
 
 
 def _of_values(
     values: Sequence[bytes], timestamp_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[MadeBatch]:
-    sizes = list(map(len, values))
-    size = sizes[0]
-    # The last size first: it nearly always tells at once that they differ.
-    are_equal = size == sizes[-1] and sizes.count(size) == len(values)
-    if are_equal and 0 < size < MAX_PLAIN_BYTES and len(values) >= WORTH_A_TABLE:
-        at_a_time = min(-(-target_bytes // (size + RECORD_OVERHEAD)), MAX_PLAIN_VALUES)
-        for start in range(0, len(values), at_a_time):
-            some = values[start : start + at_a_time]
-            parts = encode_equal_values(some, size)
-            yield _assembled(parts, len(some), timestamp_ms, compression, is_keyed=False)
+    if made := _compiled(values, timestamp_ms, compression, target_bytes):
+        yield made
         return
+    sizes = list(map(len, values))
+    size, count = sizes[0], len(sizes)
+    # The last size first: it nearly always tells at once that they differ.
+    are_equal = size == sizes[-1] and sizes.count(size) == count
     for start, stop in _runs(sizes, target_bytes):
-        pieces = _encoded_values(values[start:stop], sizes[start:stop])
-        yield _assembled(pieces, stop - start, timestamp_ms, compression, is_keyed=False)
+        some = values[start:stop]
+        if made := _compiled(some, timestamp_ms, compression, 2 * target_bytes):
+            yield made
+            continue
+        if are_equal and 0 < size < MAX_PLAIN_BYTES and count >= WORTH_A_TABLE:
+            parts: Sequence[Buffer] = encode_equal_values(some, size)
+        else:
+            parts = _encoded_values(some, sizes[start:stop])
+        yield _made(parts, len(some), timestamp_ms, compression, is_keyed=False)
+
+
+def _size_of_plain(row: bytes | Pair) -> int:
+    return len(row) if isinstance(row, bytes) else len(row[0] or b"") + len(row[1] or b"")
+
+
+def _compiled(
+    rows: Sequence[bytes] | Sequence[Pair], timestamp_ms: int, compression: Compression, most_bytes: int
+) -> MadeBatch | None:
+    """Encode values, or pairs, as one batch without a step in Python for each.
+
+    None if no compiled code is installed, or they are few, or have more than `most_bytes`.
+    """
+    if not WORTH_A_CALL <= len(rows) <= MAX_PLAIN_VALUES:
+        return None
+    # The first and the last are asked first: a refusal later has taken the memory of all once more.
+    if max(_size_of_plain(rows[0]), _size_of_plain(rows[-1])) * len(rows) > most_bytes:
+        return None
+    encoded = encode_rows(rows if type(rows) is list else list(rows), HEADER_BYTES)
+    if encoded is None or len(encoded[0]) - HEADER_BYTES > most_bytes:
+        return None
+    records, keyless = encoded
+    return _finished(records, len(rows), timestamp_ms, compression, is_keyed=not keyless)
 
 
 def _encoded_values(values: Sequence[bytes], sizes: Sequence[int]) -> Sequence[Buffer]:
@@ -181,10 +210,17 @@ def _encoded_values(values: Sequence[bytes], sizes: Sequence[int]) -> Sequence[B
 def _of_pairs(
     pairs: Sequence[Pair], timestamp_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[MadeBatch]:
-    sizes = [len(key or b"") + len(value or b"") for key, value in pairs]
+    if made := _compiled(pairs, timestamp_ms, compression, target_bytes):
+        yield made
+        return
+    sizes = list(map(_size_of_plain, pairs))
     for start, stop in _runs(sizes, target_bytes):
         some = pairs[start:stop]
-        yield _made(some, timestamp_ms, compression, is_keyed=all(key is not None for key, _ in some))
+        if made := _compiled(some, timestamp_ms, compression, 2 * target_bytes):
+            yield made
+        else:
+            is_keyed = all(key is not None for key, _ in some)
+            yield _made(*encode_pairs(some), timestamp_ms, compression, is_keyed=is_keyed)
 
 
 def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
@@ -205,19 +241,25 @@ def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
         start, done = stop, ends[stop - 1]
 
 
-def _made(pairs: Sequence[Pair], timestamp_ms: int, compression: Compression, *, is_keyed: bool) -> MadeBatch:
-    parts, count = encode_pairs(pairs)
-    return _assembled(parts, count, timestamp_ms, compression, is_keyed=is_keyed)
-
-
-def _assembled(
+def _made(
     parts: Sequence[Buffer], count: int, timestamp_ms: int, compression: Compression, *, is_keyed: bool
+) -> MadeBatch:
+    """Make a batch of encoded records, given in pieces."""
+    try:
+        batch = with_room(parts)
+    except _NOT_ENCODABLE as error:
+        raise _wrong_part(error) from error
+    return _finished(batch, count, timestamp_ms, compression, is_keyed=is_keyed)
+
+
+def _finished(
+    batch: bytearray, count: int, timestamp_ms: int, compression: Compression, *, is_keyed: bool
 ) -> MadeBatch:
     try:
         if timestamp_ms < NO_TIMESTAMP:
             raise ValueError(f"timestamp is {timestamp_ms} ms; it must be -1 (none) or at least 0")
-        data = assemble_plain(parts, count, timestamp_ms, *compression)
-        return MadeBatch(data, count, timestamp_ms, is_keyed)
+        finish_plain(batch, count, timestamp_ms, *compression)
+        return MadeBatch(batch, count, timestamp_ms, is_keyed)
     except _NOT_ENCODABLE as error:
         raise _wrong_part(error) from error
 
