@@ -195,23 +195,34 @@ def _integers(raw: npt.NDArray[np.uint8], at: Longs, max_bytes: int) -> tuple[Lo
     """The integers at these positions and the positions after them."""
     first = raw[at]
     at = at + 1
+    largest = first.max(initial=0)
+    if largest <= 1:
+        return -first.astype(np.int64), at  # 0 and -1: most time deltas, and the sizes of nulls
     zigzag = first.astype(np.int64)
-    found = np.flatnonzero(first >= 0x80)
-    if len(found):
-        # A slice for all of them takes a third of the time.
-        longer: slice | npt.NDArray[np.intp] = slice(None) if len(found) == len(at) else found
+    if largest >= 0x80:
+        is_long = first >> 7
+        second = raw[at] * is_long
+        if second.max() >= 0x80:
+            return _long_integers(raw, at - 1, max_bytes)
         zigzag &= 0x7F
-        for shift in range(7, 7 * max_bytes, 7):
-            group = raw[at[longer]]
-            at[longer] += 1
-            zigzag[longer] |= (group & 0x7F).astype(np.int64) << shift
-            more = group >= 0x80
-            if not more.any():
-                break
-            longer = np.flatnonzero(more) if isinstance(longer, slice) else longer[more]
-        else:
-            raise _Unusual
+        zigzag |= second.astype(np.int64) << 7
+        at += is_long
     return zigzag >> 1 ^ -(zigzag & 1), at
+
+
+def _long_integers(raw: npt.NDArray[np.uint8], at: Longs, max_bytes: int) -> tuple[Longs, Longs]:
+    """`_integers` where some have three bytes or more."""
+    zigzag, at = np.zeros(len(at), np.int64), at.copy()
+    longer: slice | npt.NDArray[np.intp] = slice(None)
+    for shift in range(0, 7 * max_bytes, 7):
+        group = raw[at[longer]]
+        at[longer] += 1
+        zigzag[longer] |= (group & 0x7F).astype(np.int64) << shift
+        more = group >= 0x80
+        if not more.any():
+            return zigzag >> 1 ^ -(zigzag & 1), at
+        longer = np.flatnonzero(more) if isinstance(longer, slice) else longer[more]
+    raise _Unusual
 
 
 def _blobs(data: bytes, raw: npt.NDArray[np.uint8], at: Longs) -> tuple[Iterable[bytes | None], Longs]:
