@@ -127,12 +127,12 @@ def test_all_else_has_the_outcome_of_the_plain_code(plain: Any, at: int, other: 
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_batches_hold_the_same_records(seed: int, codec: Codec) -> None:
     """Also where the rows are many, do not fit one batch, or are of several kinds."""
     chance = random.Random(seed)
-    count = chance.choice([1, WORTH_A_CALL, 200, 2000, 20_000])
+    count = chance.choice([1, WORTH_A_CALL, 200, 2000, 9000])
     size = chance.choice([1, 100, 1000])
     rows: list[Any] = [chance.randbytes(chance.randrange(size)) for _ in range(count)]
     if chance.random() < 0.5:
