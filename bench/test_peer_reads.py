@@ -19,6 +19,8 @@ import pytest
 
 from bench.bars import NO_BAR, ratio_bar
 from bench.material import fresh_log
+from logstore.columnar.python_rows import locate_rows
+from logstore.format.record_columns import use_compiled_locator
 from logstore.log.log import Log
 
 lmdb = pytest.importorskip("lmdb")
@@ -132,6 +134,36 @@ def test_read_all(beside: Callable[..., object], sides: Sides, batches: str, wha
         bar=bars.get((rival, what, batches), NO_BAR),
         rounds=5,
     )
+
+
+@pytest.mark.parametrize("what", ["values", "records"])
+@pytest.mark.parametrize("size", [1000, 50])
+@pytest.mark.parametrize("way", ["plain", "compiled"])
+def test_read_values_of_different_sizes(
+    beside: Callable[..., object], tmp_path: Path, what: str, size: int, way: str
+) -> None:
+    """Compiled: after `columnar.warm_up()`, which a program calls once at its start."""
+    values = [os.urandom(60 + number % 80) for number in range(1000)]
+    with fresh_log(tmp_path / "mixed") as log, closing(sqlite3.connect(tmp_path / "sqlite")) as database:
+        database.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB)")
+        with database:
+            rows = ((number, values[number % 1000]) for number in range(RECORDS))
+            database.executemany("INSERT INTO log VALUES (?, ?)", rows)
+        for number in range(0, RECORDS, size):
+            log.append(values[number % 1000 : number % 1000 + size])
+        use_compiled_locator(locate_rows if way == "compiled" else None)
+        column = "value" if what == "values" else "offset, value"
+        beside(
+            raw=lambda: consume(database.execute(f"SELECT {column} FROM log ORDER BY offset")),
+            ours=lambda: consume(log.read_values() if what == "values" else log.read()),
+            name=f"read all {what} of 60 to 139 bytes, in batches of {size:,}, {way}",
+            rival="sqlite",
+            units=RECORDS,
+            unit="records/s",
+            bar=NO_BAR,
+            rounds=5,
+        )
+        use_compiled_locator(None)
 
 
 @pytest.mark.parametrize("what", ["values", "records"])

@@ -1,6 +1,6 @@
-"""Write the records of a list of values, or of (key, value) pairs, with compiled code.
+"""Compiled code for a program's records: the lists of values and pairs that it appends, and what it reads.
 
-`warm_up` installs it for the whole process (decision 019). The bytes are those of `record.encode_pairs`.
+`warm_up` installs it for the whole process (decision 019). Bytes and rows are those of the plain code.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from typing import Any, Final
 import numpy as np
 
 from logstore.columnar.kernels import (
+    SMALLEST_RECORD,
+    SOUND,
+    TOTALS,
     Bytes,
     bytes_of,
     inner,
     kernel,
+    locate,
     long,
     put_field,
     put_varint,
     varint_bytes,
 )
-from logstore.format.record import use_compiled_encoder
+from logstore.format.record import MAX_INT, use_compiled_encoder
+from logstore.format.record_columns import Located, Longs, use_compiled_locator
 
 _MOST_AROUND: Final = 23
 """The most bytes of a record around its key and value: four varints of five bytes, and three bytes more."""
@@ -92,11 +97,48 @@ def encode_rows(rows: list[Any], room: int) -> tuple[bytearray, int] | None:
     return records, keyless
 
 
+def locate_rows(data: bytes, starts: Longs, ends: Longs, counts: Longs) -> Located | None:
+    """`record_columns.Locator`."""
+    if (counts < 0).any() or (counts * SMALLEST_RECORD > ends - starts).any():
+        return None
+    batches, records = len(starts), int(counts.sum())
+    zeros = np.zeros(batches, np.int64)
+    deltas, time_deltas, key_at, value_at, headers_at = np.empty((5, records), np.int64)
+    key_sizes, value_sizes = np.empty((2, records), np.int32)
+    verdict = locate(
+        bytes_of(data),
+        starts,
+        ends,
+        counts,
+        zeros,
+        zeros,
+        zeros,
+        np.zeros(batches, np.bool_),
+        -MAX_INT - 1,
+        MAX_INT,
+        deltas,
+        time_deltas,
+        key_at,
+        key_sizes,
+        value_at,
+        value_sizes,
+        headers_at,
+        np.empty(batches, np.int64),
+        np.zeros(TOTALS, np.int64),
+        np.empty(TOTALS, np.int64),
+    )
+    if verdict != SOUND:
+        return None
+    return Located(time_deltas, deltas, key_at, key_sizes, value_at, value_sizes, headers_at)
+
+
 @cache
 def warm_up() -> None:
-    """Install the compiled encoder of an application's records for the whole process.
+    """Install the compiled encoder and reader of a program's records for the whole process.
 
     Takes seconds if nothing was compiled yet, otherwise the time of an import; later calls return at once.
     """
     assert encode_rows([b"v"], 0) == (bytearray((14, 0, 0, 0, 1, 2)) + b"v\0", 1)
     use_compiled_encoder(encode_rows)
+    assert locate_rows(bytes((12, 0, 0, 0, 1, 1, 0)), *np.array([[0], [7], [1]])) is not None
+    use_compiled_locator(locate_rows)

@@ -6,7 +6,7 @@ up: then the loop of `record_parser.py` decides and explains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Longs: TypeAlias = "npt.NDArray[np.int64]"
+Ints: TypeAlias = "npt.NDArray[np.int32]"
 
 COPIED_TOGETHER_BYTES: Final = 1 << 20
 """Up to so many bytes of keys or values of one size become objects together; others one by one, at use."""
@@ -50,8 +51,36 @@ def records_of(
     return map(tuple.__new__, repeat(Record), rows)
 
 
+class Located(NamedTuple):
+    """Where the fields of n records are; sizes of -1 are nulls, a position of -1 means no headers."""
+
+    time_deltas: Longs
+    deltas: Longs
+    key_at: Longs
+    key_sizes: Ints
+    value_at: Longs
+    value_sizes: Ints
+    headers_at: Longs
+
+
+Locator: TypeAlias = "Callable[[bytes, Longs, Longs, Longs], Located | None]"
+"""Finds the fields of the records of batches, by their starts, ends and counts; None: it refuses one."""
+
+
+class _Installed:
+    locate: Locator | None = None
+
+
+def use_compiled_locator(locate: Locator | None) -> None:
+    """Install compiled code that finds fields, for the whole process; None: none."""
+    _Installed.locate = locate
+
+
 def find_columns(data: bytes, count: int) -> Columns | None:
     """Return the fields of the `count` records that fill `data`; None: leave them to the loop."""
+    if _Installed.locate is not None:
+        start, end, counts = np.array([[0], [len(data)], [count]], np.int64)
+        return _compiled(_Installed.locate, data, start, end, counts)
     try:
         raw = np.frombuffer(data, np.uint8)
         found = _ends(raw, _even_starts(data, count)) or _ends(raw, np.array(_starts(data, count), np.int64))
@@ -69,6 +98,8 @@ def find_columns_of_many(data: bytes, starts: Longs, ends: Longs, counts: Longs)
         raw = np.frombuffer(data, np.uint8)
         if (counts == 1).all() and (alike := _alike(data, raw, starts, ends)):
             return alike
+        if _Installed.locate is not None:
+            return _compiled(_Installed.locate, data, starts, ends, counts)
         rows = np.cumsum(counts) - counts
         total = int(counts.sum())
         record_at, record_ends = np.empty(total, np.int64), np.empty(total, np.int64)
@@ -87,6 +118,23 @@ def find_columns_of_many(data: bytes, starts: Longs, ends: Longs, counts: Longs)
         return _fields(data, raw, record_ends, record_at)
     except (IndexError, _Unusual, InvalidRecord):
         return None
+
+
+def _compiled(locate: Locator, data: bytes, starts: Longs, ends: Longs, counts: Longs) -> Columns | None:
+    found = locate(data, starts, ends, counts)
+    if (
+        found is None
+        or not -_FAR < found.time_deltas.min(initial=0) <= found.time_deltas.max(initial=0) < _FAR
+    ):
+        return None
+    headers: Iterable[tuple[Header, ...]] = repeat(())
+    if (found.headers_at >= 0).any():
+        headers = [
+            decode_headers(data, at, len(data))[0] if at >= 0 else () for at in found.headers_at.tolist()
+        ]
+    keys = _taken(data, found.key_at, found.key_sizes)
+    values = _taken(data, found.value_at, found.value_sizes)
+    return Columns(found.time_deltas, found.deltas, keys, values, headers)
 
 
 def _alike(data: bytes, raw: npt.NDArray[np.uint8], starts: Longs, ends: Longs) -> Columns | None:
@@ -228,18 +276,24 @@ def _long_integers(raw: npt.NDArray[np.uint8], at: Longs, max_bytes: int) -> tup
 def _blobs(data: bytes, raw: npt.NDArray[np.uint8], at: Longs) -> tuple[Iterable[bytes | None], Longs]:
     """The nullable bytes at these positions and the positions after them."""
     sizes, starts = _integers(raw, at, 4)
+    return _taken(data, starts, sizes), starts + np.maximum(sizes, 0)
+
+
+def _taken(data: bytes, starts: Longs, sizes: Longs | Ints) -> Iterable[bytes | None]:
+    """The nullable bytes of these sizes."""
     known = sizes >= 0
     if not known.any():
-        return repeat(None, len(at)), starts
-    ends = starts + np.maximum(sizes, 0)
+        return repeat(None, len(sizes))
+    ends = starts + sizes
     # Sliced one by one, at use: the memory of one is that of the next, if nobody keeps them.
     if known.all():
         size = int(sizes[0])
-        if 0 < size * len(at) <= COPIED_TOGETHER_BYTES and size <= len(data) and (sizes == size).all():
-            return _everywhere(data, size)[starts].tolist(), ends
-        return (data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)), ends
+        if 0 < size * len(sizes) <= COPIED_TOGETHER_BYTES and size <= len(data) and (sizes == size).all():
+            together: list[bytes] = _everywhere(data, size)[starts].tolist()
+            return together
+        return (data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
     rows = zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    return (data[start:end] if is_known else None for is_known, start, end in rows), ends
+    return (data[start:end] if is_known else None for is_known, start, end in rows)
 
 
 def _everywhere(data: bytes, size: int) -> npt.NDArray[np.void]:

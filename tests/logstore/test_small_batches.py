@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from logstore.columnar.python_rows import locate_rows
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, InvalidRecord
 from logstore.format import record_columns
 from logstore.format.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import MAX_INT, MAX_LONG, Header, Record
-from logstore.format.record_columns import Columns
+from logstore.format.record_columns import Columns, use_compiled_locator
 from logstore.log import read, reading, small_batches
 from logstore.log.log import Log
 from logstore.log.read import FetchedBytes, Piece
@@ -27,6 +28,14 @@ from logstore.testing.disks import MemoryDisk
 from tests.logstore.forge import T0, forge, payload
 
 FORMS: list[Form[Any]] = [RECORDS, VALUES, PAIRS]
+
+
+@pytest.fixture(autouse=True, params=[None, locate_rows], ids=["numpy", "compiled"])
+def locator(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test with numpy, and with the compiled code that does the same (decision 019)."""
+    use_compiled_locator(request.param)
+    yield
+    use_compiled_locator(None)
 
 
 @pytest.fixture(autouse=True)
