@@ -210,10 +210,15 @@ def _wipe_topic(world: World, decision: Decision) -> None:
         world.store_link.write_as_operator(Delete(layout.topic_config_path(topic)))
         if decision.chance < 0.7:
             _create(world, decision, topic, place(world, decision))
+
+    def wipe_and_start() -> None:
+        # A node that had been down before may run by now: the entries are in use then.
+        if all(host.node is None for host in hosts):
+            wipe()
         for host in hosts:
             _start(world, host)
 
-    world.until_healed(1 + decision.for_ms, wipe)
+    world.until_healed(1 + decision.for_ms, wipe_and_start)
 
 
 def _replace_topic(world: World, decision: Decision) -> None:

@@ -88,3 +88,21 @@ def test_a_log_that_begins_anew_below_its_start_has_nothing_synced_from_there_on
         cluster._world.observation.look(host)
         observed.append(host.views[topic_partition].synced_before)
     assert observed == [6, 6, 5]
+
+
+def test_nobody_wipes_a_topic_while_a_node_runs() -> None:
+    """One that was down already is started before the entries go: a controller that has just read them would
+    give the topic of the same name replicas of the old one (seed 1022648)."""
+    for is_started in (False, True):
+        cluster = SimulatedCluster(2)
+        cluster.create_topic("side-0", replication_factor=2)
+        world = cluster._world
+        path = layout.topic_path("side-0")
+        before = world.store_link.read_as_operator(path).data
+        BY_HAND["wipe_topic"](world, Decision(world.now_ms, "wipe_topic", 0, for_ms=100, chance=0.5))
+        assert all(host.node is None for host in world.hosts.values())
+        if is_started:
+            cluster.restart(0)
+        cluster.run_for(200)
+        assert (world.store_link.read_as_operator(path).data == before) is is_started
+        assert all(host.node is not None for host in world.hosts.values())
