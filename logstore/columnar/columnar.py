@@ -45,7 +45,7 @@ from logstore.format.compression import Codec
 from logstore.format.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.log.read import FetchedBytes
 from logstore.log.stretches import Stretch
-from logstore.segment.scan import Fault, scan_buffer
+from logstore.segment.scan import Fault, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
@@ -80,9 +80,13 @@ Headers: TypeAlias = npt.NDArray[np.void]
 
 
 def warm_up() -> None:
-    """Compile or load all kernels now rather than at the first use; later calls return at once."""
+    """Compile or load all kernels now rather than at the first use, and let appends and reads use them.
+
+    It holds for the whole process; later calls return at once.
+    """
     kernels.warm_up()
     python_rows.warm_up()
+    use_compiled()
     header = pa.array([[{"key": b"n", "value": b"v"}]], pa.list_(HEADER_TYPE))
     for batches in encode(pa.table({"value": pa.array([b"v"]), "headers": header})):
         table(batches)

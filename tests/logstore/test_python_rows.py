@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,3 +182,19 @@ def test_a_wrong_row_has_the_error_of_the_plain_code() -> None:
     with pytest.raises(ValueError, match="timestamp is -2"):
         log.append([b"v"] * 20, timestamp_ms=-2)
     log.close()
+
+
+def test_one_call_loads_all_of_it(tmp_path: Path) -> None:
+    """In a process of its own: it holds for the whole process."""
+    script = (
+        "import sys\n"
+        "from logstore.columnar import columnar, python_rows\n"
+        "from logstore.format import record, record_columns, record_parser\n"
+        "from logstore.segment import scan\n"
+        "columnar.warm_up()\n"
+        "assert record._Installed.encode is python_rows.encode_rows\n"
+        "assert record_columns._Installed.locate is python_rows.locate_rows\n"
+        "assert record_parser._Installed.check is not None\n"
+        "assert scan._Compiled.walk is not None or scan._Compiled.is_refused\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
