@@ -227,6 +227,13 @@ def learn_requests(context: Context) -> Steps[None]:
             listed = context.parsed(layout.DELETE_TOPICS_PATH, holder, layout.parse_delete_topics)
         else:
             context.unreadable.pop(layout.DELETE_TOPICS_PATH, None)
+        if not context.config.delete_topic_enable:
+            refused: list[Write] = [Delete(layout.delete_topic_path(name)) for name in requested]
+            if listed and holder.stat is not None:
+                refused.append(Set(layout.DELETE_TOPICS_PATH, b"", holder.stat.version))
+            if refused:
+                mark("deletion: refused, it is disabled")
+            return refused
         if not listed or holder.stat is None:
             return []
         # The old form, a list in the node itself, is rewritten as one child a topic.
@@ -238,13 +245,6 @@ def learn_requests(context: Context) -> Steps[None]:
     yield from write_unchanged(
         context, [Get(path, watch=True), Children(path, watch=True)], decide, read_after=True
     )
-    if not context.config.delete_topic_enable:
-        mark("deletion: refused, it is disabled")
-        # A removal that is lost is repeated with the next request, or by the next controller.
-        outcomes = yield tuple(context.fenced(Delete(layout.delete_topic_path(name))) for name in requested)
-        for outcome in outcomes:
-            check_fence(outcome)
-        return
     for name in [name for name, deletion in context.deletions.items() if not deletion.has_begun]:
         if name not in requested:
             mark("deletion: cancelled while it waited")

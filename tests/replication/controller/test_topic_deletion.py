@@ -19,6 +19,7 @@ from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.deletion import LEGAL, Deletion, Replica, ReplicaState
 from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.effects import StoreCall
 from logstore.replication.messages import (
     BEING_DELETED,
     AlterPartitionReassignmentsRequest,
@@ -34,7 +35,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
-from tests.replication.controller.world import World, topic
+from tests.replication.controller.world import World, topic, writes_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REQUEST = layout.delete_topic_path("t")
@@ -329,6 +330,34 @@ def test_what_is_unknown_or_switched_off_only_loses_its_request() -> None:
     response = off.ask(DeleteTopicsRequest(("t",)))
     assert isinstance(response, DeleteTopicsResponse)
     assert response.topics["t"].error is ErrorCode.TOPIC_DELETION_DISABLED
+
+
+@pytest.mark.parametrize("is_old_form", [False, True])
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_a_refused_request_goes_though_the_connection_breaks(is_applied: bool, is_old_form: bool) -> None:
+    """Nobody would look for it before the next request or the next controller (seed 1025316)."""
+    off = made(config=ControllerConfig(request_timeout_ms=1_000, delete_topic_enable=False))
+    deliver = World.apply_call
+    lost: list[StoreCall] = []
+
+    def apply(broker_id: int) -> StoreCall:
+        call = off.members[broker_id].store_calls[0]
+        paths = [getattr(write, "path", "") for write in writes_of(call.operation)]
+        if lost or not any(path.startswith(layout.DELETE_TOPICS_PATH) for path in paths):
+            return deliver(off, broker_id)
+        lost.append(call)
+        return deliver(off, broker_id, lose_call=not is_applied, lose_reply=is_applied)
+
+    off.apply_call = apply  # type: ignore[method-assign, assignment]
+    request(off)
+    if is_old_form:
+        listed = b'{"version": 1, "topics": ["t"]}'
+        assert off.admin(Set(layout.DELETE_TOPICS_PATH, listed, ANY_VERSION)).error is None
+    off.run()
+    assert lost
+    assert off.admin(Children(layout.DELETE_TOPICS_PATH)).children == ()
+    assert not off.admin(Get(layout.DELETE_TOPICS_PATH)).data
+    assert off.view() == (2, 0, (2, 3))
 
 
 def test_an_id_names_no_later_topic() -> None:
