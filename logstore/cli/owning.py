@@ -49,17 +49,16 @@ def load_unclean(
     from logstore.log.recovery import load
 
     own_starts = find_offset_checkpoint(disk, directory, LOG_START_OFFSET_CHECKPOINT)
-    # The topic's settings are not in the directory; the checkpoint of its cleaner is.
-    is_compacted = checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT) > 0
     return load(
         disk,
         directory,
-        LogConfig(cleanup_policy="compact" if is_compacted else "delete"),
+        LogConfig(),  # the topic's are not in the directory; the checkpoint of its cleaner is
         is_clean=False,
         recovery_point=recovery_point,
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
         now_ms=time.time_ns() // 1_000_000,
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
+        first_dirty_offset=checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT),
         starts_by=next(iter((own_starts or {}).values()), None),
         is_start_certain=False,
         keeps_rest=True,

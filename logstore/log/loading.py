@@ -107,6 +107,7 @@ class LoadedLog:
     quarantine: Quarantine
     cursors: CursorFile
     report: RecoveryReport
+    first_dirty_offset: int
 
 
 Progress = Callable[[int, int], None]
@@ -133,6 +134,7 @@ class Opening(NamedTuple):
     is_new: bool = False
     was_killed: bool = False
     log_start_offset: int = 0
+    first_dirty_offset: int = 0
     starts_by: int | None = None
     is_start_certain: bool = True
     keeps_rest: bool = False
@@ -162,6 +164,21 @@ class Loading:
     def tail_may_be_torn(self) -> bool:
         """Whether the bytes past the durable end may be arbitrary, as after a power cut."""
         return self.knows_durable_end and not self.opening.was_killed
+
+    @property
+    def was_compacted(self) -> bool:
+        """Whether a cleaner may have rewritten segments of this log."""
+        first_base = next(iter(self.segments), 0)
+        return was_compacted(self.config, self.opening.first_dirty_offset, first_base)
+
+
+def was_compacted(config: LogConfig, first_dirty_offset: int, first_base: int) -> bool:
+    """Return whether a cleaner may have rewritten segments of a log that begins at `first_base`. Pure.
+
+    It may have done so before the topic's `cleanup.policy` changed, or before a program opened the directory
+    with settings of its own. The cleaner's checkpoint, the first dirty offset, names compacted logs alone.
+    """
+    return config.is_compacted or first_dirty_offset > first_base
 
 
 def clear_leftovers(loading: Loading) -> None:
