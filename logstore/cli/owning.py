@@ -45,11 +45,13 @@ def load_unclean(
         find_offset_checkpoint,
     )
     from logstore.config import LogConfig
+    from logstore.disk.files import remove_if_exists
     from logstore.log.reader import checkpointed_offset
     from logstore.log.recovery import load
 
+    unreadable = _unreadable_checkpoints(disk, directory)
     own_starts = find_offset_checkpoint(disk, directory, LOG_START_OFFSET_CHECKPOINT)
-    return load(
+    loaded = load(
         disk,
         directory,
         LogConfig(),  # the topic's are not in the directory; the checkpoint of its cleaner is
@@ -65,3 +67,24 @@ def load_unclean(
         accept_loss=accept_loss,
         reads_all=True,
     )
+    for name in unreadable:
+        remove_if_exists(disk, f"{directory}/{name}")
+        loaded.report.deleted.append(name)
+    if unreadable:
+        disk.sync_dir(directory)
+    return loaded
+
+
+def _unreadable_checkpoints(disk: Disk, directory: str) -> list[str]:
+    """Return the checkpoints of a log that stands alone that cannot be read: they count for nothing."""
+    from logstore.checkpoint.entry_files import read_offset_checkpoint
+    from logstore.disk.errors import CorruptCheckpoint
+    from logstore.log.log_dir_checkpoints import OFFSET_FILES
+
+    found = []
+    for name in OFFSET_FILES:
+        try:
+            read_offset_checkpoint(disk, directory, name)
+        except CorruptCheckpoint:
+            found.append(name)
+    return found

@@ -185,7 +185,12 @@ def clear_leftovers(loading: Loading) -> None:
     """Complete or undo the operations that the last owner left unfinished."""
     entries = list_files(loading)
     loading.report.marks = frozenset(MARKS & loading.files.keys())
-    if any(entry.name == LOST_DIRECTORY for entry in entries):
+    if lost := next((entry for entry in entries if entry.name == LOST_DIRECTORY), None):
+        if not lost.is_directory:
+            raise DamagedLog(
+                f"{loading.quarantine.path} is a file; removed records are kept in a directory of that name. "
+                "Rename the file, then open the log again. Nothing was changed"
+            )
         loading.quarantine.due_ms = loading.opening.now_ms
         loading.quarantine.note_unfinished(loading.opening.now_ms)
     delete_files(
