@@ -30,7 +30,7 @@ from logstore.broker.pauses import Pauses
 from logstore.broker.readiness import until_topics_known
 from logstore.broker.runtime import Runtime, StoreClient
 from logstore.broker.scrubbing import Pace, Scrubbing
-from logstore.broker.security.audit import Audit, AuditFile
+from logstore.broker.security.audit import ACCESS_SUFFIX, Audit, AuditFile
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.client import NO_SECURITY, inter_broker_security
 from logstore.broker.security.delegation_store import DelegationTokens
@@ -273,10 +273,11 @@ class Assembly:
 
 
 def _open_audit(settings: ServiceConfig) -> Audit:
-    """Return the audit log of a broker. Raises `OSError` if its file cannot be opened."""
-    if not settings.audit_log_path:
+    """Return the audit log of a broker. Raises `OSError` if its files cannot be opened."""
+    path, bounds = settings.audit_log_path, (settings.audit_log_max_bytes, settings.audit_log_files)
+    if not path:
         return Audit()
-    return Audit(AuditFile(settings.audit_log_path, settings.audit_log_max_bytes, settings.audit_log_files))
+    return Audit(AuditFile(path, *bounds), access=AuditFile(f"{path}{ACCESS_SUFFIX}", *bounds))
 
 
 def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], int], node: Node) -> Followed:
