@@ -171,11 +171,15 @@ class OffsetFile:
     Each change replaces the file durably, then updates `offsets`. Raises `OSError`.
     """
 
-    __slots__ = ("_directory", "_disk", "_name", "is_there", "offsets")
+    __slots__ = ("_directory", "_disk", "_name", "is_corrupt", "is_there", "offsets")
 
     def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self._disk, self._directory, self._name = disk, directory, name
-        found = find_offset_checkpoint(disk, directory, name)
+        data, found = read_small_file(disk, path := f"{directory}/{name}"), None
+        with suppress(CorruptCheckpoint):
+            found = parse_offset_checkpoint(data, path=path) if data else None
+        self.is_corrupt = bool(data) and found is None
+        """Whether there is a file that cannot be read, until the next write."""
         self.is_there = found is not None
         """Whether there is a file: then a partition without an entry has offset 0, else an unknown one."""
         self.offsets: dict[TopicPartition, int] = found or {}
@@ -191,7 +195,7 @@ class OffsetFile:
     def write(self, offsets: dict[TopicPartition, int]) -> None:
         """Replace all entries."""
         write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
-        self.offsets, self.is_there = offsets, True
+        self.offsets, self.is_there, self.is_corrupt = offsets, True, False
 
     def set(self, partition: TopicPartition, offset: int) -> None:
         """Set one entry; nothing is written if it is unchanged."""

@@ -85,9 +85,9 @@ class LogDirCheckpoints:
             self._high_watermark_fell = False
 
     def keep_first_dirty_of(self, known: Collection[TopicPartition]) -> None:
-        """Remove the first dirty offsets of all partitions but the `known` ones."""
+        """Remove the first dirty offsets of all partitions but the `known` ones; replace a corrupt file."""
         kept = {tp: offset for tp, offset in self.first_dirty.offsets.items() if tp in known}
-        if kept != self.first_dirty.offsets:
+        if kept != self.first_dirty.offsets or self.first_dirty.is_corrupt:
             self.first_dirty.write(kept)
 
     def forget(self, topic_partitions: Collection[TopicPartition]) -> None:
