@@ -27,6 +27,7 @@ older file is completed from them when the log is loaded.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -34,7 +35,7 @@ from itertools import pairwise
 
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
 from logstore.disk.files import Disk, publish, read_small_file
-from logstore.disk.topic_partition import TopicPartition, check_topic_name
+from logstore.disk.topic_partition import TopicPartition, check_topic_name, parse_directory_name
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
@@ -165,17 +166,47 @@ def of_one_log(offsets: Mapping[TopicPartition, int], partition: TopicPartition)
     return {partition: next(iter(offsets.values()))} if len(offsets) == 1 else dict(offsets)
 
 
+def find_checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int | None:
+    """Return the offset of the partition in `directory` by its log dir's `checkpoint` file.
+
+    None: there is no such file. A stand-alone log keeps its checkpoints in its own directory. The offset is a
+    hint: unreadable files are ignored.
+    """
+    parent, _, name = os.path.abspath(directory).rpartition("/")
+    try:
+        partition = parse_directory_name(name)
+    except InvalidTopic:
+        return None
+    known = []
+    for place in (parent, directory):
+        with suppress(OSError):
+            offsets = find_offset_checkpoint(disk, place, checkpoint)
+            if offsets is not None:
+                own = of_one_log(offsets, partition) if place == directory else offsets
+                known.append(own.get(partition, 0))
+    return max(known, default=None)
+
+
+def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
+    """Return the offset as `find_checkpointed_offset`; 0 if unknown."""
+    return find_checkpointed_offset(disk, directory, checkpoint) or 0
+
+
 class OffsetFile:
     """An offset checkpoint with its content in memory. A corrupt file counts as missing.
 
     Each change replaces the file durably, then updates `offsets`. Raises `OSError`.
     """
 
-    __slots__ = ("_directory", "_disk", "_name", "is_there", "offsets")
+    __slots__ = ("_directory", "_disk", "_name", "is_corrupt", "is_there", "offsets")
 
     def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self._disk, self._directory, self._name = disk, directory, name
-        found = find_offset_checkpoint(disk, directory, name)
+        data, found = read_small_file(disk, path := f"{directory}/{name}"), None
+        with suppress(CorruptCheckpoint):
+            found = parse_offset_checkpoint(data, path=path) if data else None
+        self.is_corrupt = bool(data) and found is None
+        """Whether there is a file that cannot be read, until the next write."""
         self.is_there = found is not None
         """Whether there is a file: then a partition without an entry has offset 0, else an unknown one."""
         self.offsets: dict[TopicPartition, int] = found or {}
@@ -191,7 +222,7 @@ class OffsetFile:
     def write(self, offsets: dict[TopicPartition, int]) -> None:
         """Replace all entries."""
         write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
-        self.offsets, self.is_there = offsets, True
+        self.offsets, self.is_there, self.is_corrupt = offsets, True, False
 
     def set(self, partition: TopicPartition, offset: int) -> None:
         """Set one entry; nothing is written if it is unchanged."""

@@ -42,6 +42,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore.memory import MemoryStore, MetadataStore
 from logstore.replication.node import Node
+from logstore.replication.opening_configs import config_reads, configs_in
 from logstore.replication.state_change import Sink, unheard
 
 LOG_DIR = "data"
@@ -121,12 +122,14 @@ class InProcessCluster:
         """Open the node's logs (with recovery if needed) and let it join."""
         slot = self._slots[node_id]
         assert slot.node is None, f"node {node_id} is running"
+        reads = config_reads(slot.disk, slot.log_dirs)
         logs = LogManager(
             slot.log_dirs,
             disk=slot.disk,
             clock=lambda: self.now_ms,
             random=random_module.Random(self._random.getrandbits(64)),
             config=self._log_config,
+            configs=configs_in(self.store_link.read(reads), self._log_config) if reads else None,
         )
         slot.life += 1
         self.halted.pop(node_id, None)

@@ -6,7 +6,7 @@ Parts of `driver.InProcessCluster`, which drives them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from logstore.disk.files import Disk
@@ -30,8 +30,10 @@ from logstore.replication.effects import (
 )
 from logstore.replication.messages import RequestBody, ResponseBody
 from logstore.replication.metastore.memory import MetadataStore
-from logstore.replication.metastore.operations import Outcome, StoreError
+from logstore.replication.metastore.operations import Get, Outcome, StoreError
 from logstore.replication.node import Node
+
+_READING_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,6 +211,15 @@ class StoreLink:
             outcome, fired = self.store.call(call.session_id, call.operation, self._clock())
             self.fire(fired)
         self._links.post(None, slot.node_id, StoreReply(call.call_id, outcome))
+
+    def read(self, reads: Mapping[str, Get]) -> dict[str, Outcome]:
+        """Return the outcomes of reads that no node makes, in a session of their own."""
+        session_id, found = self.store.open_session(_READING_MS, self._clock()), {}
+        for name, each in reads.items():
+            found[name], fired = self.store.call(session_id, each, self._clock())
+            self.fire(fired)
+        self.fire(self.store.close_session(session_id))
+        return found
 
     def fire(self, watches: Iterable[WatchFired]) -> None:
         """Send watches to their owners; a node that is cut off receives them when it is reconnected."""

@@ -348,7 +348,7 @@ def judge(
 
 
 def _set_strays_aside(manager: ReplicaManager, assigned: Mapping[TopicPartition, str], now_ms: int) -> None:
-    """Rename the logs that a full list of assignments proves to be strays (`strays.py`)."""
+    """Rename the logs that a full list of assignments proves to be strays; remove copies (`strays.py`)."""
     try:
         found = strays(manager.logs.topic_ids(), assigned)
     except LogDirOffline:
@@ -361,6 +361,7 @@ def _set_strays_aside(manager: ReplicaManager, assigned: Mapping[TopicPartition,
             _refused(manager, topic_partition, error, now_ms)
         else:
             manager.retries.succeeded(topic_partition)
+    manager.logs.moves.forget_all_but(assigned)
 
 
 def _set_aside(manager: ReplicaManager, topic_partition: TopicPartition, reason: str, now_ms: int) -> None:

@@ -18,7 +18,8 @@ The controller sends a complete list to each new registration, and to a broker t
 a full disk may have kept a stray. It also sends one to all brokers when a topic disappears from the store, or
 is replaced there, without the controller: running brokers then give up its replicas.
 
-A stray is renamed, not deleted: `<topic>-<partition>.<32 hex>-stray` stays until an operator removes it.
+A stray is renamed, not deleted: `<topic>-<partition>.<32 hex>-stray` stays until an operator removes it. A
+copy of a log that is not assigned, which was to move between log dirs, is removed.
 """
 
 from __future__ import annotations

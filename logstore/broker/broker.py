@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
 
-from logstore.broker.config_nodes import read_live, read_topic
+from logstore.broker.config_nodes import read_live
 from logstore.broker.configs import live_defaults
 from logstore.broker.connection import Connection
 from logstore.broker.dispatch import Dispatch, Services
@@ -31,7 +30,7 @@ from logstore.broker.pauses import Pauses
 from logstore.broker.readiness import until_topics_known
 from logstore.broker.runtime import Runtime, StoreClient
 from logstore.broker.scrubbing import Pace, Scrubbing
-from logstore.broker.security.audit import Audit, AuditFile
+from logstore.broker.security.audit import ACCESS_SUFFIX, Audit, AuditFile
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.security.client import NO_SECURITY, inter_broker_security
 from logstore.broker.security.delegation_store import DelegationTokens
@@ -44,19 +43,18 @@ from logstore.broker.security.tls import Renewed
 from logstore.broker.server import Server
 from logstore.broker.settings import ServiceConfig, Settings
 from logstore.broker.since import Since
+from logstore.broker.store_reads import read
 from logstore.broker.store_session import StoreSession
 from logstore.broker.threads import run_all
-from logstore.config import LogConfig
 from logstore.disk.files import Disk, make_durable_dir
-from logstore.disk.topic_partition import partition_directories
 from logstore.errors import InvalidConfig, LogDirOffline
 from logstore.log.manager import DirectoryProgress, LogManager
 from logstore.log.manager_config import LogManagerConfig
-from logstore.replication.config import topic_config
 from logstore.replication.effects import StoreEvent
 from logstore.replication.messages import Endpoint
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.node import Node
+from logstore.replication.opening_configs import config_reads, configs_in
 from logstore.replication.rates import Windows
 from logstore.replication.state_change import Sink, StateChange, unheard
 
@@ -147,7 +145,9 @@ class Assembly:
             for failed in offline:
                 _log.error("log dir %s is offline: it cannot be read or written", failed)
             live = await _live_logs(settings.logs, store.ask, node_id)
-            configs = await _topic_configs(log_dirs, live.topic_defaults, store.ask, disk=disk)
+            reads = config_reads(disk, log_dirs)
+            found = await asyncio.gather(*(read(store.ask, each, "settings") for each in reads.values()))
+            configs = configs_in(dict(zip(reads, found, strict=True)), live.topic_defaults)
             loading = asyncio.get_running_loop().run_in_executor(
                 None,
                 partial(
@@ -273,10 +273,11 @@ class Assembly:
 
 
 def _open_audit(settings: ServiceConfig) -> Audit:
-    """Return the audit log of a broker. Raises `OSError` if its file cannot be opened."""
-    if not settings.audit_log_path:
+    """Return the audit log of a broker. Raises `OSError` if its files cannot be opened."""
+    path, bounds = settings.audit_log_path, (settings.audit_log_max_bytes, settings.audit_log_files)
+    if not path:
         return Audit()
-    return Audit(AuditFile(settings.audit_log_path, settings.audit_log_max_bytes, settings.audit_log_files))
+    return Audit(AuditFile(path, *bounds), access=AuditFile(f"{path}{ACCESS_SUFFIX}", *bounds))
 
 
 def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], int], node: Node) -> Followed:
@@ -299,30 +300,6 @@ async def _live_logs(settings: LogManagerConfig, ask: AskStore, node_id: int) ->
     except (CorruptMetadata, InvalidConfig) as error:
         _log.error("settings that were changed while brokers ran are not in force: %s", error)
         return settings
-
-
-async def _topic_configs(
-    log_dirs: Sequence[str], defaults: LogConfig, ask: AskStore, *, disk: Disk
-) -> dict[str, LogConfig]:
-    """Return the settings of the topics that have logs here, without those that are invalid.
-
-    The opening of a log needs them: that a segment is gone is damage, unless the topic is compacted.
-    """
-    topics = set()
-    for each in log_dirs:
-        with suppress(OSError):
-            topics |= {partition.topic for partition, _ in partition_directories(disk, each)}
-    names = sorted(topics)
-    found = await asyncio.gather(*(read_topic(ask, name) for name in names), return_exceptions=True)
-    configs = {}
-    for name, settings in zip(names, found, strict=True):
-        try:
-            if isinstance(settings, BaseException):
-                raise settings
-            configs[name] = topic_config(settings, defaults)
-        except (CorruptMetadata, InvalidConfig) as error:
-            _log.error("the log of topic %s is opened with the default settings: %s", name, error)
-    return configs
 
 
 async def _open_doors(

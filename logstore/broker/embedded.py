@@ -45,8 +45,9 @@ from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
 from logstore.config import SettingValue
 from logstore.disk.errors import EngineError
-from logstore.disk.files import Disk, OsDisk, boot_id, wall_clock_ms
+from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.disk.memory import MemoryDisk
+from logstore.disk.running import boot_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.log_dir_snapshot import LogDirSnapshot, snapshot_logs
 from logstore.replication.durability import Durability

@@ -121,14 +121,14 @@ class Peers:
         link.ask(request, API_OF[type(request)].latest, answered)
         return True
 
-    def forward(self, request: Struct, version: int, then: Callable[[Struct | None], None]) -> bool:
+    def forward(
+        self, request: Struct, version: int, then: Callable[[Struct | RequestUnanswered], None]
+    ) -> bool:
         """Forward a client's request to the controller, in the same version; else as `ask_controller`."""
         link = self._link(self._node.replicas.metadata.controller_id, Lane.FORWARDED)
         if link is None:
             return False
-        link.ask(
-            request, version, lambda answer: then(None if isinstance(answer, RequestUnanswered) else answer)
-        )
+        link.ask(request, version, then)
         return True
 
     def _link(self, target: int, lane: Lane) -> Link | None:

@@ -48,7 +48,8 @@ from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError, explained
-from logstore.disk.files import Disk, OsDisk, boot_id
+from logstore.disk.files import Disk, OsDisk
+from logstore.disk.running import boot_id
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.node import Node

@@ -34,6 +34,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from logstore.broker.clock import processor_s, stopwatch_s
+from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Limits
 from logstore.broker.links import is_of_broker
 from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, describe
@@ -452,9 +453,13 @@ class Runtime:
             unanswered()
 
     def forward(
-        self, request: Struct, version: int, client_id: str | None, then: Callable[[Struct | None], None]
+        self,
+        request: Struct,
+        version: int,
+        client_id: str | None,
+        then: Callable[[Struct | RequestUnanswered], None],
     ) -> bool:
-        """Forward a client's request to the controller; `then` gets its answer, or None without one.
+        """Forward a client's request to the controller; `then` gets its answer, or why there is none.
 
         Returns False if this broker must answer itself: it is the controller, it knows of none, or another
         broker has forwarded the request.

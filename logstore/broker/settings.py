@@ -61,11 +61,12 @@ class ServiceConfig:
     log_scrub_max_busy_percent: int = 5
     """The percentage of time in which a scrub may work: 1 to 100. Not a Kafka setting."""
     audit_log_path: str = ""
-    """The file of the audit log; if unset, lines go to the logger `logstore.audit`. Not a Kafka setting."""
+    """The audit log's file of changes. Logins and denials go to the same path with `.access`. If unset, all
+    lines go to the logger `logstore.audit`. Not a Kafka setting."""
     audit_log_max_bytes: int = 16 << 20
-    """The size at which a new audit log file is started. Not a Kafka setting."""
+    """The size at which a new file of either kind is started. Not a Kafka setting."""
     audit_log_files: int = 10
-    """The number of audit log files kept, including the current one. Not a Kafka setting."""
+    """The number of files of either kind that are kept, including the current one. Not a Kafka setting."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidConfig` for an audit log that could keep nothing."""

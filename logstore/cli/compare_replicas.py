@@ -265,9 +265,13 @@ def _partitions(disk: Disk, directories: list[Path], pattern: re.Pattern[str] | 
 
 
 def _look(disk: Disk, directory: str) -> Replica:
-    from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.checkpoint.entry_files import (
+        HIGH_WATERMARK_CHECKPOINT,
+        LOG_START_OFFSET_CHECKPOINT,
+        checkpointed_offset,
+    )
     from logstore.cli.inspection import cleaned_end
-    from logstore.log.reader import LogReader, checkpointed_offset
+    from logstore.log.reader import LogReader
 
     reader = LogReader(directory, disk=disk)
     for _ in reader.batches():

@@ -337,9 +337,8 @@ def _partition_small_files(place: _Place, version: Version) -> Iterator[Finding]
 def _batches(place: _Place, version: Version) -> Iterator[Finding]:
     """Old message formats; and what the loader meets in the segments that it reads."""
     from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
-    from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
+    from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, checkpointed_offset
     from logstore.cli.inspection import LogFile, open_for_reading, segment_offsets
-    from logstore.log.reader import checkpointed_offset
     from logstore.segment.scan import Fault, scan
     from logstore.segment.segment import file_name
 

@@ -91,9 +91,8 @@ def diff(
 
 def _start(disk: Disk, sound: SoundBatches, cleaned: int) -> int:
     """Return where a copy begins: at its first batch, or below it if compaction may have removed others."""
-    from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT
+    from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, checkpointed_offset
     from logstore.cli.inspection import segment_offsets
-    from logstore.log.reader import checkpointed_offset
 
     first = segment_offsets(disk, sound.directory)[0] if cleaned else sound.start_offset
     return max(first, checkpointed_offset(disk, sound.directory, LOG_START_OFFSET_CHECKPOINT))

@@ -21,13 +21,13 @@ from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
 )
 from logstore.checkpoint.identity import META_PROPERTIES, PARTITION_METADATA
 from logstore.config import MAX_LONG
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.log.cursor_file import CURSORS_FILE
-from logstore.log.reader import checkpointed_offset
 from logstore.segment.damage import find_batch
 from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
 from logstore.segment.scan import CHUNK_BYTES, Fault, scan

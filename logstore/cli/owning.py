@@ -42,27 +42,49 @@ def load_unclean(
         CLEANER_OFFSET_CHECKPOINT,
         HIGH_WATERMARK_CHECKPOINT,
         LOG_START_OFFSET_CHECKPOINT,
+        checkpointed_offset,
         find_offset_checkpoint,
     )
     from logstore.config import LogConfig
-    from logstore.log.reader import checkpointed_offset
+    from logstore.disk.files import remove_if_exists
     from logstore.log.recovery import load
 
+    unreadable = _unreadable_checkpoints(disk, directory)
     own_starts = find_offset_checkpoint(disk, directory, LOG_START_OFFSET_CHECKPOINT)
-    # The topic's settings are not in the directory; the checkpoint of its cleaner is.
-    is_compacted = checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT) > 0
-    return load(
+    loaded = load(
         disk,
         directory,
-        LogConfig(cleanup_policy="compact" if is_compacted else "delete"),
+        LogConfig(),  # the topic's are not in the directory; the checkpoint of its cleaner is
         is_clean=False,
         recovery_point=recovery_point,
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
         now_ms=time.time_ns() // 1_000_000,
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
+        first_dirty_offset=checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT),
         starts_by=next(iter((own_starts or {}).values()), None),
         is_start_certain=False,
         keeps_rest=True,
         accept_loss=accept_loss,
         reads_all=True,
     )
+    for name in unreadable:
+        remove_if_exists(disk, f"{directory}/{name}")
+        loaded.report.deleted.append(name)
+    if unreadable:
+        disk.sync_dir(directory)
+    return loaded
+
+
+def _unreadable_checkpoints(disk: Disk, directory: str) -> list[str]:
+    """Return the checkpoints of a log that stands alone that cannot be read: they count for nothing."""
+    from logstore.checkpoint.entry_files import read_offset_checkpoint
+    from logstore.disk.errors import CorruptCheckpoint
+    from logstore.log.log_dir_checkpoints import OFFSET_FILES
+
+    found = []
+    for name in OFFSET_FILES:
+        try:
+            read_offset_checkpoint(disk, directory, name)
+        except CorruptCheckpoint:
+            found.append(name)
+    return found

@@ -51,10 +51,9 @@ def recover(
     as_json: Json = False,
 ) -> int:
     """Recover a partition as after an unclean stop: truncate a torn tail, rebuild derived files."""
-    from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
+    from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, find_checkpointed_offset
     from logstore.cli.shadow import ShadowDisk
     from logstore.disk.files import OsDisk
-    from logstore.log.reader import find_checkpointed_offset
 
     path = str(directory)
     disk = OsDisk()

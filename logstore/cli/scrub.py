@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 def scrub(directory: PartitionDir, as_json: Json = False) -> int:
     """Compare a log with its seals and checksums, and rebuild index files that differ; exit 1 on damage."""
     from logstore.checkpoint.identity import META_PROPERTIES
-    from logstore.cli.inspection import cleaned_end, segment_offsets
-    from logstore.config import LogConfig
+    from logstore.cli.inspection import segment_offsets
     from logstore.disk.files import OsDisk
     from logstore.errors import DamageKind
     from logstore.log.heal import leave_out_deleted
@@ -52,8 +51,7 @@ def scrub(directory: PartitionDir, as_json: Json = False) -> int:
             'run "logstore verify" to check it while the broker is stopped'
         )
     done = Scrubbed(0, None)
-    config = LogConfig(cleanup_policy="compact") if cleaned_end(OsDisk(), path) else LogConfig()
-    with Log.open(path, config) as log, ExitStack() as stack:
+    with Log.open(path) as log, ExitStack() as stack:
         advance = byte_progress(stack, log.size)
         for step in steps_of(log.partition):
             advance(step.size)

@@ -10,6 +10,7 @@ from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
+    find_checkpointed_offset,
 )
 from logstore.cli.owning import forget_clean_stops, load_unclean, own
 from logstore.cli.shadow import ShadowDisk
@@ -20,7 +21,6 @@ from logstore.log.log import Log
 from logstore.log.losses import Quarantine
 from logstore.log.partition_log import LogHost, PartitionLog
 from logstore.log.producer_state import ProducerStateConfig
-from logstore.log.reader import find_checkpointed_offset
 from logstore.log.undo import check_fit, copy_out, put_back
 
 

@@ -32,6 +32,7 @@ from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
+    checkpointed_offset,
     read_leader_epoch_checkpoint,
 )
 from logstore.cli.facts import facts_of
@@ -46,15 +47,15 @@ from logstore.cli.inspection import (
     segment_offsets,
 )
 from logstore.cli.verification import ENTRY_SIZES, judge_tail, verify_index, verify_log
-from logstore.config import MAX_LONG
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint, EngineError
 from logstore.disk.files import DirectoryEntry, Disk, File
 from logstore.disk.running import RUNNING_FILE
 from logstore.errors import CorruptSeal
 from logstore.format.crc import crc32c
 from logstore.log.epoch_check import judged_history
+from logstore.log.loading import was_compacted
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
-from logstore.log.reader import checkpointed_offset
 from logstore.log.recovery import is_first_gone
 from logstore.log.stand_alone import FIRST_BASE
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
@@ -307,10 +308,11 @@ class _Partition:
             if role is not None and role.kind is Kind.SEAL and not role.state:
                 yield from self._read_seal(name, role.base_offset, bases, seals)
         cleaned = checkpointed_offset(self._disk, self._directory, CLEANER_OFFSET_CHECKPOINT)
-        yield from self._rewritten(listed, seals, is_compacted=cleaned > 0)
+        is_compacted = bool(bases) and was_compacted(LogConfig(), cleaned, bases[0])
+        yield from self._rewritten(listed, seals, is_compacted=is_compacted)
 
         def is_merged(gone: int, following: int) -> bool:
-            return cleaned >= following or (cleaned > 0 and file_name(gone, SEAL_SUFFIX) in sizes)
+            return is_compacted and (cleaned >= following or file_name(gone, SEAL_SUFFIX) in sizes)
 
         for each in judge_chain(listed, seals, start, is_merged).damages:
             yield self._damage(each.file, each.position, f"{each.kind}: {each.text}")

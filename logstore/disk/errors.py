@@ -168,6 +168,7 @@ def raise_unsynced(error: OSError, path: str) -> NoReturn:
     """Raise the error of an fsync: `EIO` for a shortage, after which a caller would try again."""
     if is_shortage(error):
         raise OSError(errno.EIO, f"not synced: {error.strerror}", path) from error
+    error.filename = path
     raise error
 
 

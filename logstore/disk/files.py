@@ -295,36 +295,34 @@ class OsFile:
         self._forks = _forks
 
     def pread(self, size: int, at: int) -> bytes:
-        data = os.pread(self._descriptor, size, at)
-        if len(data) == size or not data:
-            return data
-        pieces = [data]
-        missing = size - len(data)
-        while missing:
-            piece = os.pread(self._descriptor, missing, at + size - missing)
-            if not piece:
-                break
-            pieces.append(piece)
-            missing -= len(piece)
-        return b"".join(pieces)
+        try:
+            data = more = os.pread(self._descriptor, size, at)
+            while more and len(data) < size:
+                data += (more := os.pread(self._descriptor, size - len(data), at + len(data)))
+        except OSError as error:
+            raise self._named(error) from None
+        return data
 
     def pwrite(self, data: Buffer, at: int) -> None:
         if self._forks != _forks:
             raise self._forked()
-        written = os.pwrite(self._descriptor, data, at)
-        # The common case first, without a memoryview. `len` is the size in bytes only for these types.
-        if type(data) in _BYTES and written == len(data):
-            return
-        view = memoryview(data)
-        if written == view.nbytes:
-            return
-        # A short count is normal at a full disk, at a size limit and after a signal.
-        view = view.cast("B")
-        while written < view.nbytes:
-            more = os.pwrite(self._descriptor, view[written:], at + written)
-            if more == 0:
-                raise OSError(errno.EIO, "the device accepts no more bytes", self._path)
-            written += more
+        try:
+            written = os.pwrite(self._descriptor, data, at)
+            # The common case first, without a memoryview. `len` is the size in bytes only for these types.
+            if type(data) in _BYTES and written == len(data):
+                return
+            view = memoryview(data)
+            if written == view.nbytes:
+                return
+            # A short count is normal at a full disk, at a size limit and after a signal.
+            view = view.cast("B")
+            while written < view.nbytes:
+                more = os.pwrite(self._descriptor, view[written:], at + written)
+                if more == 0:
+                    raise OSError(errno.EIO, "the device accepts no more bytes")
+                written += more
+        except OSError as error:
+            raise self._named(error) from None
 
     def map(self, size: int) -> memoryview:
         self._check_open()  # -1 would give an anonymous map of zeros
@@ -336,11 +334,16 @@ class OsFile:
             return _spares.run(lambda: memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)))
         except (ValueError, OverflowError) as error:
             raise OSError(errno.EINVAL, f"cannot map {size} bytes: {error}", self._path) from error
+        except OSError as error:
+            raise self._named(error) from None
 
     def truncate(self, size: int) -> None:
         if self._forks != _forks:
             raise self._forked()
-        os.ftruncate(self._descriptor, size)
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._named(error) from None
 
     def sync(self, *, data_only: bool = False) -> None:
         self._check_open()
@@ -364,6 +367,11 @@ class OsFile:
         # Other calls fail for the descriptor -1 with EBADF by themselves; `map` and `sync` do not.
         if self._descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+
+    def _named(self, error: OSError) -> OSError:
+        # A call by descriptor fails without a path.
+        error.filename = self._path
+        return error
 
     def _forked(self) -> OSError:
         # The parent keeps the lock and continues to write at the same positions.
@@ -550,15 +558,6 @@ class OsDisk:
             return Room(usage.free, usage.total)
         status = os.statvfs(directory)
         return Room(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
-
-
-def boot_id() -> str:
-    """Return the id of the machine's current boot; empty if the system does not provide one."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def make_private(path: str) -> None:

@@ -17,10 +17,19 @@ import json
 from contextlib import closing
 from typing import Final
 
-from logstore.disk.files import Disk, read_small_file, remove_if_exists
+from logstore.disk.files import Disk, OsDisk, read_small_file, remove_if_exists
 
 RUNNING_FILE: Final = ".logstore_running"
 _BOOT: Final = "boot"
+
+
+def boot_id() -> str:
+    """Return the id of the machine's current boot; empty if the system does not provide one."""
+    try:
+        with closing(OsDisk().open("/proc/sys/kernel/random/boot_id")) as file:
+            return file.pread(100, 0).decode().strip()
+    except OSError:
+        return ""
 
 
 def write_running(disk: Disk, directory: str, boot: str) -> None:

@@ -374,19 +374,14 @@ def with_room(parts: Sequence[Buffer]) -> bytearray:
     return bytearray().join((bytes(HEADER_BYTES), *parts))
 
 
-def finish_plain(
-    batch: bytearray, count: int, timestamp_ms: int, codec: Codec, level: int | None = None
-) -> None:
+def finish_plain(batch: bytearray, count: int, at_ms: int, codec: Codec, level: int | None = None) -> None:
     """Compress the `count` records behind the room in `batch`, and write the header of a batch at offset 0.
 
-    They have one time, and no producer. Raises `ValueError` for more than a batch can hold.
+    All have the time `at_ms`, and no producer. Raises `ValueError` for more than a batch can hold.
     """
     if codec is not Codec.NONE:
-        with memoryview(batch) as view, view[HEADER_BYTES:] as records:
-            compressed = compress(codec, records, level)
-        batch[HEADER_BYTES:] = compressed
-    size, at_ms = len(batch), timestamp_ms
-    if size > MAX_INT:
+        batch[HEADER_BYTES:] = compress(codec, batch[HEADER_BYTES:], level)
+    if (size := len(batch)) > MAX_INT:
         raise ValueError(f"{count} records of {size} bytes do not fit one batch")
     seal_batch(batch, 0, size, codec=codec, base_timestamp_ms=at_ms, max_timestamp_ms=at_ms, count=count)
 

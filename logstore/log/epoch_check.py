@@ -28,14 +28,19 @@ from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
-from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, read_leader_epoch_checkpoint
+from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    checkpointed_offset,
+    read_leader_epoch_checkpoint,
+)
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptSeal, Damage, DamageKind
 from logstore.lazily import np
-from logstore.log.loading import Loading, offset_in
+from logstore.log.loading import Loading, offset_in, was_compacted
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache, is_of_its_epoch
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Scanned, scan
@@ -81,9 +86,7 @@ def check_epochs(loading: Loading, log_start_offset: int, durable_end: int, *, i
         return
     mark("recovery: the epoch file contradicts a batch")
     torn_from = MAX_LONG if is_clean else durable_end
-    found = _read_batches(
-        loading.segments, entries, history_end, torn_from, is_compacted=loading.config.is_compacted
-    )
+    found = _read_batches(loading.segments, entries, history_end, torn_from, is_cleaned=loading.was_compacted)
     if found is None:
         return
     found.epochs.truncate_from_start(log_start_offset)
@@ -114,7 +117,9 @@ def judged_history(disk: Disk, directory: str) -> tuple[Sequence[EpochEntry], st
         return [], str(error)
     if not entries or not segments or not _is_doubtful(segments, entries, entries[0].start_offset, MAX_LONG):
         return entries, ""
-    found = _read_batches(segments, entries, MAX_LONG, MAX_LONG, is_compacted=False)
+    first_dirty_offset = checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT)
+    is_cleaned = was_compacted(LogConfig(), first_dirty_offset, next(iter(segments)))
+    found = _read_batches(segments, entries, MAX_LONG, MAX_LONG, is_cleaned=is_cleaned)
     if found is None or not found.is_proven:
         return entries, ""
     rebuilt = found.epochs.entries
@@ -287,7 +292,7 @@ def _read_batches(
     history_end: int,
     torn_from: int,
     *,
-    is_compacted: bool,
+    is_cleaned: bool,
 ) -> _Batches | None:
     """Read every batch up to a tail that is torn at or past offset `torn_from`; None if one is damaged."""
     mark("recovery: all batches are read, to judge the epoch file")
@@ -322,7 +327,7 @@ def _read_batches(
             if wrong and segment.seal is not None and segment.size == segment.seal.size:
                 if not any(broken_blocks(file, segment.seal)):
                     is_proven, wrong = True, 0
-                elif not is_compacted:
+                elif not is_cleaned:
                     return None
         unsealed += wrong
     is_proven |= unsealed > 1

@@ -107,6 +107,7 @@ class LoadedLog:
     quarantine: Quarantine
     cursors: CursorFile
     report: RecoveryReport
+    first_dirty_offset: int
 
 
 Progress = Callable[[int, int], None]
@@ -133,6 +134,7 @@ class Opening(NamedTuple):
     is_new: bool = False
     was_killed: bool = False
     log_start_offset: int = 0
+    first_dirty_offset: int = 0
     starts_by: int | None = None
     is_start_certain: bool = True
     keeps_rest: bool = False
@@ -163,12 +165,32 @@ class Loading:
         """Whether the bytes past the durable end may be arbitrary, as after a power cut."""
         return self.knows_durable_end and not self.opening.was_killed
 
+    @property
+    def was_compacted(self) -> bool:
+        """Whether a cleaner may have rewritten segments of this log."""
+        first_base = next(iter(self.segments), 0)
+        return was_compacted(self.config, self.opening.first_dirty_offset, first_base)
+
+
+def was_compacted(config: LogConfig, first_dirty_offset: int, first_base: int) -> bool:
+    """Return whether a cleaner may have rewritten segments of a log that begins at `first_base`. Pure.
+
+    It may have done so before the topic's `cleanup.policy` changed, or before a program opened the directory
+    with settings of its own. The cleaner's checkpoint, the first dirty offset, names compacted logs alone.
+    """
+    return config.is_compacted or first_dirty_offset > first_base
+
 
 def clear_leftovers(loading: Loading) -> None:
     """Complete or undo the operations that the last owner left unfinished."""
     entries = list_files(loading)
     loading.report.marks = frozenset(MARKS & loading.files.keys())
-    if any(entry.name == LOST_DIRECTORY for entry in entries):
+    if lost := next((entry for entry in entries if entry.name == LOST_DIRECTORY), None):
+        if not lost.is_directory:
+            raise DamagedLog(
+                f"{loading.quarantine.path} is a file; removed records are kept in a directory of that name. "
+                "Rename the file, then open the log again. Nothing was changed"
+            )
         loading.quarantine.due_ms = loading.opening.now_ms
         loading.quarantine.note_unfinished(loading.opening.now_ms)
     delete_files(

@@ -241,6 +241,7 @@ class LogDir:
             log_start_offset=checkpoints.log_starts.get(topic_partition),
             now_ms=self._clock(),
             high_watermark=checkpoints.high_watermarks.get(topic_partition),
+            first_dirty_offset=checkpoints.first_dirty.get(topic_partition),
             jitter_ms=self._jitter_ms,
             progress=None if progress is None else partial(progress, directory),
             producer_expiration_ms=producers.producer_id_expiration_ms,
@@ -252,14 +253,13 @@ class LogDir:
             is_new=is_new,
             was_killed=self.has_run_on and not self.was_clean,
         )
-        first_dirty_offset = checkpoints.limit_to(topic_partition, loaded)
+        checkpoints.limit_to(topic_partition, loaded)
         log = PartitionLog(
             directory,
             topic_partition,
             config,
             loaded,
             LogHost(self._disk, self._clock, self._jitter_ms, checkpoints, producers),
-            first_dirty_offset=first_dirty_offset,
         )
         log.set_high_watermark(checkpoints.limited_high_watermark(topic_partition, loaded.log_end_offset))
         self.logs[topic_partition] = Log(log)

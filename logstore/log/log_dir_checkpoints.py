@@ -59,15 +59,13 @@ class LogDirCheckpoints:
         )
         self._high_watermark_fell = False
 
-    def limit_to(self, topic_partition: TopicPartition, loaded: LoadedLog) -> int:
-        """Lower the partition's entries to the recovered log. Returns its first dirty offset."""
+    def limit_to(self, topic_partition: TopicPartition, loaded: LoadedLog) -> None:
+        """Lower the partition's entries to the recovered log."""
         with self._lock:  # logs are opened in several threads
             # The log may be shorter than its checkpoint says: new records at those offsets must not count as
             # synced.
             self.recovery_points.lower(topic_partition, loaded.log_end_offset)
-            if self.first_dirty.get(topic_partition) > loaded.log_end_offset:
-                self.first_dirty.set(topic_partition, loaded.log_start_offset)
-            return self.first_dirty.get(topic_partition)
+            self.first_dirty.set(topic_partition, loaded.first_dirty_offset)
 
     def limited_high_watermark(self, topic_partition: TopicPartition, log_end_offset: int) -> int:
         """Lower a partition's high watermark to the log end, in memory only. Returns the new value."""
@@ -87,9 +85,9 @@ class LogDirCheckpoints:
             self._high_watermark_fell = False
 
     def keep_first_dirty_of(self, known: Collection[TopicPartition]) -> None:
-        """Remove the first dirty offsets of all partitions but the `known` ones."""
+        """Remove the first dirty offsets of all partitions but the `known` ones; replace a corrupt file."""
         kept = {tp: offset for tp, offset in self.first_dirty.offsets.items() if tp in known}
-        if kept != self.first_dirty.offsets:
+        if kept != self.first_dirty.offsets or self.first_dirty.is_corrupt:
             self.first_dirty.write(kept)
 
     def forget(self, topic_partitions: Collection[TopicPartition]) -> None:

@@ -26,6 +26,7 @@ from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
@@ -39,7 +40,6 @@ from logstore.errors import DamagedLog, LogClosed, LogGone, OffsetOutOfRange
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
-from logstore.log.reader import checkpointed_offset
 from logstore.log.snapshot import Snapshot, end_the_segment, take_snapshot
 
 _ATTEMPTS: Final = 100

@@ -309,7 +309,7 @@ class Quarantine:
         """Return the ledger; empty if there is none. Raises `OSError`."""
         try:
             file = self._disk.open(self._ledger)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return LedgerText({}, {}, [], 0, set())
         try:
             skipped = max(file.size() - READ_BYTES, 0)

@@ -65,7 +65,7 @@ class LogManager:
 
         `configs` holds the settings of single topics; other topics have `config`, by default the one in
         `settings`. Damaged partitions in `accept_loss` are truncated at the damage instead of being left out.
-        `boot_id` identifies the boot of the machine (`logstore.disk.files.boot_id`); empty if unknown.
+        `boot_id` identifies the boot of the machine (`logstore.disk.running.boot_id`); empty if unknown.
         `run_all` opens and closes the logs of a dir, perhaps in threads, which then call `progress`.
         """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):

@@ -10,6 +10,7 @@ The file `arriving` is in a copy from its beginning. All of 1 to 4 happens in on
 so both directories hold the same records when there are two of one name. What a start finds, and does:
 
     -future beside a log          the copy goes on
+    -future alone                 kept until the controller says that the log is not to be here
     `leaving`, no other           the swap had not come to 2: the mark is removed, the copy goes on
     `leaving` and another         the other one is the log; this one is deleted
     `arriving` and another        unless the other is leaving: the swap was given up; this one is deleted
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import posixpath
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -212,13 +213,25 @@ class Moves:
         if source is None:
             return  # of a log in a dir that is offline, or what another program has left
         if source is target or topic_partition in self.under_way:
-            mark("moves: a copy without a use goes")
-            del target.futures[topic_partition]
-            with suppress(LogDirOffline):
-                target.retire(directory, self._leaving(topic_partition))
+            self._retire_copy(topic_partition, target)
             return
         mark("moves: one goes on after a restart")
         self.under_way[topic_partition] = Move(topic_partition, source, target, directory)
+
+    def _retire_copy(self, topic_partition: TopicPartition, target: LogDir) -> None:
+        mark("moves: a copy without a use goes")
+        directory = f"{target.path}/{target.futures.pop(topic_partition)}"
+        with suppress(LogDirOffline):
+            target.retire(directory, self._leaving(topic_partition))
+
+    def forget_all_but(self, assigned: Collection[TopicPartition]) -> None:
+        """Remove copies that a former process left of logs that this node is not to have.
+
+        Their topics were deleted while the copy's log dir was offline.
+        """
+        for log_dir in self._online():
+            for topic_partition in sorted(log_dir.futures.keys() - self.under_way.keys() - set(assigned)):
+                self._retire_copy(topic_partition, log_dir)
 
     def check_doubt(self, topic_partition: TopicPartition) -> None:
         """Raise `DamagedLog` if a newer directory of the log may be elsewhere."""

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 
-from logstore.checkpoint.entry_files import CLEANER_OFFSET_CHECKPOINT
 from logstore.config import MAX_LONG
 from logstore.disk.files import read_small_file
 from logstore.errors import CorruptSeal, Damage, DamageKind
 from logstore.format.crc import crc32c
 from logstore.log.giving_up import cut_segments, meet_damage, remove_segments
 from logstore.log.loading import Loading, delete_files
-from logstore.log.reader import checkpointed_offset
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
 from logstore.segment.indexes import TimeIndex
 from logstore.segment.seal import SEAL_SUFFIX, Seal, broken_blocks, read_seal
@@ -109,7 +107,7 @@ def _rewritten(loading: Loading, seals: Mapping[int, Seal]) -> list[int]:
             size,
             seal,
             ends[base_offset],
-            is_compacted=_is_compacted(loading),
+            is_compacted=loading.was_compacted,
             times=times(base_offset),
         )
     ]
@@ -121,24 +119,13 @@ def _is_merged(loading: Loading, gone: int, following: int) -> bool:
     Either the seal of the first one is left, which Kafka does not delete, or all up to `following` was
     cleaned.
     """
-    if not _is_compacted(loading):
+    if not loading.was_compacted:
         return False
-    if file_name(gone, SEAL_SUFFIX) not in loading.report.deleted and _cleaned_to(loading) < following:
+    cleaned_to = loading.opening.first_dirty_offset
+    if file_name(gone, SEAL_SUFFIX) not in loading.report.deleted and cleaned_to < following:
         return False
     loading.report.notes.append(f"segments from {gone} to {following} were compacted away by another program")
     return True
-
-
-def _is_compacted(loading: Loading) -> bool:
-    """Return whether the log is compacted, or was: the cleaner's checkpoint names no other logs.
-
-    A program may open a directory of Kafka's with settings of its own.
-    """
-    return loading.config.is_compacted or _cleaned_to(loading) > 0
-
-
-def _cleaned_to(loading: Loading) -> int:
-    return checkpointed_offset(loading.disk, loading.directory, CLEANER_OFFSET_CHECKPOINT)
 
 
 def _unseal_rewritten(loading: Loading, segment: Segment) -> None:
@@ -155,7 +142,7 @@ def check_blocks(loading: Loading, segment: Segment) -> None:
         return
     if not (broken := next(broken_blocks(segment.log_file, segment.seal), None)):
         return
-    if not _is_compacted(loading):
+    if not loading.was_compacted:
         text = f"bytes {broken[0]} to {broken[1]} differ from the sealed content, though every batch is sound"
         name = file_name(segment.base_offset, LOG_SUFFIX)
         meet_damage(loading, Damage(DamageKind.CHANGED, name, broken[0], segment.base_offset, text, 0))

@@ -51,7 +51,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import Damage, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
 from logstore.log.interrupts import APPENDING, changing, mend
-from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
+from logstore.log.loading import Jitter, LoadedLog, RecoveryReport, was_compacted
 from logstore.log.new_log import finish, refuse_if_closed
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig, VerificationGuards
 from logstore.log.stretch import Stretch
@@ -117,7 +117,6 @@ class PartitionLog:
         host: LogHost,
         *,
         follows_end: bool = False,
-        first_dirty_offset: int = 0,
     ) -> None:
         """Build the log over the result of `recovery.load`.
 
@@ -164,7 +163,7 @@ class PartitionLog:
         """The high watermark that replication has set; see `high_watermark`."""
         self.recovery_point = loaded.recovery_point
         """Everything below it survives power loss."""
-        self.first_dirty_offset = first_dirty_offset
+        self.first_dirty_offset = loaded.first_dirty_offset
         """Everything below it has been compacted. Outside of the log it means nothing."""
         self.has_gaps = False
         """Whether a gap was found that no damage explains: see `is_dense`."""
@@ -565,8 +564,8 @@ def is_dense(log: PartitionLog) -> bool:
 
     The topic's policy may have changed since the log was compacted, here or by the leader that sent it.
     """
-    was_compacted = log.has_gaps or log.first_dirty_offset > log.log_start_offset
-    return not (was_compacted or log.config.is_compacted)
+    first_base = log.segments.first.base_offset
+    return not (log.has_gaps or was_compacted(log.config, log.first_dirty_offset, first_base))
 
 
 def files_without_checksum(log: PartitionLog) -> list[str]:

@@ -38,14 +38,13 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from logstore.arguments import Path, as_directory, as_offset
 from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
-    find_offset_checkpoint,
-    of_one_log,
+    checkpointed_offset,
     read_leader_epoch_checkpoint,
 )
 from logstore.config import MAX_LONG
-from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, OsDisk, read_small_file
-from logstore.disk.topic_partition import parse_directory_name, partitions_among
+from logstore.disk.topic_partition import partitions_among
 from logstore.disk.watching import watcher
 from logstore.errors import DamagedLog, LogDirOffline, LogGone, LogTruncated, OffsetOutOfRange
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, NO_LEADER_EPOCH, Batch
@@ -113,15 +112,6 @@ class Suspect(Exception):
         )
 
 
-def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
-    """Return the offset of the partition in `directory` by its log dir's `checkpoint` file; 0 if unknown.
-
-    A stand-alone log keeps its checkpoints in its own directory. The offset is a hint: unreadable files
-    are ignored.
-    """
-    return find_checkpointed_offset(disk, directory, checkpoint) or 0
-
-
 def has_owner(disk: Disk, directory: str) -> bool:
     """Return whether a program has, or had, this partition's directory open: then a lock file is there.
 
@@ -132,23 +122,6 @@ def has_owner(disk: Disk, directory: str) -> bool:
             if any(entry.name == LOCK_FILE for entry in disk.scan(place)):
                 return True
     return False
-
-
-def find_checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int | None:
-    """Return the offset as `checkpointed_offset`; None if there is no such file."""
-    parent, _, name = os.path.abspath(directory).rpartition("/")
-    try:
-        partition = parse_directory_name(name)
-    except InvalidTopic:
-        return None
-    known = []
-    for place in (parent, directory):
-        with suppress(OSError):
-            offsets = find_offset_checkpoint(disk, place, checkpoint)
-            if offsets is not None:
-                own = of_one_log(offsets, partition) if place == directory else offsets
-                known.append(own.get(partition, 0))
-    return max(known, default=None)
 
 
 class LogReader:

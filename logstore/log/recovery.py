@@ -87,6 +87,7 @@ def load(
     log_start_offset: int,
     now_ms: int,
     high_watermark: int = 0,
+    first_dirty_offset: int = 0,
     jitter_ms: Jitter = _no_jitter,
     progress: Progress | None = None,
     producer_expiration_ms: int = MAX_LONG,
@@ -106,12 +107,13 @@ def load(
     then the files `changed`. It had a segment that begins at or below `starts_by`, if this is known; unless
     `is_start_certain`, the epochs must say so too. With `keeps_rest` the segments behind a loss there stay,
     because there is no replica to fetch them from.
-    `recovery_point`, `log_start_offset` and `high_watermark` come from its checkpoints (0 for none); the last
-    only tells how bad a loss is. A `recovery_point` of None: there is no checkpoint, so only seals tell what
-    was durable, and without them sound batches behind a bad one. Producers that have been idle for
-    `producer_expiration_ms` are forgotten. Raises `OSError`, `DamagedLog` if synced batches are gone or
-    changed (no batch was touched then), and `DiskFull` if sound batches must be cut and there is no room for
-    them in quarantine. With `accept_loss` the log is cut where the damage begins, and the report lists it.
+    `recovery_point`, `log_start_offset`, `high_watermark` and `first_dirty_offset` come from its checkpoints
+    (0 for none); the high watermark only tells how bad a loss is. A `recovery_point` of None: there is no
+    checkpoint, so only seals tell what was durable, and without them sound batches behind a bad one.
+    Producers that have been idle for `producer_expiration_ms` are forgotten. Raises `OSError`, `DamagedLog`
+    if synced batches are gone or changed (no batch was touched then), and `DiskFull` if sound batches must be
+    cut and there is no room for them in quarantine. With `accept_loss` the log is cut where the damage
+    begins, and the report lists it.
     `is_new`: the directory was just made, and the caller makes it durable with the rest of the new log.
     `was_killed`: the last owner's process ended, and its machine did not. Then every write is there, the last
     one perhaps cut short; any other bad batch is damage, durable or not.
@@ -130,6 +132,7 @@ def load(
         is_new=is_new,
         was_killed=was_killed,
         log_start_offset=log_start_offset,
+        first_dirty_offset=first_dirty_offset,
         starts_by=starts_by,
         is_start_certain=is_start_certain,
         keeps_rest=keeps_rest,
@@ -198,7 +201,7 @@ def _recover(
         mark("recovery: not one segment is left")
         remove_if_exists(loading.disk, f"{loading.directory}/{file_name(log_start_offset, LOG_SUFFIX)}")
         loading.segments[log_start_offset] = segment_at(loading, log_start_offset, size=0, is_new=True)
-    log_end_offset = log_end_of(loading)
+    log_end_offset, first_dirty_offset = log_end_of(loading), loading.opening.first_dirty_offset
     first_base = next(iter(loading.segments))
     if not loading.opening.is_new:
         # It may have been a sealed one, and will be appended to.
@@ -223,6 +226,8 @@ def _recover(
         quarantine=loading.quarantine,
         cursors=cursors,
         report=loading.report,
+        # Past the log end it is of records that are gone.
+        first_dirty_offset=first_dirty_offset if first_dirty_offset <= log_end_offset else start,
     )
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    checkpointed_offset,
     format_leader_epoch_checkpoint,
     format_offset_checkpoint,
     read_leader_epoch_checkpoint,
@@ -42,7 +43,6 @@ from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, make_durable_dir, put_in_place, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.log.cursor_file import CURSORS_FILE, format_cursors, read_cursors
-from logstore.log.reader import checkpointed_offset
 from logstore.log.sound_batches import Gap, LeftOut, Placed, Rows, SoundBatches, segment_files
 from logstore.segment.swap import SWAP_SUFFIX
 

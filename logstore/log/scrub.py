@@ -9,9 +9,9 @@ meanwhile: what is found in a segment counts only if nothing was cut from the lo
 read, otherwise the segment is read again. `damage.judge_segment` decides what is damage.
 
 While a process has a log, nobody else writes to it. But before, Kafka's cleaner may have rewritten a sealed
-segment of a compacted log without a change of its size, which an opening does not see. So the first time that
-this process compares such a segment with its seal, a difference is no damage if every batch is sound and in
-order; the segment is sealed anew.
+segment of a log that was compacted, without a change of its size, which an opening does not see. So the first
+time that this process compares such a segment with its seal, a difference is no damage if every batch is
+sound and in order; the segment is sealed anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from logstore.config import MAX_LONG
 from logstore.errors import Damage, DamageKind, LogClosed
 from logstore.log.derived import check_log_files, check_segment_files
-from logstore.log.partition_log import PartitionLog
+from logstore.log.partition_log import PartitionLog, is_dense
 from logstore.segment.damage import Expected, judge_segment
 from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
@@ -92,7 +92,7 @@ def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterat
         log.epochs,
     )
     is_damaged = is_rewritten = False
-    may_be_rewritten = seal is not None and log.config.is_compacted and not segment.sealing.is_proven
+    may_be_rewritten = seal is not None and not is_dense(log) and not segment.sealing.is_proven
     try:
         with segment.log_for_reading() as file:
             for step in judge_segment(file, expected, position if seal is not None else 0):

@@ -35,6 +35,7 @@ from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
     write_offset_checkpoint,
 )
 from logstore.config import LogConfig
@@ -44,8 +45,8 @@ from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.errors import DamagedLog, LogGone, OffsetOutOfRange
 from logstore.log.cursor_file import CURSORS_FILE
 from logstore.log.loading import offset_in
+from logstore.log.losses import LOST_DIRECTORY
 from logstore.log.partition_log import Clock, PartitionLog
-from logstore.log.reader import checkpointed_offset
 from logstore.log.stand_alone import open_anywhere
 from logstore.segment.damage import Verdict, find_batch, judge
 from logstore.segment.scan import scan
@@ -56,7 +57,7 @@ _ATTEMPTS: Final = 100
 _COPIED_BYTES: Final = 4 << 20
 """A longer active segment is rolled before a snapshot of an open log, so that it is linked and not copied."""
 _CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
-_LEFT_OUT: Final = (CURSORS_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE, *_CHECKPOINTS)
+_LEFT_OUT: Final = (CURSORS_FILE, LOCK_FILE, CLEAN_SHUTDOWN_FILE, LOST_DIRECTORY, *_CHECKPOINTS)
 
 
 class Snapshot(NamedTuple):
@@ -73,7 +74,11 @@ class Snapshot(NamedTuple):
 
 
 class _Changed(Exception):
-    """The owner changed a file that the snapshot needs."""
+    """The owner changed a file that the snapshot needs; `swap` is one of a compaction that has not ended."""
+
+    def __init__(self, swap: str = "") -> None:
+        super().__init__(swap)
+        self.swap = swap
 
 
 def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> Snapshot:
@@ -153,21 +158,25 @@ def take_snapshot(
 
 def _attempted(making: _Making, end_offset: int | None, version: Callable[[], int]) -> Snapshot:
     """Fill the directory until the owner has changed nothing meanwhile."""
+    swap = ""
     for _ in range(_ATTEMPTS):
         begun = version()
         try:
             made = making.fill(end_offset)
         except (_Changed, FileNotFoundError) as error:
+            swap = error.swap if isinstance(error, _Changed) else ""
             if not making.source_holds_a_log():
                 raise LogGone(f"{making.source} holds no log: it has no .log file") from error
         else:
             if version() == begun:
                 return made
         making.empty()
-    raise DamagedLog(
-        f"{making.source} changes faster than it can be copied, or a compaction was interrupted in it: "
-        "try again, or open and close the log first"
-    )
+    if swap:
+        raise DamagedLog(
+            f"{making.source} has {swap}: a compaction did not end. Start and stop the log's owner, or run "
+            f'"logstore recover {making.source}", then take the snapshot again'
+        )
+    raise DamagedLog(f"{making.source} changes faster than it can be copied; try again")
 
 
 def offset_at_time(disk: Disk, directory: str, timestamp_ms: int) -> int | None:
@@ -227,8 +236,8 @@ class _Making:
         """Link and copy. Raises `_Changed` or `FileNotFoundError` if the owner came between."""
         self._disk.make_dir(self._unfinished)
         sizes = _sizes_in(self._disk, self.source)
-        if any(name.endswith(SWAP_SUFFIX) for name in sizes):
-            raise _Changed
+        if swap := next((name for name in sizes if name.endswith(SWAP_SUFFIX)), ""):
+            raise _Changed(swap)
         bases = sorted(_logs_in(self._disk, self.source))
         if not bases:
             raise FileNotFoundError(self.source)

@@ -5,7 +5,8 @@
       .kafka_cleanshutdown                clean shutdown, with the log end offset
       recovery-point-offset-checkpoint    one entry: this log; there from the first opening on
       log-start-offset-checkpoint         one entry: this log; there from the second segment on
-      cleaner-offset-checkpoint           one entry: this log, after a compaction
+      cleaner-offset-checkpoint           one entry: this log, after a compaction; until then that of the
+                                          log dir around it counts
       00000000000000000000.log …          as in any partition directory
 
 Several processes may have logs in one parent directory, unless a broker owns the parent. A `LogManager` that
@@ -32,6 +33,7 @@ from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
+    checkpointed_offset,
     of_one_log,
 )
 from logstore.config import LogConfig
@@ -167,6 +169,7 @@ def _open_locked(
         is_clean=type(closed_at) is int,
         recovery_point=owner.recovery_point.find(topic_partition),
         log_start_offset=owner.log_start.get(topic_partition),
+        first_dirty_offset=owner.first_dirty.get(topic_partition),
         now_ms=clock(),
         jitter_ms=jitter_ms,
         progress=progress,
@@ -187,8 +190,7 @@ def _open_locked(
         owner.recovery_point.write({topic_partition: loaded.recovery_point})
         for segment in loaded.segments.values():
             segment.name_is_durable = True  # by the same sync of the directory
-    if owner.first_dirty.get(topic_partition) > loaded.log_end_offset:
-        owner.first_dirty.set(topic_partition, loaded.log_start_offset)
+    owner.first_dirty.set(topic_partition, loaded.first_dirty_offset)
     return PartitionLog(
         directory,
         topic_partition,
@@ -196,7 +198,6 @@ def _open_locked(
         loaded,
         LogHost(disk, clock, jitter_ms, owner, _PRODUCERS),
         follows_end=True,
-        first_dirty_offset=owner.first_dirty.get(topic_partition),
     )
 
 
@@ -213,6 +214,9 @@ class _OwnDirectory:
         self.first_dirty = OffsetFile(disk, directory, CLEANER_OFFSET_CHECKPOINT)
         for file in (self.recovery_point, self.log_start, self.first_dirty):
             file.offsets = of_one_log(file.offsets, topic_partition)
+        if not self.first_dirty.is_there:  # the cleaner of the log dir around it may have compacted it
+            around = checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT)
+            self.first_dirty.offsets = {topic_partition: around}
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         self.recovery_point.lower(self._topic_partition, offset)

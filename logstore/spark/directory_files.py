@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
+from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, checkpointed_offset
 from logstore.disk.files import Disk, read_small_file
 from logstore.errors import (
     CorruptIndex,
@@ -36,7 +36,6 @@ from logstore.errors import (
 from logstore.format.batch import CONTROL, TRANSACTIONAL
 from logstore.log.producer_state import ProducerState, decode_snapshot
 from logstore.log.read_committed import aborted_between
-from logstore.log.reader import checkpointed_offset
 from logstore.log.stretches import Stretch, StretchReader
 from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name

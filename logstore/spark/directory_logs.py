@@ -29,6 +29,7 @@ from logstore.arguments import as_directory
 from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    find_checkpointed_offset,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
 )
@@ -38,7 +39,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
 from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
-from logstore.log.reader import find_checkpointed_offset, has_owner
+from logstore.log.reader import has_owner
 from logstore.log.stretches import Stretch, StretchReader
 from logstore.segment.damage import Verdict, judge
 from logstore.segment.scan import Fault

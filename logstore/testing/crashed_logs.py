@@ -23,6 +23,7 @@ from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
     write_offset_checkpoint,
 )
 from logstore.disk.copying import copy_file, remove_tree
@@ -31,7 +32,6 @@ from logstore.disk.topic_partition import parse_directory_name
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD
 from logstore.log.loading import offset_in
 from logstore.log.log import Log
-from logstore.log.reader import checkpointed_offset
 from logstore.segment.scan import scan
 from logstore.segment.segment import LOG_SUFFIX
 

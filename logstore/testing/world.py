@@ -40,6 +40,7 @@ from logstore.replication.effects import (
 )
 from logstore.replication.messages import RequestBody
 from logstore.replication.node import Node
+from logstore.replication.opening_configs import config_reads, configs_in
 from logstore.testing import disk_faults
 from logstore.testing.checkers import PartitionChecker
 from logstore.testing.client_link import ClientLink
@@ -239,6 +240,7 @@ class World:
                 disk=host.faulty if host.faulty is not None else host.disk,
                 clock=lambda: self.time.now_ms,
                 random=Random(self._lives.getrandbits(64)),
+                configs=self._configs_of_logs(host),
                 settings=self.log_settings,
                 boot_id=self.boot_id(host),
             )
@@ -265,6 +267,11 @@ class World:
         )
         self._turn(host, host.node.start)
         self.store_link.heartbeat(host, host.life)
+
+    def _configs_of_logs(self, host: Host) -> dict[str, LogConfig]:
+        reads = config_reads(host.disk, [LOG_DIR])
+        found = {topic: self.store_link.read_as_operator(each.path) for topic, each in reads.items()}
+        return configs_in(found, self.log_config)
 
     def _die_in_start(self, host: Host, *, loses_power: bool) -> None:
         self.time.note(host.node_id, "dies while it starts")

@@ -41,6 +41,21 @@ def tear(partition: Path) -> None:
     (partition / f"{SEGMENT_0}.index").write_bytes(struct.pack(">ii", 2, 7))
 
 
+def test_checkpoints_that_cannot_be_read_go(command: Command, tmp_path: Path) -> None:
+    """They counted for nothing, and `verify` reported them as damaged for ever."""
+    directory = tmp_path / "orders-0"
+    with Log.open(directory) as log:
+        log.append(b"one")
+    names = [f"{each}-offset-checkpoint" for each in ("recovery-point", "cleaner")]
+    for name in names:
+        (directory / name).write_text("rot")
+    for plan in (["--plan"], []):
+        assert command("verify", directory).code == 1
+        deleted = json.loads(command("recover", directory, *plan, "--json").out)["deleted"]
+        assert sorted(deleted) == sorted(names)
+    assert command("verify", directory).code == 0
+
+
 def test_the_answer(command: Command, partition: Path) -> None:
     """Every fact about the log, and what was cut or rebuilt with its byte range."""
     tear(partition)

@@ -19,7 +19,12 @@ from typing import Final, NamedTuple
 
 from bench.kafka import asking
 from bench.kafka.servers import eventually
-from logstore.checkpoint.entry_files import CLEANER_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
+    find_checkpointed_offset,
+)
 from logstore.cli.compat import Effect, Version, findings
 from logstore.cli.inspection import cleaned_end
 from logstore.cli.owning import load_unclean
@@ -28,7 +33,7 @@ from logstore.cli.whole_trees import verify_tree
 from logstore.disk.errors import EngineError
 from logstore.disk.files import OsDisk
 from logstore.log.comparison import Cleaned, differences
-from logstore.log.reader import LogReader, checkpointed_offset, find_checkpointed_offset
+from logstore.log.reader import LogReader
 from logstore.log.sound_batches import SoundBatches
 from tests.cycles.clients import Writer, create_topics, read
 from tests.cycles.machine import BROKER, Machine, Owner

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import logstore.disk.files
-from logstore.disk.files import LOCK_FILE, OsDisk, publish, read_small_file
+from logstore.disk.files import LOCK_FILE, File, OsDisk, publish, read_small_file
 from logstore.testing.disks import Fault, FaultyDisk, RecordingDisk
 from tests.descriptors import open_below
 
@@ -41,6 +43,46 @@ def run_python(source: str, *arguments: str) -> list[str]:
 
 
 # --- writing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("pwrite", lambda file: file.pwrite(b"data", 0)),
+        ("pread", lambda file: file.pread(4, 0)),
+        ("ftruncate", lambda file: file.truncate(0)),
+        ("fsync", lambda file: file.sync()),
+    ],
+)
+def test_the_error_of_a_call_by_descriptor_names_the_file(
+    number: int,
+    function: str,
+    call: Callable[[File], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = f"{tmp_path}/file"
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with closing(OsDisk().open(path, create=True)) as file:
+        monkeypatch.setattr(os, function, fail)
+        monkeypatch.setattr(logstore.disk.files, "_sync", fail)
+        with pytest.raises(OSError, match=f"{os.strerror(number)}: '{path}'") as caught:
+            call(file)
+        monkeypatch.undo()
+    assert (caught.value.errno, caught.value.filename) == (number, path)
+
+
+def test_a_device_that_accepts_no_more_bytes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(OsDisk().open(f"{tmp_path}/file", create=True)) as file:
+        monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+        with pytest.raises(OSError, match=f"no more bytes: '{tmp_path}/file'"):
+            file.pwrite(b"data", 0)
 
 
 def test_short_write_at_size_limit_completes_or_raises(tmp_path: Path) -> None:

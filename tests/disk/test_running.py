@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from logstore.disk.files import boot_id
 from logstore.disk.memory import MemoryDisk
-from logstore.disk.running import RUNNING_FILE, has_run_on, remove_running, write_running
+from logstore.disk.running import RUNNING_FILE, boot_id, has_run_on, remove_running, write_running
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -421,3 +422,13 @@ def test_row_247_a_checkpoint_outside_the_log_is_written_anew(stale: int) -> Non
     log = manager.get_or_create(ORDERS)
     assert cleanable_of(log.partition, START_MS).first_dirty_offset == 7
     assert checkpoints(disk) == {ORDERS: 7}
+
+
+def test_a_checkpoint_that_cannot_be_read_is_written_anew_at_the_start() -> None:
+    """The other three are, when their time comes; this one only after a compaction."""
+    disk = MemoryDisk()
+    node(disk).close()
+    with closing(disk.open(f"/data/{CLEANER_OFFSET_CHECKPOINT}", create=True)) as file:
+        file.pwrite(b"rot", 0)
+    node(disk).close()
+    assert checkpoints(disk) == {}

@@ -16,9 +16,12 @@ from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.cli.whole_trees import verify_tree
 from logstore.config import MAX_INT
 from logstore.disk.files import DirectoryEntry
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog
 from logstore.format.batch import walk
 from logstore.log.loading import LoadedLog
+from logstore.log.losses import Quarantine
+from logstore.log.manager import LogManager
 from logstore.log.producer_state import ProducerState
 from logstore.log.reader import LogReader
 from logstore.segment.indexes import OffsetIndex, TimeIndex
@@ -308,6 +311,19 @@ def test_a_file_with_another_name_is_not_touched(name: str) -> None:
         assert not any(each.is_damage for each in found)
         assert opened(disk).log_end_offset == expected[-1].next_offset
         assert content_of(disk, name) == b"of an operator"
+
+
+def test_a_file_in_place_of_the_quarantine_is_named_and_kept() -> None:
+    """What was removed from the log could not be kept; the other partitions of its log dir open."""
+    disk = disk_with({**A, **B, "lost": b"of an operator"})
+    for _ in range(2):
+        with pytest.raises(DamagedLog, match=r"/data/orders-0/lost is a file; .* Rename the file"):
+            opened(disk)
+    assert content_of(disk, "lost") == b"of an operator"
+    assert Quarantine(disk, "/data/orders-0").losses() == []
+    manager = LogManager(["/data"], disk=disk, clock=lambda: 0, random=random.Random(1))
+    assert list(manager.damaged) == [TopicPartition("orders", 0)]
+    manager.close()
 
 
 def test_a_crash_while_it_cuts_leaves_no_hole() -> None:

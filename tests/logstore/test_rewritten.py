@@ -5,18 +5,31 @@ Every batch is sound and in order, and the blocks are not the sealed ones. An op
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from logstore.checkpoint.entry_files import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    write_leader_epoch_checkpoint,
+    write_offset_checkpoint,
+)
+from logstore.cli.owning import load_unclean
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamageKind
 from logstore.format.batch import encode_batch, walk
 from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.log.partition_log import is_dense
 from logstore.segment.seal import read_seal
 from logstore.spark.directory_files import SegmentSize
 from logstore.spark.verification.check import Kind, examine
 from logstore.spark.verification.planning import Run
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import DIRECTORY, log_file
+from tests.logstore.producing import ORDERS
 
 
 def opened(disk: MemoryDisk, policy: str) -> Log:
@@ -103,3 +116,71 @@ def test_the_verification_of_replicas(is_compacted: bool) -> None:
     )
     found = [fault.kind for fault in examine(disk, run).faults]
     assert found == ([] if is_compacted else [Kind.SEAL])
+
+
+# --- whatever the settings are by now -----------------------------------------------------------------
+
+
+def named_by_a_cleaner(disk: MemoryDisk, directory: str) -> None:
+    write_offset_checkpoint(disk, directory, CLEANER_OFFSET_CHECKPOINT, {ORDERS: 20})
+
+
+@pytest.mark.parametrize("place", ["/data", DIRECTORY])
+def test_the_checkpoint_of_a_cleaner_counts_as_much_as_the_settings(place: str) -> None:
+    """`cleanup.policy` was changed from compact to delete, or a program has settings of its own."""
+    disk = rewritten("delete")
+    named_by_a_cleaner(disk, place)
+    with opened(disk, "delete") as log:
+        assert not is_dense(log.partition)
+        first = log.scrub()
+        assert first.damages == ()
+        assert [each.file for each in first.rebuilt] == [f"{0:020d}.seal"]
+
+
+def test_the_scrub_of_a_broker_whose_topic_is_no_longer_compacted() -> None:
+    disk = rewritten("delete")
+    disk.remove(f"{DIRECTORY}/recovery-point-offset-checkpoint")
+    named_by_a_cleaner(disk, "/data")
+    config = LogConfig(segment_bytes=400)
+    manager = LogManager(["/data"], disk=disk, clock=lambda: 1000, random=Random(1), config=config)
+    log = manager.get(ORDERS)
+    assert log is not None
+    assert log.scrub().damages == ()
+    manager.close()
+
+
+def test_deleted_records_were_all_that_was_compacted() -> None:
+    disk = rewritten("delete")
+    with opened(disk, "delete") as log:
+        later = log.partition.segments[1].base_offset
+        log.delete_records(later)
+        log.maintain(1000)
+        assert log.partition.segments.first.base_offset == later
+    write_offset_checkpoint(disk, "/data", CLEANER_OFFSET_CHECKPOINT, {ORDERS: later})
+    with opened(disk, "delete") as log:
+        assert is_dense(log.partition)
+
+
+def test_a_cut_lowers_what_the_cleaner_of_the_log_dir_noted() -> None:
+    disk = rewritten("delete")
+    named_by_a_cleaner(disk, "/data")
+    with opened(disk, "delete") as log:
+        log.truncate_to(3)
+        log.append([b"again"] * 30)
+    with opened(disk, "delete") as log:
+        assert log.partition.first_dirty_offset == 3
+
+
+@pytest.mark.parametrize("recover", [False, True])
+def test_a_wrong_epoch_file_beside_what_was_rewritten(recover: bool) -> None:
+    """All batches of the rewritten segment contradict the file, so the file is wrong."""
+    disk = rewritten("delete")
+    named_by_a_cleaner(disk, "/data")
+    disk.remove(f"{DIRECTORY}/{CLEAN_SHUTDOWN_FILE}")
+    write_leader_epoch_checkpoint(disk, DIRECTORY, [(7, 0)])
+    if recover:
+        report = load_unclean(disk, DIRECTORY, None).report
+    else:
+        with opened(disk, "delete") as log:
+            report = log.partition.report
+    assert [each.file for each in report.wrong] == [LEADER_EPOCH_CHECKPOINT]

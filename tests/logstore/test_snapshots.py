@@ -488,3 +488,25 @@ def test_a_store_goes_to_the_directory_named_whatever_slashes_follow(tmp_path: P
     (store / "journal").write_text("x")
     assert snapshot_store(OsDisk(), str(store), f"{tmp_path}/copy/") == str(tmp_path / "copy")
     assert (tmp_path / "copy" / "journal").read_text() == "x"
+
+
+# --- leftovers in the source ------------------------------------------------------------------------
+
+
+def test_a_compaction_that_did_not_end_is_named_with_the_next_step() -> None:
+    disk = MemoryDisk()
+    filled(disk).close()
+    disk.open("/data/orders-0/00000000000000000004.index.swap", create=True).close()
+    with pytest.raises(DamagedLog, match=r'has 0{19}4.index.swap: .* "logstore recover /data/orders-0"'):
+        take_snapshot(disk, "/data/orders-0", "/backup/orders-0", config=SMALL, clock=lambda: 1000)
+    Log.open("/data/orders-0", SMALL, disk=disk, clock=lambda: 1000).close()
+    made = take_snapshot(disk, "/data/orders-0", "/backup/orders-0", config=SMALL, clock=lambda: 1000)
+    assert made.log_end_offset == 20
+
+
+def test_a_foreign_file_with_the_name_of_the_quarantine_is_left_out() -> None:
+    disk = MemoryDisk()
+    filled(disk).close()
+    disk.open("/data/orders-0/lost", create=True).close()
+    take_snapshot(disk, "/data/orders-0", "/backup/orders-0", config=SMALL, clock=lambda: 1000)
+    assert numbers("/backup/orders-0", disk) == list(range(20))

@@ -157,6 +157,24 @@ def test_a_move_ends_with_its_topic() -> None:
     assert left == []
 
 
+def test_the_copy_of_a_topic_that_was_deleted_while_its_log_dir_was_offline_goes() -> None:
+    made, disks = cluster()
+    write(made, b"0")
+    target = other(made, 1)
+    disks[1].inject(Fault(operation="pwrite", path=lambda path: "-future/0" in path, forever=True))
+    assert alter(made, 1, target) is ErrorCode.NONE
+    assert made.run_until(lambda: target in made.nodes[1].logs.offline_dirs)
+    made.administer(DeleteTopicsRequest(("t",)))
+    assert made.run_until(lambda: TP not in made.nodes[1].replicas.partitions)
+    made.stop_node(1)
+    disks[1].heal()
+    (left,) = [each.name for each in disks[1].scan(target) if each.is_directory]
+    assert left.endswith("-future")
+    made.start_node(1)
+    made.advance(120_000)
+    assert [each.name for each in disks[1].scan(target) if each.is_directory] == []
+
+
 def test_a_move_goes_on_after_a_kill_of_the_node() -> None:
     made, _ = cluster()
     for number in range(30):

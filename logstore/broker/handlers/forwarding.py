@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 
 from logstore.broker.dispatch import Call, Handler, Services, finish
+from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestUnanswered
+from logstore.broker.security.audited import in_doubt
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire.declarations import Struct
 
@@ -31,8 +33,13 @@ def at_the_controller(handle: Handler) -> Handler:
     """Return a handler that forwards to the controller, and calls `handle` if this broker is to answer."""
 
     def forwarded(call: Call, body: Struct, services: Services) -> Struct | None:
-        def answered(answer: Struct | None) -> None:
-            finish(call, lambda: answer if answer is not None else handle(call, body, services))
+        def answered(answer: Struct | RequestUnanswered) -> None:
+            if isinstance(answer, Struct):
+                finish(call, lambda: answer)
+                return
+            if call.hear is not None and not isinstance(answer, NotConnected | AuthenticationFailed):
+                call.hear(in_doubt(body, call.api.response))  # the controller may have made the change
+            finish(call, handle, call, body, services)
 
         if not services.runtime.forward(body, call.version, call.client_id, answered):
             return handle(call, body, services)

@@ -2,11 +2,13 @@
 
     {"time":"2026-11-23T14:30:00.123Z","event":"denied","principal":"User:bob","host":"10.0.0.7",…}
 
-Lines go to the file `audit.log.path`, or without one to the logger `logstore.audit`, which adds the time. A
-file of `audit.log.max.bytes` is renamed to `….1`, an earlier one to `….2`, and so on up to
-`audit.log.files` files in all. Only its owner may read them. Lines are not synced: a power cut may take the
-last ones, and a torn line stays alone. A line that the file does not take goes to the logger; the failure is
-logged, counted and shown by `/healthz`, and the next line is tried again.
+Changes go to the file `audit.log.path`. Logins, refusals and denials go to `….access` beside it: a client
+without any right can cause as many as it likes, and they must not push out the changes. Without a path, all
+lines go to the logger `logstore.audit`, which adds the time. A file of `audit.log.max.bytes` is renamed to
+`….1`, an earlier one to `….2`, and so on up to `audit.log.files` files in all, of either kind. Only its owner
+may read them. Lines are not synced: a power cut may take the last ones, and a torn line stays alone. A line
+that the file does not take goes to the logger; the failure is logged, counted and shown by `/healthz`, and
+the next line is tried again.
 
 Names come from clients: escaped as JSON they cannot forge a line, and long ones are cut. Secrets and records
 are never in it.
@@ -23,6 +25,8 @@ from typing import Final, NamedTuple
 
 from logstore.disk.files import Disk, File, OsDisk, make_private, wall_clock_ms
 
+ACCESS_SUFFIX: Final = ".access"
+_OF_ACCESS: Final = frozenset({"login", "login renewed", "login failed", "refused", "denied"})
 MOST_TEXT: Final = 500
 """Characters of a name or a reason."""
 MOST_ITEMS: Final = 1_000
@@ -89,16 +93,24 @@ class AuditState(NamedTuple):
 class Audit:
     """Writes the audit log of one broker: `audit("denied", principal=…)`."""
 
-    def __init__(self, file: AuditFile | None = None, now_ms: Callable[[], int] = wall_clock_ms) -> None:
-        """Without a file, lines go to the logger."""
-        self._file, self._now_ms = file, now_ms
+    def __init__(
+        self,
+        file: AuditFile | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        *,
+        access: AuditFile | None = None,
+    ) -> None:
+        """Without a file, lines go to the logger. `access` takes the lines that any client can cause."""
+        self._file, self._access, self._now_ms = file, access or file, now_ms
         self._written = self._failed = 0
-        self._error = ""
+        self._errors: dict[str, str] = {}
+        """By the path of a file that does not take lines."""
 
     def __call__(self, event: str, **facts: object) -> None:
         """Write one line."""
         found = {"event": event, **{name: _short(value) for name, value in facts.items()}}
-        if self._file is None or not self._took(self._file, found):
+        file = self._access if event in _OF_ACCESS else self._file
+        if file is None or not self._took(file, found):
             _lines.info(json.dumps(found, default=str))
         self._written += 1
 
@@ -109,26 +121,27 @@ class Audit:
             file.append(f"{line}\n".encode())
         except OSError as error:
             self._failed += 1
-            if not self._error:
+            if file.path not in self._errors:
                 _log.error(
                     "audit log %s cannot be written, its lines go to this log instead: %s", file.path, error
                 )
-            self._error = str(error)
+            self._errors[file.path] = str(error)
             return False
-        if self._error:
+        if self._errors.pop(file.path, ""):
             _log.warning("audit log %s takes lines again; %d were missed", file.path, self._failed)
-            self._error = ""
         return True
 
     @property
     def state(self) -> AuditState:
-        return AuditState(self._file.path if self._file else "", self._written, self._failed, self._error)
+        path, errors = self._file.path if self._file else "", self._errors.values()
+        return AuditState(path, self._written, self._failed, next(iter(errors), ""))
 
     def close(self) -> None:
-        """Close the file; later lines go to the logger."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Close the files; later lines go to the logger."""
+        for file in (self._file, self._access):
+            if file is not None:
+                file.close()
+        self._file = self._access = None
 
 
 def _short(value: object) -> object:

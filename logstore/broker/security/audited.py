@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from logstore.broker.security.refused import refused_entry
+from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
 
 _Changes = Iterator[tuple[str, dict[str, object]]]
@@ -28,6 +30,18 @@ def changes_of(key: int, request: Any, answer: Any) -> _Changes:
     """
     if not getattr(request, "validate_only", False):
         yield from ADMINISTRATIVE[key](request, answer)
+
+
+def in_doubt(request: Struct, kind: type[Struct]) -> Struct:
+    """Return an answer of the type `kind` that leaves every change of a request to the controller open."""
+    entries = [
+        each
+        for name, field in type(request).FIELDS.items()
+        if field.is_array
+        for each in getattr(request, name) or ()
+    ]
+    name, element = next((name, field.element) for name, field in kind.FIELDS.items() if field.is_array)
+    return kind(**{name: [refused_entry(element, each, ErrorCode.REQUEST_TIMED_OUT) for each in entries]})
 
 
 def _topics_created(request: Any, answer: Any) -> _Changes:
@@ -79,6 +93,20 @@ def _reassigned(request: Any, answer: Any) -> _Changes:
             event = "reassignment cancelled" if replicas is None else "reassignment begun"
             partition = f"{topic.name}-{each.partition_index}"
             yield event, {"partition": partition, "replicas": replicas, **_open(each)}
+
+
+def _log_dirs_altered(request: Any, answer: Any) -> _Changes:
+    wanted = {
+        (topic.name, index): each.path
+        for each in request.dirs
+        for topic in each.topics
+        for index in topic.partitions
+    }
+    for topic in answer.results:
+        for each in _done(topic.partitions):
+            facts = {"partition": f"{topic.topic_name}-{each.partition_index}"}
+            log_dir = wanted[topic.topic_name, each.partition_index]
+            yield "move to log dir begun", {**facts, "log_dir": log_dir, **_open(each)}
 
 
 def _markers_written(request: Any, answer: Any) -> _Changes:
@@ -136,6 +164,7 @@ ADMINISTRATIVE: Final[Mapping[int, Callable[[Any, Any], _Changes]]] = {
     21: _records_deleted,
     27: _markers_written,
     33: _settings_replaced,
+    34: _log_dirs_altered,
     37: _partitions_created,
     42: _groups_deleted,
     43: _leaders_elected,

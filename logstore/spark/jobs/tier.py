@@ -104,7 +104,8 @@ def settled_offset(disk: Disk, directory: str, readable: Bounds) -> int:
 
     `readable` are the bounds of committed reading. A checkpoint that an owned log lacks counts as 0.
     """
-    from logstore.log.reader import find_checkpointed_offset, has_owner
+    from logstore.checkpoint.entry_files import find_checkpointed_offset
+    from logstore.log.reader import has_owner
 
     below = readable.end_offset
     synced = find_checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)

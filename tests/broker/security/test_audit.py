@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from logstore.broker import AsyncBroker, BrokerConfig
+from logstore.broker.broker import _open_audit
 from logstore.broker.dispatch import Call
 from logstore.broker.errors import AuthenticationFailed
 from logstore.broker.handlers import HANDLERS
@@ -21,6 +22,7 @@ from logstore.broker.health import Loading, health
 from logstore.broker.metrics import Watched, page
 from logstore.broker.security.audit import MOST_TEXT, Audit, AuditFile
 from logstore.broker.security.audited import ADMINISTRATIVE, changes_of
+from logstore.broker.settings import ServiceConfig
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.declarations import Struct
@@ -53,6 +55,39 @@ def test_files_are_bounded_private_and_replace_each_other(tmp_path: Path) -> Non
     kept = [line["number"] for each in reversed(files) for line in lines(each)]
     assert kept == list(range(kept[0], 100)), "the newest lines, without a gap"
     assert lines(path)[-1] == {"time": "2023-11-14T22:13:20.123Z", "event": "login", "number": 99}
+
+
+@pytest.mark.parametrize("event", ["login", "login renewed", "login failed", "refused", "denied"])
+def test_no_flood_that_any_client_can_cause_pushes_out_a_change(event: str, tmp_path: Path) -> None:
+    settings = ServiceConfig(
+        audit_log_path=str(tmp_path / "audit.log"), audit_log_max_bytes=1 << 10, audit_log_files=2
+    )
+    audit = _open_audit(settings)
+    audit("topic deleted", topic="orders")
+    for number in range(100):
+        audit(event, host=f"10.0.0.{number}")
+    audit.close()
+    assert [each["event"] for each in lines(tmp_path / "audit.log")] == ["topic deleted"]
+    access = tmp_path / "audit.log.access"
+    assert lines(access)[-1]["host"] == "10.0.0.99"
+    assert access.stat().st_mode & 0o777 == 0o600
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "audit.log", "audit.log.access", "audit.log.access.1",
+    }  # fmt: skip
+
+
+def test_each_file_fails_by_itself(tmp_path: Path) -> None:
+    disk = FaultyDisk(OsDisk())
+    paths = [str(tmp_path / name) for name in ("audit.log", "audit.log.access")]
+    changes, access = (AuditFile(each, 1 << 20, 2, disk=disk) for each in paths)
+    audit = Audit(changes, access=access)
+    disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, path=paths[1].__eq__))
+    audit("login failed")
+    audit("topic created")
+    assert audit.state.error, "a line in the other file does not end it"
+    audit("login")
+    assert (audit.state.error, audit.state.lines, audit.state.failed) == ("", 3, 1)
+    audit.close()
 
 
 def test_a_torn_line_stays_alone_and_a_restart_appends(tmp_path: Path) -> None:
@@ -181,12 +216,13 @@ def test_a_broker_audits_logins_refusals_and_changes(
                 await client.append("orders", b"s3cret-record", partition=0)
 
     run(test)
-    found = lines(path)
+    access = tmp_path / "audit.log.access"
     assert not any(each.name == "logstore.audit" for each in caplog.records)
-    assert "s3cret" not in path.read_text()
-    assert "ann-secret" not in path.read_text()
-    assert {each["event"] for each in found} >= {"login", "login failed", "topic created"}
-    created = next(each for each in found if each["event"] == "topic created")
+    for each in (path, access):
+        assert "s3cret" not in each.read_text()
+        assert "ann-secret" not in each.read_text()
+    assert {each["event"] for each in lines(access)} == {"login", "login failed"}
+    (created,) = lines(path)
     del created["time"]
     assert created == {
         "event": "topic created",
@@ -408,6 +444,30 @@ ANSWERED: list[tuple[Struct, Struct, list[tuple[str, dict[str, object]]]]] = [
             ("transaction ended", {"partition": "a-0", "producer_id": 7, "outcome": "aborted"}),
             ("transaction ended", {"partition": "b-0", "producer_id": 7, "outcome": "committed"}),
         ],
+    ),
+    (
+        t.AlterReplicaLogDirsRequest(
+            dirs=[
+                t.AlterReplicaLogDirsRequestAlterReplicaLogDir(
+                    path="/b",
+                    topics=[t.AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(name="a", partitions=[0, 1])],
+                )
+            ]
+        ),
+        t.AlterReplicaLogDirsResponse(
+            results=[
+                t.AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult(
+                    topic_name="a",
+                    partitions=[
+                        t.AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult(
+                            partition_index=index, error_code=code
+                        )
+                        for index, code in enumerate((0, 57))
+                    ],
+                )
+            ]
+        ),
+        [("move to log dir begun", {"partition": "a-0", "log_dir": "/b"})],
     ),
     (
         t.DeleteGroupsRequest(groups_names=["g"]),
