@@ -15,21 +15,21 @@ from collections.abc import Iterable
 from logstore import Log, LogReader
 
 
-def write(directory: str, lines: Iterable[str]) -> None:
+def write(directory: str, lines: Iterable[bytes]) -> None:
     with Log.open(f"{directory}/lines-0") as log, log.writer(linger_ms=20) as writer:
         for line in lines:
-            writer.append(line.rstrip("\n").encode())
+            writer.append(line.rstrip(b"\n"))
 
 
 def read(directory: str) -> None:
     for record in LogReader(f"{directory}/lines-0").follow(0):  # sleeps at the end until the writer appends
-        print(record.offset, (record.value or b"").decode(), flush=True)
+        print(record.offset, (record.value or b"").decode(errors="backslashreplace"), flush=True)
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["write", directory]:
-            write(directory, sys.stdin)
+            write(directory, sys.stdin.buffer)
         case ["read", directory]:
             read(directory)
         case _:

@@ -52,16 +52,16 @@ def relay(database: Any, log: Log, placeholder: str = "?") -> int:
 
 
 def main(directory: str) -> None:
-    database = sqlite3.connect(f"{directory}/shop.sqlite")
-    database.executescript(TABLES)
-    with Log.open(f"{directory}/orders-0", serializer="json") as log:
+    with Log.open(f"{directory}/orders-0", serializer="json") as log:  # makes the directory
+        database = sqlite3.connect(f"{directory}/shop.sqlite")
+        database.executescript(TABLES)
         for item in ("nut", "bolt", "washer"):
             place(database, item)
         while relay(database, log):
             pass
         for record in log.read():
             print(record.offset, record.key, record.value)
-    database.close()
+        database.close()
 
 
 if __name__ == "__main__":

@@ -14,15 +14,16 @@ from logstore.broker import BrokerCluster
 
 
 def main(directory: str) -> None:
-    with BrokerCluster(3, directory=directory) as hosts:
+    # Each append waits for two hosts, so one can die at any time, also just after all have started again.
+    with BrokerCluster(3, directory=directory, settings={"min.insync.replicas": "2"}) as hosts:
         if "orders" not in hosts.topics():
             hosts.create_topic("orders", 1)  # three replicas
         orders = hosts.topic("orders").partition(0)
         orders.append([b"placed", b"paid"])  # returns when every replica in sync has them
         leader = hosts.leader("orders")
         hosts.kill(leader)
-        print(f"host {leader} died; host {hosts.leader('orders')} will lead")
         orders.append(b"shipped")  # waits for the next leader
+        print(f"host {leader} died; host {hosts.leader('orders')} leads")
         hosts.start(leader)
         cursor = orders.cursor("billing")
         for record in cursor.read():

@@ -117,21 +117,29 @@ def of_change(change: StateChange) -> Event:
 
 
 def of_lines(lines: Iterable[Line], wanted: Wanted) -> Iterator[Event]:
-    """Yield the events of selected lines of state-change logs. Kafka's lines are kept unchanged."""
+    """Yield the events of selected lines of state-change logs. Kafka's lines are kept unchanged.
+
+    Lines whose time does not exist are left out.
+    """
     for line in lines:
         change = parse_line(line.text)
         if change is not None:
             yield of_change(change)
-        else:
-            _, _, text = line.text.partition(line.time)
-            partition = wanted.named_in(line.text)
-            yield Event(parse_time(line.time), None, partition, Kind.OTHER, text.lstrip("] "))
+            continue
+        try:
+            at_ms = parse_time(line.time)
+        except ValueError:  # the 31st of February: a damaged line
+            continue
+        _, _, text = line.text.partition(line.time)
+        yield Event(at_ms, None, wanted.named_in(line.text), Kind.OTHER, text.lstrip("] "))
 
 
 def of_loss(loss: Loss, partition: TopicPartition, place: str) -> Event:
     """Return the event of an entry in a replica's loss ledger; `place` names the directory of the log."""
     kind = Kind.TRUNCATION if loss.who == "truncation" else Kind.LOSS
     went = f"offsets {loss.first_offset} to {loss.last_offset} went ({loss.records} records)"
+    if loss.last_offset < loss.first_offset:
+        went = f"no whole batch went at offset {loss.first_offset} ({loss.size} bytes)"
     committed = ", below the high watermark" if loss.below_high_watermark else ""
     text = f"{place}: {loss.who}: {went}{committed}; {loss.why}"
     facts: dict[str, object] = {
@@ -159,5 +167,6 @@ def as_fact(event: Event, *, is_virtual: bool) -> dict[str, object]:
 
 
 def time_of(event: Event, *, is_virtual: bool) -> str:
-    """Return an event's time as text: a date in UTC, or milliseconds of a simulation."""
-    return f"{event.time_ms} ms" if is_virtual else format_time(event.time_ms)
+    """Return an event's time as text: a date in UTC, or milliseconds of a simulation or past all dates."""
+    is_date = not is_virtual and event.time_ms < 1 << 47  # not far below the largest date
+    return format_time(event.time_ms) if is_date else f"{event.time_ms} ms"

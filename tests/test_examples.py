@@ -9,12 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from logstore.broker import BrokerCluster
 from logstore.log.log import Log
 from tests.page_runner import ROOT
 
@@ -149,9 +151,10 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def test_the_outbox_empties_into_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = loaded("outbox")
+    directory = tmp_path / "new"
     for _ in range(2):
-        example.main(str(tmp_path))
-    with Log.open(tmp_path / "orders-0") as log:
+        example.main(str(directory))
+    with Log.open(directory / "orders-0") as log:
         events = [json.loads(value or b"") for value in log.read_values()]
     assert [each["event"] for each in events] == ["placed nut", "placed bolt", "placed washer"] * 2
     assert [each["id"] for each in events] == [1, 2, 3, 4, 5, 6]
@@ -204,15 +207,15 @@ def test_a_relay_that_dies_at_any_step_moves_each_event_once(
 
 def test_a_reader_in_another_process(tmp_path: Path) -> None:
     example = loaded("other_process")
-    example.write(str(tmp_path), ["one\n", "two\n"])
+    example.write(str(tmp_path), [b"one\n", b"\xfftwo\n"])
     command = [sys.executable, str(EXAMPLES / "other_process.py"), "read", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
         alarm = threading.Timer(LIMIT_S, reader.kill)
         alarm.start()
         try:
             assert reader.stdout is not None
-            assert [next(reader.stdout), next(reader.stdout)] == ["0 one\n", "1 two\n"]
-            example.write(str(tmp_path), ["three\n"])
+            assert [next(reader.stdout), next(reader.stdout)] == ["0 one\n", "1 \\xfftwo\n"]
+            example.write(str(tmp_path), [b"three\n"])
             assert next(reader.stdout) == "2 three\n"
         finally:
             alarm.cancel()
@@ -220,6 +223,20 @@ def test_a_reader_in_another_process(tmp_path: Path) -> None:
 
 
 def test_three_hosts_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    loaded("three_hosts").main(str(tmp_path))
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[-3:] == ["0 placed", "1 paid", "2 shipped"]
+    """Also in a second run: the host that stopped last leads, alone until the others have caught up."""
+    example = loaded("three_hosts")
+    settings: list[Mapping[str, str]] = []
+
+    class Noted(BrokerCluster):
+        def __init__(self, count: int, **options: Any) -> None:
+            settings.append(options.get("settings", {}))
+            super().__init__(count, **options)
+
+    vars(example)["BrokerCluster"] = Noted
+    for first in (0, 3):
+        example.main(str(tmp_path))
+        assert settings[-1].get("min.insync.replicas") == "2", "one host alone would acknowledge, and die"
+        told, *printed = capsys.readouterr().out.splitlines()
+        assert printed[-3:] == [f"{first} placed", f"{first + 1} paid", f"{first + 2} shipped"]
+        died, leads = [int(word) for word in told.replace(";", "").split() if word.isdecimal()]
+        assert died != leads

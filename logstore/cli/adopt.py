@@ -8,6 +8,7 @@ Nothing in Kafka's directories is changed: `--apply` writes the store beside the
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -63,7 +64,7 @@ def adopt(
 
     disk = OsDisk()
     paths = [str(path.absolute()) for path in directories]
-    owners = {path: _owner(disk, path) for path in paths}
+    owners = {path: _owner(disk, path, is_plan=not apply) for path in paths}
     clusters = {owner.cluster_id for owner in owners.values()}
     if len(clusters) != 1 or None in clusters:
         named = "; ".join(f"{path} names {owner.cluster_id or 'none'}" for path, owner in owners.items())
@@ -97,11 +98,15 @@ def adopt(
     return 0
 
 
-def _owner(disk: Disk, directory: str) -> MetaProperties:
+def _owner(disk: Disk, directory: str, *, is_plan: bool) -> MetaProperties:
     from logstore.checkpoint.identity import read_meta_properties
     from logstore.log.stand_alone import check_not_locked
 
-    check_not_locked(disk, directory)
+    try:
+        check_not_locked(disk, directory)
+    except OSError as error:
+        if not (is_plan and error.errno == errno.EROFS):  # a plan only reads
+            raise
     found = read_meta_properties(disk, directory)
     if found is None:
         raise typer.BadParameter(f"{directory} has no meta.properties: it is not a log dir of a Kafka broker")

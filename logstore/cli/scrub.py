@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from logstore.cli.operating import Json, PartitionDir
+from logstore.cli.operating import Json, PartitionDir, require_log
 from logstore.cli.terminal import byte_progress, print_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 def scrub(directory: PartitionDir, as_json: Json = False) -> int:
     """Compare a log with its seals and checksums, and rebuild index files that differ; exit 1 on damage."""
     from logstore.checkpoint.identity import META_PROPERTIES
-    from logstore.cli.inspection import segment_offsets
     from logstore.disk.files import OsDisk
     from logstore.errors import DamageKind
     from logstore.log.heal import leave_out_deleted
@@ -43,8 +42,7 @@ def scrub(directory: PartitionDir, as_json: Json = False) -> int:
     from logstore.log.scrub import scrub as steps_of
 
     path = str(directory).rstrip("/") or "/"
-    if not segment_offsets(OsDisk(), path):
-        raise typer.BadParameter(f"{path} holds no log: no segment is in it")
+    require_log(OsDisk(), path)
     if (Path(path).resolve().parent / META_PROPERTIES).exists():
         raise typer.BadParameter(
             f"{path} belongs to a broker, which scrubs it while it runs (log.scrub.interval.ms); "

@@ -56,6 +56,8 @@ def story(
         raise typer.BadParameter(f"no story {name!r}; choose from {', '.join(STORIES)}")
     if step and as_json:
         raise typer.BadParameter("--step and --json cannot be combined")
+    if step and sys.stdin is None:  # the shell closed it (`<&-`)
+        raise OSError("stdin is closed")
     modes = [False, True] if rule is RuleIs.BOTH else [rule is RuleIs.ON]
     played = [play(STORIES[name], is_on=is_on) for is_on in modes]
     if svg is not None:

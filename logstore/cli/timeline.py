@@ -51,8 +51,10 @@ def timeline(
     if traces and len(sources) > 1:
         raise typer.BadParameter("a trace has virtual time: name it without other files")
     is_virtual = bool(traces)
+    unreadable: list[str] = []
     try:
-        found = sorted(_events(sources, wanted, is_trace=is_virtual), key=lambda event: event.time_ms)
+        events_found = _events(sources, wanted, unreadable, is_trace=is_virtual)
+        found = sorted(events_found, key=lambda event: event.time_ms)
     except OSError as error:
         print_error(f"{error.filename}: {error.strerror}")
         return 1
@@ -71,7 +73,9 @@ def timeline(
         node = "" if event.node is None else f"node {event.node}"
         what = f"{event.partition or ''!s:<12} {node:<8} {event.kind.value:<12} {printable(event.text)}"
         print(f"{time_of(event, is_virtual=is_virtual):>10}  {what}")
-    return 0
+    for line in unreadable:
+        print_error(f"{line} cannot be read; others are shown")
+    return 1 if unreadable else 0
 
 
 def _is_trace(path: Path) -> bool:
@@ -81,7 +85,7 @@ def _is_trace(path: Path) -> bool:
         return is_trace(file.readline(200))
 
 
-def _events(sources: list[Path], wanted: Wanted, *, is_trace: bool) -> Iterator[Event]:
+def _events(sources: list[Path], wanted: Wanted, unreadable: list[str], *, is_trace: bool) -> Iterator[Event]:
     from logstore.replication.history import of_lines
     from logstore.replication.state_change_lines import wanted_lines
     from logstore.testing.traced import Reader
@@ -103,7 +107,7 @@ def _events(sources: list[Path], wanted: Wanted, *, is_trace: bool) -> Iterator[
         with log.open("rb") as raw:
             yield from of_lines(wanted_lines(number, raw, wanted), wanted)
     for directory in ledgers:
-        yield from _losses(directory, wanted)
+        yield from _losses(directory, wanted, unreadable)
 
 
 def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -130,10 +134,10 @@ def _beside(log_dir: Path) -> list[Path]:
     return sorted(path for path in log_dir.parent.iterdir() if path.name.startswith(start))
 
 
-def _losses(directory: Path, wanted: Wanted) -> Iterator[Event]:
+def _losses(directory: Path, wanted: Wanted, unreadable: list[str]) -> Iterator[Event]:
     from logstore.disk.files import OsDisk
     from logstore.disk.topic_partition import TopicPartition
-    from logstore.log.losses import Quarantine
+    from logstore.log.losses import LEDGER, Quarantine
     from logstore.replication.history import of_loss
 
     topic, _, number = directory.name.rpartition("-")
@@ -143,5 +147,8 @@ def _losses(directory: Path, wanted: Wanted) -> Iterator[Event]:
     if not wanted.selects(partition):
         return
     place = f"{directory.parent.name}/{directory.name}"
-    for loss in Quarantine(OsDisk(), str(directory)).losses():
+    quarantine = Quarantine(OsDisk(), str(directory))
+    ledger = quarantine.read()
+    unreadable += [f"{quarantine.path}/{LEDGER}: line {number}" for number in ledger.unreadable]
+    for loss in quarantine.losses(ledger):
         yield of_loss(loss, partition, place)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from logstore.cli.terminal import printable
 from logstore.replication.history import Event, Kind
 from logstore.testing.stories.drawing import EPOCH_COLOURS, document
 
@@ -60,13 +61,13 @@ def _nodes(events: Sequence[Event]) -> set[int]:
 
 def _text(event: Event, *, with_partition: bool) -> str:
     where = f"{event.partition}: " if with_partition and event.partition is not None else ""
-    text = f"{event.kind.value}: {where}{event.text}"
+    text = printable(f"{event.kind.value}: {where}{event.text}")
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
 def _tenures(events: Sequence[Event]) -> list[_Tenure]:
     starts = [(row, event) for row, event in enumerate(events) if event.leader is not None]
-    ends = [row for row, _ in starts[1:]] + [len(events)]
+    ends = [*(row for row, _ in starts), len(events)][1:]
     return [
         _Tenure(event.leader, event.leader_epoch, row, end)
         for (row, event), end in zip(starts, ends, strict=True)

@@ -63,7 +63,8 @@ def set_password(
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"--password-file: {error}") from error
     else:
-        password = Secret(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+        asked = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        password = Secret(asked)
     if not password:
         raise typer.BadParameter("--password-file: the password is empty")
     if metadata is not None:

@@ -16,10 +16,9 @@ time if they are small. Records in batches are not decoded: `dump --verify` does
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,9 +30,7 @@ from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    OffsetFile,
     checkpointed_offset,
-    read_leader_epoch_checkpoint,
 )
 from logstore.cli.facts import facts_of
 from logstore.cli.inspection import (
@@ -48,7 +45,7 @@ from logstore.cli.inspection import (
 )
 from logstore.cli.verification import ENTRY_SIZES, judge_tail, verify_index, verify_log
 from logstore.config import MAX_LONG, LogConfig
-from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.disk.errors import EngineError
 from logstore.disk.files import DirectoryEntry, Disk, File
 from logstore.disk.running import RUNNING_FILE
 from logstore.errors import CorruptSeal
@@ -56,8 +53,7 @@ from logstore.format.crc import crc32c
 from logstore.log.epoch_check import judged_history
 from logstore.log.loading import was_compacted
 from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
-from logstore.log.recovery import is_first_gone
-from logstore.log.stand_alone import FIRST_BASE
+from logstore.log.stand_alone import where_it_began
 from logstore.segment.damage import Listed, judge_chain, was_rewritten
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.index_faults import Columns
@@ -233,29 +229,6 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
 # --- a partition -----------------------------------------------------------------------------------
 
 
-def _began_at(disk: Disk, directory: str, first_base: int) -> int | None:
-    """Return where the log began, or above it, when it was last in use; None if that is unknown.
-
-    Its first segment begins at `first_base` now.
-    """
-    own = read_clean_shutdown(disk, directory)
-    if own is not None and type(began_at := own.extra.get(FIRST_BASE)) is int:
-        return began_at
-    known = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT).offsets
-    if own is None and known:
-        with suppress(CorruptCheckpoint):
-            epochs = read_leader_epoch_checkpoint(disk, directory)
-            if is_first_gone(first_base, epochs, Quarantine(disk, directory)):
-                return min(known.values())
-        return None
-    parent, _, name = os.path.abspath(directory).rpartition("/")
-    marker = read_clean_shutdown(disk, parent)
-    if marker is None or not marker.is_ours:
-        return None
-    starts = OffsetFile(disk, parent, LOG_START_OFFSET_CHECKPOINT).offsets
-    return next((start for partition, start in starts.items() if partition.directory_name == name), None)
-
-
 class _Partition:
     def __init__(self, disk: Disk, directory: str, progress: Progress) -> None:
         self._disk = disk
@@ -293,7 +266,7 @@ class _Partition:
         first_base = listed[0].base_offset if listed else 0
         if first_base <= start_offset:
             return
-        began_at = _began_at(self._disk, self._directory, first_base)
+        began_at = where_it_began(self._disk, self._directory, first_base)
         if began_at is not None and first_base > began_at:
             text = f"segment gone: the log began at or below offset {began_at} when it was last in use"
             yield self._damage(file_name(first_base, ".log"), 0, text)

@@ -17,6 +17,7 @@ checkpoints have no entry for the partition.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from logstore.checkpoint.clean_shutdown import (
@@ -35,15 +36,18 @@ from logstore.checkpoint.entry_files import (
     OffsetFile,
     checkpointed_offset,
     of_one_log,
+    read_leader_epoch_checkpoint,
 )
 from logstore.config import LogConfig
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.errors import LogDirOffline, OutOfResources, is_refusal, refusal
 from logstore.log.loading import Progress
+from logstore.log.losses import Quarantine
 from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
 from logstore.log.producer_state import ProducerStateConfig
-from logstore.log.recovery import load
+from logstore.log.recovery import is_first_gone, load
 from logstore.segment.seal import remove_seals
 
 if TYPE_CHECKING:
@@ -117,6 +121,29 @@ def forget_stand_alone(disk: Disk, directory: str) -> None:
         check_not_locked(disk, directory)
         remove_clean_shutdown(disk, directory)
         remove_if_exists(disk, f"{directory}/{LOCK_FILE}")
+
+
+def where_it_began(disk: Disk, directory: str, first_base: int) -> int | None:
+    """Return where the log began, or above it, when it was last in use; None if that is unknown.
+
+    Its first segment begins at `first_base` now. Raises `OSError`.
+    """
+    own = read_clean_shutdown(disk, directory)
+    if own is not None and type(began_at := own.extra.get(FIRST_BASE)) is int:
+        return began_at
+    known = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT).offsets
+    if own is None and known:
+        with suppress(CorruptCheckpoint):
+            epochs = read_leader_epoch_checkpoint(disk, directory)
+            if is_first_gone(first_base, epochs, Quarantine(disk, directory)):
+                return min(known.values())
+        return None
+    parent, _, name = os.path.abspath(directory).rpartition("/")
+    marker = read_clean_shutdown(disk, parent)
+    if marker is None or not marker.is_ours:
+        return None
+    starts = OffsetFile(disk, parent, LOG_START_OFFSET_CHECKPOINT).offsets
+    return next((start for partition, start in starts.items() if partition.directory_name == name), None)
 
 
 def _no_room(directory: str, error: OSError) -> OutOfResources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import time
@@ -66,6 +67,24 @@ def test_a_kraft_directory_is_planned_adopted_and_served(command: Command, tmp_p
         placed = broker.append("orders", b"from now on ours", partition=2)
         assert placed.offset == 0
         assert broker.durability("moved", 0, 0).is_committed
+
+
+def test_the_plan_needs_no_writable_file_system(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock file of Kafka cannot be opened for writing on a mounted snapshot."""
+    log_dir = unpack("kraft-dir", tmp_path)
+    (log_dir / ".lock").touch()
+
+    def refuse(_: OsDisk, directory: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", f"{directory}/.lock")
+
+    monkeypatch.setattr(OsDisk, "lock", refuse)
+    assert command("adopt", log_dir).code == 0
+    refused = command("adopt", log_dir, "--metadata", tmp_path / "store", "--apply")
+    assert (refused.code, refused.out) == (1, "")
+    assert "Read-only file system" in refused.err
+    assert not list(tmp_path.glob("store*"))
 
 
 def committed(broker: Broker, topic: str, partition: int) -> list[object]:

@@ -29,6 +29,14 @@ def test_a_closed_stream_is_named(
         assert log.log_end_offset == 1
 
 
+def test_a_story_by_steps_needs_a_stdin(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run(["story", "failed-target", "--step"]) == 1
+    assert capfd.readouterr() == ("", "logstore: stdin is closed\n")
+
+
 def test_json_to_a_closed_stdout_is_left_out_like_other_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

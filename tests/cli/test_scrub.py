@@ -64,6 +64,14 @@ def test_refusals_are_exit_2_and_change_nothing(command: Command, tmp_path: Path
     assert snapshot(tmp_path) == before
 
 
+def test_of_a_log_dir_a_partition_is_named(command: Command, tmp_path: Path) -> None:
+    """As `cat` and `diff` do, which take one partition as well."""
+    directory = made(tmp_path)
+    outcome = command("scrub", tmp_path)
+    assert outcome.code == 2
+    assert f"name one of its partitions, such as {directory}" in outcome.err
+
+
 def test_a_log_in_use_is_exit_1(command: Command, tmp_path: Path) -> None:
     directory = made(tmp_path)
     with Log.open(directory, CONFIG):

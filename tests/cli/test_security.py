@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,16 @@ def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
         assert wrong.code in (1, 2)
         assert "PLAIN" in wrong.err
     assert command("users", "list").code == 2
+
+
+def test_a_password_is_asked_for_beside_the_output(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt is no line of JSON."""
+    monkeypatch.setattr(getpass, "getpass", lambda _: "hush")
+    done = command("users", "set", "ann", "--metadata", f"embedded:{tmp_path / 'store'}", "--json")
+    assert json.loads(done.out)["user"] == "ann"
+    assert done.err.startswith("Password:")
 
 
 def test_what_users_refuses(command: Command, tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from logstore.cli.timeline_drawing import MOST_EVENTS, draw
+from logstore.config import MAX_LONG
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.log import Log
+from logstore.log.losses import Loss
 from logstore.replication.config import NodeConfig
 from logstore.replication.driver import InProcessCluster
-from logstore.replication.history import Event, Kind, of_change
+from logstore.replication.history import Event, Kind, as_fact, of_change, of_loss
 from logstore.replication.messages import AlterPartitionReassignmentsRequest, DeleteTopicsRequest, NewTopic
 from logstore.replication.state_change import Side, StateChange, format_line
 from logstore.testing import SimulatedCluster
@@ -105,6 +107,29 @@ class TestFiles:
             "2026-11-20", "15:19:26,300", "orders-0", "node", "2", "election",
             "elects a leader; leader 2, epoch 5, ISR [1, 2]\n",
         ]  # fmt: skip
+
+    def test_damaged_lines_hide_no_others(self, command: Command, nodes: Path) -> None:
+        """A line whose day is none is skipped, one of a ledger is reported as by `logstore lost`."""
+        before = events_of(command("timeline", nodes, "--json"))
+        no_day = KAFKA.replace("2026-11-20", "2026-11-90")
+        (nodes / "state-change.log.2").write_text(f"{no_day}\n{change(1, 'x').replace('11-20', '02-30')}\n")
+        assert events_of(command("timeline", nodes, "--json")) == before
+        ledger = nodes / "data/orders-0/lost/ledger.jsonl"
+        with ledger.open("ab") as file:
+            file.write(b"{rot}\n")
+        outcome = command("timeline", nodes, "--json")
+        assert [json.loads(line) for line in outcome.out.splitlines()] == before
+        assert outcome.code == 1
+        assert "orders-0/lost/ledger.jsonl: line " in outcome.err
+
+    def test_a_loss_without_a_record_or_a_date(self) -> None:
+        """A torn tail has no offsets; the clock of a loss may have been anywhere."""
+        torn = Loss(
+            at_ms=MAX_LONG, who="recovery", why="x", first_offset=7, last_offset=6, end_offset=7, size=9
+        )
+        event = of_loss(torn, PARTITION, "data/orders-0")
+        assert event.text == "data/orders-0: recovery: no whole batch went at offset 7 (9 bytes); x"
+        assert as_fact(event, is_virtual=False)["time"] == f"{MAX_LONG} ms"
 
     def test_files_stay_as_they_are(self, command: Command, nodes: Path) -> None:
         before = {path: path.read_bytes() for path in nodes.rglob("*") if path.is_file()}
@@ -266,6 +291,18 @@ class TestDrawing:
         target = tmp_path / "out.svg"
         assert command("timeline", nodes, "--topic", "orders", "--svg", target).code == 0
         assert ElementTree.fromstring(target.read_text()).findtext(f"{SVG}title") == "Timeline of orders"
+
+    def test_losses_alone_are_drawn(self, command: Command, nodes: Path, tmp_path: Path) -> None:
+        """A partition without an election has no bar; the reason of a loss is any text."""
+        with Log.open(nodes / "data/orders-0") as log:
+            log.append([b"x"])
+            log.truncate_to(3, why="\0\ud800")
+        target = tmp_path / "out.svg"
+        assert command("timeline", nodes / "data", "--svg", target).code == 0
+        root = ElementTree.fromstring(target.read_text())
+        assert len(list(root.iter(f"{SVG}circle"))) == 0
+        texts = [text.text or "" for text in root.iter(f"{SVG}text") if text.get("class") == "t alarm"]
+        assert texts[-1].endswith("; \\x00\\ud800")
 
     def test_too_many_events_are_refused(self, command: Command, tmp_path: Path) -> None:
         log = tmp_path / "state-change.log"

@@ -40,6 +40,14 @@ def test_what_nobody_has_sound_is_nobodys() -> None:
     assert found.untrusted == [Part(30, 40, "")]
 
 
+def test_what_no_replica_reaches_any_more_is_gone() -> None:
+    gaps = [bad("a", 0, 10, "gap"), bad("a", 100, 120, "gap"), bad("b", 100, 110, "gap")]
+    found = plan([log("a", 10), log("b", 5)], *gaps)
+    assert found.parts == (Part(5, 100, "b"),)
+    assert found.gone == (Part(0, 5, ""), Part(100, 120, ""))
+    assert plan([log("a", 10), log("b", 0, 120)], *gaps).gone == ()
+
+
 def test_a_finding_without_an_end_reaches_to_the_end() -> None:
     found = plan([log("a"), log("b", epoch=2)], bad("a", 60, -1))
     assert found.parts == (Part(0, 100, "b"),)

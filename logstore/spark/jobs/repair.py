@@ -19,6 +19,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -158,7 +159,7 @@ class RepairJob:
         repairs = self._repairs(self.facts)
         lines = [line for each in repairs for line in _lines(each)]
         lines.append(f"{len(repairs)} partitions would be repaired" if repairs else "nothing to repair")
-        is_yes = not any(each.untrusted or each.disputed for each in repairs)
+        is_yes = not any(each.untrusted or each.gone or each.disputed for each in repairs)
         return Answer({"job": "repair", "partitions": [each.facts() for each in repairs]}, lines, is_yes)
 
     def run(self, workers: Workers) -> Answer:
@@ -248,6 +249,9 @@ class RepairJob:
 
     def _answer(self, repairs: Sequence[Repair], done: Mapping[str, Any]) -> Answer:
         partitions = [{**each.facts(), **done[each.topic_partition.directory_name]} for each in repairs]
+        for each, facts in zip(repairs, partitions, strict=True):
+            gone = [{"start_offset": part.start_offset, "end_offset": part.end_offset} for part in each.gone]
+            facts["lost"] = sorted([*facts["lost"], *gone], key=itemgetter("start_offset"))
         lines = []
         for each, facts in zip(repairs, partitions, strict=True):
             taken = ", ".join(f"{count} of {node}" for node, count in facts["taken"].items() if count)
@@ -291,6 +295,7 @@ def _lines(repair: Repair) -> list[str]:
         else f"{name}  offsets {part}: lost, unless a replica is intact there"
         for part in repair.parts
     ]
+    lines += [f"{name}  offsets {part}: lost" for part in repair.gone]
     return lines + _dispute_lines(repair)
 
 

@@ -141,6 +141,9 @@ class Verify:
         replicas = list(planned.replicas)
         for number in gathered.shrunken:
             replicas[number] = replicas[number].listed_anew(OsDisk())
+        for number, each in enumerate(replicas):
+            if gathered.end_of(number) < each.recovery_point:
+                replicas[number] = each.pointed_anew(OsDisk())
         by_batch, by_record = gathered.unequal(replicas)
         work: list[Comparison | RecordComparison] = [*by_record, *by_batch]
         differences: defaultdict[TopicPartition, list[Difference]] = defaultdict(list)

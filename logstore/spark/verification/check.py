@@ -30,6 +30,7 @@ from logstore.disk.files import Disk, File, read_small_file
 from logstore.errors import CorruptSeal, DamageKind
 from logstore.format.batch import DELETE_HORIZON, HEADER_BYTES, LOG_OVERHEAD
 from logstore.log.epoch_check import judged_history
+from logstore.log.tails import only_zeros
 from logstore.segment.damage import (
     SWEEP_BYTES,
     Bad,
@@ -310,6 +311,8 @@ class _Sweeper:
         is_last = number + 1 == len(self._listed)
         for bad in found.bad:
             is_end = bad.end == end == size and is_last
+            if is_end and bad.fault is Fault.SIZE and only_zeros(file, bad.position, size):
+                bad = bad._replace(fault=Fault.ZEROS)
             self._bad.append(_Stray(number, bad._replace(slot=self._count + bad.slot), is_end))
         self._add(number, segment, found, self._next_base(number))
 
@@ -499,8 +502,8 @@ class _Sweeper:
             window = self._window(slot - 1, slot, slots, bases, ends)
             text = f"{fault.value}; {end - position} bytes up to byte {end} are lost"
             kind = Kind.CHECKSUM if fault is Fault.CHECKSUM else Kind.GARBAGE
-            # Without a high watermark, and for a batch cut short, only the bytes themselves decide.
-            is_unknown = fault is Fault.TORN or committed == MAX_LONG
+            # Without a high watermark, and for what a crash leaves, only the bytes themselves decide.
+            is_unknown = fault in (Fault.TORN, Fault.ZEROS) or committed == MAX_LONG
             below_durable = None if is_unknown else window[0] < committed
             if judge(fault, is_end=is_end, below_durable=below_durable) is Verdict.TORN_TAIL:
                 kind, text = Kind.TAIL, f"{end - position} bytes to the end: {fault.value}"

@@ -21,6 +21,7 @@ from logstore.checkpoint.identity import PARTITION_METADATA
 from logstore.config import MAX_LONG
 from logstore.disk.topic_partition import TopicPartition
 from logstore.segment.segment import file_name
+from logstore.spark.directory_files import SegmentSize
 from logstore.spark.verification.check import Kind, LocalFault, RunReport, StretchSum
 from logstore.spark.verification.compare import UNDECIDED, Comparison, Difference, Mark, Place, joined
 from logstore.spark.verification.compare_records import RecordComparison
@@ -214,6 +215,7 @@ class Gathered:
                             )
                 if not expects_gaps:
                     found += _gaps_between(name, replica, reports)
+                found += _ends_gone(name, replica, reports, self.end_of(number))
         return found
 
     def compared_findings(
@@ -295,6 +297,27 @@ def _gaps_between(name: TopicPartition, replica: Replica, reports: Sequence[RunR
         end = max(end, report.end_offset)
 
 
+def _ends_gone(
+    name: TopicPartition, replica: Replica, reports: Sequence[RunReport], end: int
+) -> Iterable[Finding]:
+    """Yield what is gone from the start and the end of a log since it was last in use, or synced."""
+
+    def gone(segment: SegmentSize, position: int, start: int, end: int, text: str) -> Finding:
+        path = f"{replica.directory}/{file_name(segment.base_offset, '.log')}"
+        return Finding(Kind.GAP, name, (replica.node,), path, position, start, end, -1, text)
+
+    segments = replica.segments or (SegmentSize(0, 0),)
+    first, last = segments[0], segments[-1]
+    began_at = replica.began_at
+    if began_at is not None and began_at < first.base_offset:
+        text = f"segment gone: the log began at or below offset {began_at} when it was last in use"
+        yield gone(first, 0, began_at, first.base_offset, text)
+    point = replica.recovery_point
+    is_told = any(fault.takes and fault.end_offset > end for report in reports for fault in report.faults)
+    if end < point and not is_told:
+        yield gone(last, last.size, end, point, f"the log ends at {end}, below its recovery point {point}")
+
+
 def concluded(local: Sequence[Finding], compared: Sequence[Finding]) -> list[Finding]:
     """Return all findings in order, each fault once.
 
@@ -314,7 +337,11 @@ def concluded(local: Sequence[Finding], compared: Sequence[Finding]) -> list[Fin
         others = [each for each in of_node[finding.topic_partition, finding.odd[0]] if each is not finding]
         match finding.kind:
             case Kind.GAP:
-                others = [each for each in others if each.kind is Kind.MISSING and _overlap(each, finding)]
+                others = [
+                    each
+                    for each in others
+                    if each.kind in (Kind.MISSING, Kind.BEHIND) and _overlap(each, finding)
+                ]
             case Kind.SEAL:
                 others = [
                     each

@@ -23,6 +23,8 @@ from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
     read_offset_checkpoint,
 )
 from logstore.checkpoint.identity import read_meta_properties, read_partition_metadata
@@ -30,10 +32,16 @@ from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition, partition_directories
+from logstore.log.stand_alone import where_it_began
 from logstore.segment.segment import LOG_SUFFIX, file_name
 from logstore.spark.directory_files import SegmentSize, numbered_files
 
-_CHECKPOINTS: Final = (HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
+_CHECKPOINTS: Final = (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,9 @@ class Replica:
     segments: tuple[SegmentSize, ...]
     topic_id: str | None = None
     """from `partition.metadata`; None if missing"""
+    recovery_point: int = -1
+    began_at: int | None = None
+    """where the log began when it was last in use, if its first segments are gone since"""
 
     @property
     def size(self) -> int:
@@ -64,6 +75,11 @@ class Replica:
         segments = tuple(numbered_files(disk, self.directory, LOG_SUFFIX))
         start = max(self.log_start_offset, segments[0].base_offset if segments else 0)
         return replace(self, segments=segments, log_start_offset=start)
+
+    def pointed_anew(self, disk: Disk) -> Replica:
+        """Return the replica with a lower recovery point if its owner has truncated it meanwhile."""
+        point = checkpointed_offset(disk, self.directory, RECOVERY_POINT_CHECKPOINT)
+        return replace(self, recovery_point=min(self.recovery_point, point))
 
 
 def find_replicas(
@@ -94,17 +110,23 @@ def find_replicas(
                 )
                 places.append((topic_partition, node, path, offsets))
     found = []
-    for topic_partition, node, path, (high_watermark, log_start, cleaned_to) in sorted(places):
+    for topic_partition, node, path, (high_watermark, log_start, cleaned_to, recovery_point) in sorted(
+        places
+    ):
         segments = tuple(numbered_files(disk, path, LOG_SUFFIX))
-        start = max(log_start, segments[0].base_offset if segments else 0, 0)
+        first = segments[0].base_offset if segments else 0
+        start = max(log_start, first)
         try:
             topic_id = read_partition_metadata(disk, path)
         except (CorruptCheckpoint, OSError) as error:
             topic_id = None
             unread.append(f"{path}: {error}")
         found.append(
-            Replica(node, path, topic_partition, start, high_watermark, cleaned_to, segments, topic_id)
-        )
+            Replica(
+                node, path, topic_partition, start, high_watermark, cleaned_to, segments, topic_id,
+                recovery_point, where_it_began(disk, path, first) if first > max(log_start, 0) else None,
+            )
+        )  # fmt: skip
     return found, unread
 
 

@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 from logstore.config import MAX_LONG
 from logstore.disk.topic_partition import TopicPartition
 
+GAP = "gap"
+"""The kind of a finding of missing offsets."""
+
 STRANGER = "topic"
 """The kind of a finding that excludes a replica: it is of another topic with that name."""
 
@@ -76,6 +79,8 @@ class Repair:
     parts: tuple[Part, ...]
     disputed: tuple[Suspect, ...]
     is_compacted: bool
+    gone: tuple[Part, ...] = ()
+    """offsets that no replica reaches, although one did when it was last in use"""
 
     @property
     def start_offset(self) -> int:
@@ -169,7 +174,13 @@ def repair_of(
             same = [node for node in ranking if known[node].last_epoch == newest.last_epoch]
             nodes = (newest.node, *same)
         _extend(parts, Part(first, end_offset, chosen(first, nodes)))
-    return Repair(topic_partition, known, ranking, tuple(parts), disputed, is_compacted)
+    missing = [each for each in suspects if each.kind == GAP and known.keys() & set(each.nodes)]
+    first, final = (
+        min([start, *(each.offset for each in missing)]),
+        max([last, *(each.end for each in missing)]),
+    )
+    gone = tuple(part for part in (Part(first, start, ""), Part(last, final, "")) if part[0] < part[1])
+    return Repair(topic_partition, known, ranking, tuple(parts), disputed, is_compacted, gone)
 
 
 def _is_trusted(log: ReplicaLog, bad: Iterable[Suspect], offset: int) -> bool:

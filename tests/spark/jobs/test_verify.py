@@ -20,6 +20,7 @@ from logstore.checkpoint.entry_files import (
     write_offset_checkpoint,
 )
 from logstore.checkpoint.identity import MetaProperties, write_meta_properties, write_partition_metadata
+from logstore.cli.whole_trees import verify_tree
 from logstore.config import LogConfig
 from logstore.disk.files import OsDisk, OsFile
 from logstore.disk.topic_partition import TopicPartition
@@ -240,6 +241,56 @@ def test_a_torn_end_is_a_note(tmp_path: Path) -> None:
     answer = run(*nodes)
     assert answer.is_yes
     assert [each["kind"] for each in answer.facts["findings"]] == ["tail"]
+
+
+def test_zeros_at_the_end_are_a_note(tmp_path: Path) -> None:
+    """A crash leaves them, and Kafka on Windows; `logstore verify` has a note, too."""
+    nodes = [node(tmp_path, "a", [*good(), bytes(500)]), node(tmp_path, "b", good())]
+    answer = run(*nodes)
+    assert answer.is_yes
+    assert [each["kind"] for each in answer.facts["findings"]] == ["tail"]
+    nodes = [node(tmp_path, "c", [*good(last=4), bytes(500)]), *nodes]
+    assert [(each["kind"], each["node"], each["offset"]) for each in wrong(run(*nodes))] == [
+        ("behind", "c", 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("which", "offset", "end_offset"), [(slice(0), 0, 0), (slice(1), 0, 10), (slice(-1, None), 10, 20)]
+)
+def test_segments_that_are_gone_since_the_last_use(
+    tmp_path: Path, which: slice, offset: int, end_offset: int
+) -> None:
+    """Of one replica alone, as `logstore verify` reports them: no other one has to show what was there."""
+    directory = tmp_path / NAME.directory_name
+    with Log.open(directory, LogConfig(segment_bytes=2000)) as log:
+        for _ in range(2):
+            log.append([b"x" * 100] * 10)
+    for file in sorted(directory.glob("*.log"))[which]:
+        file.unlink()
+    found = wrong(run(directory))
+    assert [(each["kind"], each["offset"], each["end_offset"]) for each in found] == (
+        [("gap", offset, end_offset)] if end_offset else []
+    )
+    damage = [each for each in verify_tree(OsDisk(), str(directory), lambda _: None) if each.is_damage]
+    assert bool(damage) == bool(found)
+
+
+def test_a_truncation_meanwhile_is_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner cuts behind the recovery point that was read first, and lowers it."""
+    directory = tmp_path / NAME.directory_name
+    with Log.open(directory) as log:
+        log.append([b"x"] * 9, sync=True)
+    planned = verify.Verify._planned
+
+    def cut_behind(self: verify.Verify) -> Any:
+        found = planned(self)
+        with Log.open(directory) as log:
+            log.truncate_to(0, why="a leader said so")
+        return found
+
+    monkeypatch.setattr(verify.Verify, "_planned", cut_behind)
+    assert run(directory).is_yes
 
 
 def test_a_gap_that_all_have_is_told_once_for_each(tmp_path: Path) -> None:
