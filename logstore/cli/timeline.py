@@ -73,6 +73,8 @@ def timeline(
         node = "" if event.node is None else f"node {event.node}"
         what = f"{event.partition or ''!s:<12} {node:<8} {event.kind.value:<12} {printable(event.text)}"
         print(f"{time_of(event, is_virtual=is_virtual):>10}  {what}")
+    if not found and topic is None:
+        print_error("no events in " + ", ".join(map(str, sources)))
     for line in unreadable:
         print_error(f"{line} cannot be read; others are shown")
     return 1 if unreadable else 0

@@ -122,6 +122,15 @@ class TestFiles:
         assert outcome.code == 1
         assert "orders-0/lost/ledger.jsonl: line " in outcome.err
 
+    @pytest.mark.parametrize("arguments", [[], ["--json"]])
+    def test_a_file_without_events_is_named(
+        self, command: Command, tmp_path: Path, arguments: list[str]
+    ) -> None:
+        (tmp_path / "other.txt").write_text("a file of another kind\n")
+        outcome = command("timeline", tmp_path / "other.txt", *arguments)
+        assert (outcome.code, outcome.out) == (0, "")
+        assert outcome.err == f"logstore: no events in {tmp_path / 'other.txt'}\n"
+
     def test_a_loss_without_a_record_or_a_date(self) -> None:
         """A torn tail has no offsets; the clock of a loss may have been anywhere."""
         torn = Loss(
