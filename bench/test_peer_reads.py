@@ -11,13 +11,13 @@ import random
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from bench.bars import NO_BAR, ratio_bar
+from bench.bars import NO_BAR, Bar, ratio_bar
 from bench.material import fresh_log
 from logstore.columnar.python_rows import locate_rows
 from logstore.format.record_columns import use_compiled_locator
@@ -136,6 +136,42 @@ def test_read_all(beside: Callable[..., object], sides: Sides, batches: str, wha
     )
 
 
+@contextmanager
+def log_and_table(
+    directory: Path, values: list[bytes], count: int
+) -> Iterator[tuple[Log, sqlite3.Connection]]:
+    """An empty log, and a table of `count` rows with these values again and again."""
+    with fresh_log(directory / "log") as log, closing(sqlite3.connect(directory / "sqlite")) as database:
+        database.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB)")
+        with database:
+            rows = ((number, values[number % len(values)]) for number in range(count))
+            database.executemany("INSERT INTO log VALUES (?, ?)", rows)
+        yield log, database
+
+
+def read_both(
+    beside: Callable[..., object],
+    log: Log,
+    database: sqlite3.Connection,
+    what: str,
+    of: str,
+    units: int,
+    bar: Bar,
+) -> None:
+    """Read all values or records of the log, beside the same column or columns of the table."""
+    column = "value" if what == "values" else "offset, value"
+    beside(
+        raw=lambda: consume(database.execute(f"SELECT {column} FROM log ORDER BY offset")),
+        ours=lambda: consume(log.read_values() if what == "values" else log.read()),
+        name=f"read all {what} of {of}",
+        rival="sqlite",
+        units=units,
+        unit="records/s",
+        bar=bar,
+        rounds=5,
+    )
+
+
 @pytest.mark.parametrize("what", ["values", "records"])
 @pytest.mark.parametrize("size", [1000, 50])
 @pytest.mark.parametrize("way", ["plain", "compiled"])
@@ -144,46 +180,20 @@ def test_read_values_of_different_sizes(
 ) -> None:
     """Compiled: after `columnar.warm_up()`, which a program calls once at its start."""
     values = [os.urandom(60 + number % 80) for number in range(1000)]
-    with fresh_log(tmp_path / "mixed") as log, closing(sqlite3.connect(tmp_path / "sqlite")) as database:
-        database.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB)")
-        with database:
-            rows = ((number, values[number % 1000]) for number in range(RECORDS))
-            database.executemany("INSERT INTO log VALUES (?, ?)", rows)
+    with log_and_table(tmp_path, values, RECORDS) as (log, database):
         for number in range(0, RECORDS, size):
             log.append(values[number % 1000 : number % 1000 + size])
         use_compiled_locator(locate_rows if way == "compiled" else None)
-        column = "value" if what == "values" else "offset, value"
-        beside(
-            raw=lambda: consume(database.execute(f"SELECT {column} FROM log ORDER BY offset")),
-            ours=lambda: consume(log.read_values() if what == "values" else log.read()),
-            name=f"read all {what} of 60 to 139 bytes, in batches of {size:,}, {way}",
-            rival="sqlite",
-            units=RECORDS,
-            unit="records/s",
-            bar=NO_BAR,
-            rounds=5,
-        )
+        of = f"60 to 139 bytes, in batches of {size:,}, {way}"
+        read_both(beside, log, database, what, of, RECORDS, NO_BAR)
         use_compiled_locator(None)
 
 
 @pytest.mark.parametrize("what", ["values", "records"])
 def test_read_many_small_batches(beside: Callable[..., object], tmp_path: Path, what: str) -> None:
     """A read of 340 MB, for which no compiled code is loaded either."""
-    with fresh_log(tmp_path / "long") as log, closing(sqlite3.connect(tmp_path / "sqlite")) as database:
-        database.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB)")
-        with database:
-            rows = ((number, VALUES[number % len(VALUES)]) for number in range(LONG_READ))
-            database.executemany("INSERT INTO log VALUES (?, ?)", rows)
+    with log_and_table(tmp_path, VALUES, LONG_READ) as (log, database):
         for number in range(LONG_READ):
             log.append(VALUES[number % len(VALUES)])
-        column = "value" if what == "values" else "offset, value"
-        beside(
-            raw=lambda: consume(database.execute(f"SELECT {column} FROM log ORDER BY offset")),
-            ours=lambda: consume(log.read_values() if what == "values" else log.read()),
-            name=f"read all {what} of {LONG_READ:,} batches of one record",
-            rival="sqlite",
-            units=LONG_READ,
-            unit="records/s",
-            bar=ratio_bar(1.0) if what == "values" else NO_BAR,
-            rounds=5,
-        )
+        of = f"{LONG_READ:,} batches of one record"
+        read_both(beside, log, database, what, of, LONG_READ, ratio_bar(1.0) if what == "values" else NO_BAR)
