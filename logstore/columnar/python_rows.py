@@ -60,7 +60,9 @@ def _write(data: Bytes, count: int, has_keys: bool, out: Bytes, position: int) -
     for row in range(count):
         key_size, key_at = long(-1), at
         if has_keys:
-            if end - at < 5 or data[at] != ord("(") or data[at + 1] != 2 or data[at + 2] or data[at + 3]:
+            if end - at < 5 or data[at] != ord("("):
+                return -1, 0
+            if data[at + 1] != 2 or data[at + 2] or data[at + 3] or data[at + 4]:
                 return -1, 0
             key_size, key_at = _marshalled(data, at + 5, end)
         value_size, value_at = _marshalled(data, key_at + max(key_size, 0), end)

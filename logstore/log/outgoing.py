@@ -190,7 +190,7 @@ def _compiled(
     """
     if not WORTH_A_CALL <= len(rows) <= MAX_PLAIN_VALUES:
         return None
-    # The first and the last are asked first: a refusal later has taken the memory of all once more.
+    # The sizes of the first and the last row come first: a later refusal costs a copy of all rows.
     if max(_size_of_plain(rows[0]), _size_of_plain(rows[-1])) * len(rows) > most_bytes:
         return None
     encoded = encode_rows(rows if type(rows) is list else list(rows), HEADER_BYTES)

@@ -117,7 +117,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 14), st.floats(0, 1, exclude_max=True)
 def test_no_history_of_a_sound_log_is_called_wrong(
     steps: list[tuple[int, float]], config: LogConfig, later: LogConfig, cut: int | None
 ) -> None:
-    """Whatever was elected, cut, deleted or compacted before the process was killed, or the power cut.
+    """Any elections, truncations, deletions and compactions, before a kill or a power cut.
 
     The topic's `cleanup.policy` may be another by then.
     """

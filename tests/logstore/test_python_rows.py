@@ -106,7 +106,7 @@ OTHERS = [
 
 
 def outcome(rows: list[Any]) -> object:
-    """What an append of these rows leaves in the log, or the error."""
+    """The records in the log after an append of these rows, or the error."""
     log = Log.open("rows-0", disk=MemoryDisk())
     try:
         log.append(rows, timestamp_ms=T0)

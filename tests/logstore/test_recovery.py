@@ -314,7 +314,7 @@ def test_a_file_with_another_name_is_not_touched(name: str) -> None:
 
 
 def test_a_file_in_place_of_the_quarantine_is_named_and_kept() -> None:
-    """What was removed from the log could not be kept; the other partitions of its log dir open."""
+    """Removed records could not be kept; the other partitions of its log dir open."""
     disk = disk_with({**A, **B, "lost": b"of an operator"})
     for _ in range(2):
         with pytest.raises(DamagedLog, match=r"/data/orders-0/lost is a file; .* Rename the file"):

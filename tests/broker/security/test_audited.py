@@ -1,4 +1,4 @@
-"""What is audited of a request that this broker has passed on."""
+"""The audit lines of a forwarded request."""
 
 from __future__ import annotations
 

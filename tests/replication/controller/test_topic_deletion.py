@@ -335,7 +335,7 @@ def test_what_is_unknown_or_switched_off_only_loses_its_request() -> None:
 @pytest.mark.parametrize("is_old_form", [False, True])
 @pytest.mark.parametrize("is_applied", [False, True])
 def test_a_refused_request_goes_though_the_connection_breaks(is_applied: bool, is_old_form: bool) -> None:
-    """Nobody would look for it before the next request or the next controller (seed 1025316)."""
+    """Otherwise the request stays until the next one, or the next controller (seed 1025316)."""
     off = made(config=ControllerConfig(request_timeout_ms=1_000, delete_topic_enable=False))
     deliver = World.apply_call
     lost: list[StoreCall] = []
