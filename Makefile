@@ -37,7 +37,7 @@ check: setup ## Run the linters, the type checker, the import contracts and the 
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	$(MAKE) --no-print-directory docs
 
 # A broken link or a public name without a docstring fails the build.
 docs: setup ## Build the documentation site in build/site

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def names_in(source: str) -> Iterator[str]:
             yield node.name
 
 
+@cache
 def shown() -> dict[int, list[str]]:
     """Row → the tests that carry it."""
     found: dict[int, list[str]] = {}

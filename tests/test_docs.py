@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import subprocess
@@ -134,7 +133,7 @@ def test_readme_has_no_relative_link() -> None:
 @cache
 def generated() -> frozenset[str]:
     """The pages and drawings that the site has and the repository does not."""
-    return frozenset(f"docs/{name}" for name in (*hook.generated(), *hook.drawings()))
+    return frozenset(f"docs/{name}" for name in hook.makers())
 
 
 @cache
@@ -227,6 +226,23 @@ def test_make_help_lists_every_target() -> None:
     assert sorted(listed) == sorted(phony[1].split())
 
 
+@pytest.mark.parametrize(("target", "code"), [("there.md", 0), ("nowhere.md", 1)])
+def test_make_check_fails_for_a_broken_link(target: str, code: int, tmp_path: Path) -> None:
+    """The command of `make check` on a site of one page: with --quiet, mkdocs counts no warnings."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "there.md").write_text(f"[a link]({target})\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: one page\n")
+    done = subprocess.run(["make", "-n", "check"], cwd=ROOT, check=True, capture_output=True, text=True)
+    (build,) = (line.split("-m mkdocs ")[1] for line in done.stdout.splitlines() if "-m mkdocs" in line)
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *build.split(), "-f", str(tmp_path / "mkdocs.yml")],
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        check=False,
+    )
+    assert built.returncode == code, built.stderr.decode()
+
+
 # --- generated pages --------------------------------------------------------------------------
 
 
@@ -303,4 +319,3 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 def test_the_modules_of_the_site_are_documented() -> None:
     assert all(inspect.getdoc(each) for each in (hook, reference, settings))
-    assert json.dumps(sorted(hook.generated())).count(".md") == len(hook.generated())

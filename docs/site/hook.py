@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +36,38 @@ ROOT_PAGES = {
 }
 
 
-def generated() -> dict[str, str]:
-    """Return every page that is not a file under docs/: its name in the site, and its Markdown."""
-    pages = {target: in_site((ROOT / source).read_text()) for source, target in ROOT_PAGES.items()}
-    pages["reference/settings.md"] = settings.page()
-    pages["reference/cli.md"] = reference.cli_page()
-    pages["reference/errors.md"] = reference.errors_page()
-    pages["reference/replication-behaviours.md"] = reference.replication_rows_page()
-    pages["reference/failure-schedules.md"] = reference.schedules_page()
-    for room in reference.ROOMS:
-        pages[f"reference/api/{room}.md"] = reference.api_page(room)
-    return pages
-
-
-def drawings() -> dict[str, str]:
-    """Return the drawings of every story, off and on, and of a timeline: names in the site, and SVG."""
-    made = {
-        f"drawings/story-{name}.svg": drawn([play(story, is_on=is_on) for is_on in (False, True)])
-        for name, story in STORIES.items()
+def makers() -> dict[str, Callable[[], str]]:
+    """Return how each file of the site is made that is not under docs/: pages in Markdown, drawings in SVG."""
+    made: dict[str, Callable[[], str]] = {
+        target: partial(root_page, source) for source, target in ROOT_PAGES.items()
     }
+    made["reference/settings.md"] = settings.page
+    made["reference/cli.md"] = reference.cli_page
+    made["reference/errors.md"] = reference.errors_page
+    made["reference/replication-behaviours.md"] = reference.replication_rows_page
+    made["reference/failure-schedules.md"] = reference.schedules_page
+    for room in reference.ROOMS:
+        made[f"reference/api/{room}.md"] = partial(reference.api_page, room)
+    for name in STORIES:
+        made[f"drawings/story-{name}.svg"] = partial(story_drawing, name)
+    made["drawings/timeline.svg"] = timeline_drawing
+    return made
+
+
+def root_page(source: str) -> str:
+    return in_site((ROOT / source).read_text())
+
+
+def story_drawing(name: str) -> str:
+    """Draw a story with its rule off and on."""
+    return drawn([play(STORIES[name], is_on=is_on) for is_on in (False, True)])
+
+
+def timeline_drawing() -> str:
     trace: list[str] = []
     run(7, 900, trace=trace.append)
     events = list(Reader().read(trace))
-    made["drawings/timeline.svg"] = draw("Seed 7, 900 events", events, lambda event: f"{event.time_ms} ms")
-    return made
+    return draw("Seed 7, 900 events", events, lambda event: f"{event.time_ms} ms")
 
 
 def in_site(text: str) -> str:
@@ -87,8 +97,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages and drawings. Called by mkdocs before it builds the navigation."""
     if missing := reference.undocumented():
         raise PluginError(f"public names without a docstring: {', '.join(missing)}")
-    for name, text in {**generated(), **drawings()}.items():
-        files.append(File.generated(config, name, content=text))
+    for name, make in makers().items():
+        files.append(File.generated(config, name, content=make()))
     return files
 
 
