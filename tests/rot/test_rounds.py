@@ -24,7 +24,7 @@ def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S, check=False)
 
 
-@pytest.mark.parametrize("rounds", [2, len(KINDS)])
+@pytest.mark.parametrize("rounds", [1, 2, len(KINDS)])
 @pytest.mark.timeout(LONGEST_S + 60)
 def test_a_round_of_each_kind(rounds: int) -> None:
     """Found and mended by themselves; nothing wrong is served, nothing is lost."""
