@@ -26,7 +26,7 @@ from logstore.disk.errors import EngineError
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.format.record import NO_TIMESTAMP, Header, Record, headers_of
+from logstore.format.record import NO_TIMESTAMP, Header, Record, data_of, headers_of
 from logstore.replication.durability import Durability
 from logstore.replication.messages import ProduceResult
 
@@ -246,7 +246,7 @@ def records_of(
     """Return the arguments of `append` as records. Raises `TypeError`, and `ValueError` for a timestamp."""
     if given is None or isinstance(given, bytes | bytearray | memoryview):
         value = None if given is None else bytes(given)
-        return [Record(0, now_ms, _data(key), value, _headers(headers))]
+        return [Record(0, now_ms, data_of(key), value, _headers(headers))]
     if key is not None or headers:
         raise ValueError("key and headers are for a single value; give each of many records its own")
     if isinstance(given, tuple):
@@ -261,7 +261,7 @@ def _record_of(given: object, now_ms: int) -> Record:
         case Record():
             return _checked(given, now_ms)
         case (key, value) if isinstance(given, tuple):
-            return Record(0, now_ms, _data(key), _data(value))
+            return Record(0, now_ms, data_of(key), data_of(value))
         case bytes() | bytearray() | memoryview():
             return Record(0, now_ms, None, bytes(given))
     raise _not_appendable(given)
@@ -276,7 +276,7 @@ def _checked(record: Record, now_ms: int) -> Record:
     if time_ms == NO_TIMESTAMP:
         record = record._replace(timestamp_ms=now_ms)
     if headers or not (type(key) in _PLAIN and type(value) in _PLAIN):
-        record = record._replace(key=_data(key), value=_data(value), headers=_headers(headers))
+        record = record._replace(key=data_of(key), value=data_of(value), headers=_headers(headers))
     return record
 
 
@@ -292,14 +292,6 @@ def _headers(given: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
         if value is not None and not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"header {name!r} is bytes or None, not {type(value).__name__}; encode it")
     return headers_of(pairs)
-
-
-def _data(given: object) -> bytes | None:
-    if given is None or type(given) is bytes:
-        return given
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise TypeError(f"keys and values are bytes or None, not {type(given).__name__}; encode them")
 
 
 def _not_appendable(given: object) -> TypeError:

@@ -49,7 +49,20 @@ def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...
     """Return (name, value) pairs as headers. Raises `TypeError`."""
     if isinstance(headers, Mapping):
         raise TypeError("headers are (name, value) pairs: pass list(headers.items()), not a mapping")
-    return tuple(Header(*each) for each in headers)
+    return tuple(Header(name, data_of(value)) for name, value in headers)
+
+
+def data_of(part: object) -> bytes | None:
+    """Return a key or a value as bytes: the `len` of another buffer may not be its size.
+
+    Raises `TypeError` for what is neither a buffer of bytes nor None.
+    """
+    if part is None or type(part) is bytes:
+        return part
+    if isinstance(part, bytes | bytearray | memoryview):
+        return bytes(part)
+    kind = type(part).__name__
+    raise TypeError(f"keys, values and header values must be bytes or None, not {kind}; encode them")
 
 
 class Record(NamedTuple):

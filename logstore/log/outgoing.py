@@ -27,6 +27,7 @@ from logstore.format.record import (
     MAX_PLAIN_VALUES,
     NO_TIMESTAMP,
     Record,
+    data_of,
     encode_equal_values,
     encode_pairs,
     encode_rows,
@@ -107,9 +108,11 @@ def batch_of_one(
     compression: Compression,
 ) -> MadeBatch | bytes:
     """Encode one record. Raises `TypeError` for invalid parts, `ValueError` for an invalid timestamp."""
-    if value is not None and type(value) is not bytes:
-        value = bytes(value)
-    if not headers and (key is None or type(key) is bytes):
+    if type(value) is not bytes:
+        value = data_of(value)
+    if key is not None:
+        key = data_of(key)
+    if not headers:
         return _made(*encode_pairs(((key, value),)), timestamp_ms, compression, is_keyed=key is not None)
     try:
         record = Record(0, timestamp_ms, key, value, headers_of(headers))
@@ -314,9 +317,9 @@ def _encoded(records: list[Record], compression: Compression) -> bytes:
 def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
     match item:
         case Record():
-            return item._replace(offset=offset)
+            return item._replace(offset=offset, key=data_of(item.key), value=data_of(item.value))
         case tuple() if len(item) == 2:
-            return Record(offset, now_ms, item[0], item[1])
+            return Record(offset, now_ms, data_of(item[0]), data_of(item[1]))
         case None:
             return Record(offset, now_ms, None, None)
         case bytes() | bytearray() | memoryview():
