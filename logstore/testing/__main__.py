@@ -47,8 +47,7 @@ _PLANT_SEEDS = 500
 _CHECKOUT = Path(__file__).parents[2]
 
 
-def main(arguments: list[str] | None = None, prog: str = "python -m logstore.testing") -> int:
-    """Run the command; return its exit status. A wrong command line raises `SystemExit` with status 2."""
+def parser_of(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description="Run simulated clusters under seeds.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="run one seed")
@@ -69,6 +68,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m logstore.tes
     add("--progress", type=Path, metavar="FILE", help="record finished seeds; continue from there")
     add("--plant", metavar="NAME", help="put a mistake into the engine (checkout only)")
     add("--commit", default="unknown", help="the commit to report with failures")
+    return parser
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m logstore.testing") -> int:
+    """Run the command; return its exit status. A wrong command line raises `SystemExit` with status 2."""
+    parser = parser_of(prog)
     options = parser.parse_args(arguments)
     if options.events < 1 or options.jobs < 1:
         parser.error("--events and --jobs must be 1 or more")
