@@ -11,8 +11,10 @@ EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,zookeeper-sasl,broker,intero
 unexport PYTHONDONTWRITEBYTECODE
 # More workers than cores: many tests wait for processes, sessions and disks.
 WORKERS ?= 3
+# Tests take from milliseconds to a minute: a worker that is done takes over from the others.
+DIST := --dist worksteal
 # Where tests with a Spark session are: to collect all others takes each worker seconds. A test holds this to be complete.
-SPARK_TESTS := tests/spark tests/test_docs.py tests/test_installation.py
+SPARK_TESTS := tests/test_docs.py tests/test_installation.py tests/spark
 LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -u)
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
@@ -51,12 +53,12 @@ pythons: parts ## Run the tests on every Python from 3.11 on, with warnings as e
 
 # Benchmarks have their own target: parallel workers would distort their times.
 test: setup parts ## Run the tests (minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not long and not interop and not spark"
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "spark and not slow and not long" $(SPARK_TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(DIST) -p no:benchmark -m "not slow and not long and not interop and not spark"
+	$(BIN)/python -m pytest -n 2 $(DIST) -p no:benchmark -m "spark and not slow and not long" $(SPARK_TESTS)
 
 long: setup parts ## Run the tests that `make test` leaves out for time: tests/long.txt (minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "long and not spark" $(LONG_TESTS)
-	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "long and spark" $(LONG_TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(DIST) -p no:benchmark -m "long and not spark" $(LONG_TESTS)
+	$(BIN)/python -m pytest -n 2 $(DIST) -p no:benchmark -m "long and spark" $(LONG_TESTS)
 
 slow: setup parts ## Run the slow tests that no other target runs (an hour and more)
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "slow and not interop and not spark" \
