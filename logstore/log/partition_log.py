@@ -454,6 +454,7 @@ class PartitionLog:
         """Take the log offline, notify its owner and raise `LogDirOffline`."""
         self.take_offline(error)
         self.owner.failed(self, error)
+        error.__traceback__ = None  # its frames would keep the file open, and the disk mounted, after a close
         raise LogDirOffline(
             f"{self.directory} went offline: {self.failure}. Everything acknowledged as synced is safe; "
             "check the disk, then open the log again"

@@ -254,7 +254,8 @@ class Segment:
         file = self.open_file or self.log_file
         try:
             file.pwrite(data, position)
-        except OSError:
+        except OSError as error:
+            error.__traceback__ = None  # the error of the cut would keep its frames, and they the file
             file.truncate(position)
             raise
         return position

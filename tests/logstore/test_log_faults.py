@@ -7,14 +7,18 @@ pages it could not write and would call them clean the next time.
 from __future__ import annotations
 
 import errno
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError
+from logstore.disk.files import OsDisk
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.format.batch import encode_batch, encode_marker_batch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
@@ -28,6 +32,7 @@ from logstore.segment import segments
 from logstore.segment.segment import Segment
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
+from tests.descriptors import open_below
 from tests.logstore.logs import DIRECTORY, batch
 
 LIMIT_S = 30
@@ -379,6 +384,49 @@ class TestReading:
         with pytest.raises(EngineError, match="was closed"):
             log.flush()
         assert not log.partition.is_offline
+
+
+def write_and_leave(log: Log) -> None:
+    """The error is the one of the writer's thread."""
+    log.writer(linger_ms=0).append(b"c")
+    log.close()
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What only the garbage collector closes stays open."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+@pytest.mark.parametrize(
+    "call",
+    [
+        Log.flush,
+        Log.close,
+        lambda log: log.append(b"c"),
+        lambda log: log.append(b"c", sync=True),
+        lambda log: log.truncate_to(1),
+        lambda log: log.delete_records(1),
+        lambda log: log.cursor("one").commit(1, sync=True),
+        write_and_leave,
+    ],
+)
+def test_a_closed_log_lets_go_of_its_disk(call: Callable[[Log], object], tmp_path: Path) -> None:
+    """It can be unmounted then, for a check, although the program keeps the exception."""
+    disk = FaultyDisk(OsDisk())
+    log = Log.open(tmp_path / "orders-0", disk=disk)
+    log.append(b"a", sync=True)
+    log.append(b"b")
+    disk.inject(Fault(operation=None, errno=errno.EROFS, forever=True))
+    with pytest.raises(LogDirOffline) as caught:
+        call(log)
+    with suppress(LogDirOffline):
+        log.close()
+    assert open_below(tmp_path) == 0
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 def scenario(log: Log) -> None:
