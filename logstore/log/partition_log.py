@@ -193,6 +193,8 @@ class PartitionLog:
         self.unflushed: tuple[int, int] | None = None
         """An offset that is not durable, and when `flush_by_age` first saw it."""
         self.stretch: Stretch | None = None
+        self.at_failure: Callable[[], None] | None = None
+        """Called when the log goes offline, under the locks of whoever noticed it: it must not wait."""
         self.at_fork = [self.waiters.renew_lock]
         """Called in a forked child, where the threads that may hold locks do not exist."""
         self.scratch = bytearray()
@@ -449,6 +451,8 @@ class PartitionLog:
         self.failure = self.failure or bare(error)
         self.is_writable = False
         self.waiters.wake()
+        if self.at_failure is not None:
+            self.at_failure()
 
     def fail(self, error: OSError) -> NoReturn:
         """Take the log offline, notify its owner and raise `LogDirOffline`."""

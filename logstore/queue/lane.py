@@ -56,13 +56,23 @@ _AHEAD_BYTES: Final = 4096
 
 Bury = Callable[[Message, str], None]
 """Writes a dead letter durably: a message, and the reason."""
+AtFailure = Callable[[], None]
+"""Called when a log of the topic goes offline."""
 
 
 class Lane:
     """One topic. Its owner calls it under one lock, and passes the time."""
 
     def __init__(
-        self, directory: str, topic: str, config: QueueConfig, bury: Bury, *, disk: Disk, clock: Clock
+        self,
+        directory: str,
+        topic: str,
+        config: QueueConfig,
+        bury: Bury,
+        at_failure: AtFailure,
+        *,
+        disk: Disk,
+        clock: Clock,
     ) -> None:
         """Open the topic's logs and recover its state. Raises as `Log.open`, and `CorruptCheckpoint`."""
         self.topic = topic
@@ -82,6 +92,7 @@ class Lane:
                 clock=clock,
             )
             opened.callback(self.events.partition.abandon)
+            self.messages.partition.at_failure = self.events.partition.at_failure = at_failure
             self._ahead: deque[Record] = deque()
             """Records from the state's next offset on, without gaps."""
             self._keys = RecentKeys(round(config.deduplication_window * 1000))
@@ -220,9 +231,18 @@ class Lane:
 
     # --- taking -------------------------------------------------------------------------------------
 
+    @property
+    def is_unusable(self) -> bool:
+        """Whether a log of the topic takes nothing any more: the disk failed."""
+        return not (self.messages.partition.is_writable and self.events.partition.is_writable)
+
     def take(self, now_ms: int, lease_ms: int) -> Message | None:
-        """Lease the next message; None if none is ready. Raises as `Log.read`."""
+        """Lease the next message; None if none is ready. Raises as `Log.read`, and `LogDirOffline`."""
         state = self.state
+        if self.is_unusable:
+            # Nothing comes any more, and what is leased could not be finished.
+            self.messages.partition.check_writable()
+            self.events.partition.check_writable()
         while (offset := state.candidate(self.messages.log_end_offset, now_ms)) is not None:
             record = self._record(offset)
             deliveries = state.unfinished.get(offset, 0) + 1

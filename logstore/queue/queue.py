@@ -127,6 +127,7 @@ class Queue:
             disk=self._disk,
             clock=self._clock,
         )
+        self._dead.partition.at_failure = self._waiters.look_again
         try:
             for topic in begin(self._disk, self._directory):
                 self._open_lane(topic)
@@ -136,7 +137,15 @@ class Queue:
         _opened.add(self)
 
     def _open_lane(self, topic: str) -> Lane:
-        lane = Lane(self._directory, topic, self.config, self._bury, disk=self._disk, clock=self._clock)
+        lane = Lane(
+            self._directory,
+            topic,
+            self.config,
+            self._bury,
+            self._waiters.look_again,
+            disk=self._disk,
+            clock=self._clock,
+        )
         self._lanes[topic] = lane
 
         def priority(each: Lane) -> int:
@@ -339,9 +348,12 @@ class Queue:
             if not left_s:
                 return None, 0
             now_ms = self._clock()
-            wakes = [lane.state.wake_ms() for lane in self._lanes.values() if waiter.wants(lane.topic)]
+            lanes = [lane for lane in self._lanes.values() if waiter.wants(lane.topic)]
+            wakes = [lane.state.wake_ms() for lane in lanes]
             until_ms = min([now_ms + left_s * 1000, *(each for each in wakes if each is not None)])
             self._waiters.add(waiter, until_ms)
+            if any(lane.is_unusable for lane in lanes):  # a sync has failed since: it held no lock of ours
+                until_ms = now_ms
             wait_s = max((until_ms - now_ms) / 1000, 0.001)
             return None, None if wait_s == math.inf else min(wait_s, _LONGEST_WAIT_S)
 

@@ -87,6 +87,11 @@ class Waiters:
         for waiter in list(self._waiting):
             self._ring(waiter)
 
+    def look_again(self) -> None:
+        """Let all waiters look, and go on to wait: a log went offline, perhaps without the queue's lock."""
+        for waiter in list(self._waiting):
+            waiter.ring()
+
     def _wanting(self, topic: str) -> list[Waiter]:
         for waiter in [each for each in self._waiting if each.is_gone()]:
             del self._waiting[waiter]  # a ring would be lost

@@ -13,7 +13,8 @@ import pytest
 from logstore.disk.errors import EngineError
 from logstore.errors import LogDirOffline, OutOfResources, RecordTooLarge
 from logstore.queue import AsyncQueue, Message, Queue, QueueConfig, lane
-from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
+from logstore.queue.waiting import Waiter, Waiters
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation
 from tests.queue.parts import Hands
 
 LIMIT_S = 30
@@ -41,6 +42,70 @@ def test_a_disk_that_fails_is_named_by_each_call(has_ended: bool) -> None:
     with pytest.raises(LogDirOffline):
         hands.queue.close()
     assert len(hands.open().peek(2000)) == many
+
+
+def failing_hands() -> tuple[Hands, FaultyDisk]:
+    """An empty queue with one topic, whose messages are synced, and its disk."""
+    disk = FaultyDisk(MemoryDisk(directories=["/data"]))
+    hands = Hands(QueueConfig(durability="synced"), disk=disk)
+    hands.queue.put(b"first")
+    hands.queue.ack(hands.get())
+    return hands, disk
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "sync"])
+def test_who_waits_is_told_that_the_disk_failed(operation: Operation) -> None:
+    """Nothing is delivered any more: without a timeout the call waited for ever, and others returned None."""
+    hands, disk = failing_hands()
+    rung = threading.Event()
+    with hands.queue.waiting(rung.set, lambda: False, None, None, None) as wait:
+        assert wait.look()[0] is None
+        disk.inject(Fault(operation=operation))
+        with pytest.raises(LogDirOffline):
+            hands.queue.put(b"new")
+        assert rung.is_set()
+        with pytest.raises(LogDirOffline, match="reopen it"):
+            wait.look()
+    with pytest.raises(LogDirOffline, match="reopen it"):
+        hands.queue.get(timeout=0)
+
+
+def test_who_begins_to_wait_while_a_sync_fails_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync holds no lock of the queue: it fails between the look and the wait."""
+    hands, disk = failing_hands()
+    add = Waiters.add
+
+    def fail_and_add(self: Waiters, waiter: Waiter, until_ms: float) -> None:
+        disk.inject(Fault(operation="sync"))
+        messages = hands.queue._lanes["default"].messages
+        messages.append(b"from another thread")
+        with pytest.raises(LogDirOffline):
+            messages.flush()
+        add(self, waiter, until_ms)
+
+    monkeypatch.setattr(Waiters, "add", fail_and_add)
+    with hands.queue.waiting(lambda: None, lambda: False, None, None, None) as wait:
+        _, wait_s = wait.look()
+        assert wait_s is not None
+        assert wait_s < 1
+        with pytest.raises(LogDirOffline, match="reopen it"):
+            wait.look()
+
+
+def test_a_task_that_waits_is_told_that_the_disk_failed() -> None:
+    hands, disk = failing_hands()
+
+    async def run() -> None:
+        queue = AsyncQueue(hands.queue)
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        disk.inject(Fault(operation="pwrite"))
+        with pytest.raises(LogDirOffline):
+            hands.queue.put(b"new")
+        with pytest.raises(LogDirOffline, match="reopen it"):
+            await asyncio.wait_for(waiting, LIMIT_S)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("window", [0, 60])
