@@ -130,7 +130,13 @@ class ClusterView:
             raise TryAgain(unknown) if is_new else unknown
         address = address_of(metadata, state.leader)
         if address is None:
-            raise TryAgain(RequestUnanswered(f"{topic_partition} has no leader"))
+            in_sync = ", ".join(map(str, state.isr)) or "none"
+            raise TryAgain(
+                RequestUnanswered(
+                    f"{topic_partition} has no leader: none of the brokers in its ISR ({in_sync}) is up with "
+                    "a working log dir; start them, and first repair a disk that has failed"
+                )
+            )
         return Leader(address, state.leader_epoch)
 
     async def ask_any(self, request: Struct) -> Struct:

@@ -16,6 +16,7 @@ from logstore.broker.errors import RequestFailed, RequestRefused, RequestUnanswe
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address
 from logstore.broker.producing import Producer
+from logstore.broker.retrying import TryAgain
 from logstore.broker.server import Server
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS, api_versions
@@ -278,6 +279,22 @@ def test_the_last_refusal_is_told_when_time_is_up() -> None:
                 await script.client.fetch(TP, 0)
             assert len(script.asked) > 1
             assert all(isinstance(body, t.FetchRequest) for _, body in script.asked)
+
+    run(test)
+
+
+def test_a_partition_without_a_leader_is_told_with_what_to_do() -> None:
+    """Its only replica is in a log dir that failed, for instance; the next step is not at the client."""
+
+    async def test() -> None:
+        async with Script() as script:
+            script.leader = -1
+            with pytest.raises(TryAgain) as caught:
+                await script.client._cluster.leader(TP, 0)
+            assert str(caught.value.reason) == (
+                "t-0 has no leader: none of the brokers in its ISR (1, 2) is up with a working log dir; "
+                "start them, and first repair a disk that has failed"
+            )
 
     run(test)
 
