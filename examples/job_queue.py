@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from logstore import Message, Queue, QueueConfig
 
@@ -24,8 +25,8 @@ def handle(message: Message) -> str:
     return f"{message.topic} {number} done, delivery {message.deliveries}"
 
 
-def work(queue: Queue) -> None:
-    while (message := queue.get(timeout=0.2)) is not None:
+def work(queue: Queue, stopping: threading.Event) -> None:
+    while not stopping.is_set() and (message := queue.get(timeout=0.2)) is not None:
         try:
             print(handle(message))
         except Exception as error:
@@ -38,14 +39,21 @@ def main(directory: str) -> None:
     with Queue(directory, QueueConfig(max_deliveries=3, priorities={"urgent": 1})) as queue:
         for number in range(JOBS):
             queue.put(b"%d" % number, topic="urgent" if number % 4 == 0 else "normal")
-        workers = [threading.Thread(target=work, args=[queue]) for _ in range(WORKERS)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        stopping = threading.Event()
+        with ThreadPoolExecutor(WORKERS) as threads:
+            try:
+                for worker in [threads.submit(work, queue, stopping) for _ in range(WORKERS)]:
+                    worker.result()
+            finally:  # Ctrl-C: each worker ends with the job that it has, and then the queue is closed
+                stopping.set()
         for letter in queue.dead_letters():
             print(f"dead: {letter.message.value.decode()}: {letter.reason}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    try:
+        main(sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit("stopped; start it again for the jobs that are left")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 from logstore import Log, LogReader
 
@@ -31,6 +32,7 @@ if __name__ == "__main__":
         case ["write", directory]:
             write(directory, sys.stdin.buffer)
         case ["read", directory]:
-            read(directory)
+            with suppress(KeyboardInterrupt):  # it goes on for ever otherwise
+                read(directory)
         case _:
             sys.exit(__doc__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from logstore import Message, Queue, QueueClosed
 from logstore.broker import BrokerCluster
 from logstore.log.log import Log
 from tests.page_runner import ROOT
@@ -200,6 +202,56 @@ def test_a_relay_that_dies_at_any_step_moves_each_event_once(
             pass
         ids = [json.loads(value or b"")["id"] for value in log.read_values()]
     assert sorted(ids) == sorted([*range(1, 45), -3, -6, -9])
+
+
+# --- the queue ----------------------------------------------------------------------------------------
+
+
+def test_workers_end_with_the_job_that_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends the wait for the workers. None of them meets a queue that was closed under it."""
+    example = loaded("job_queue")
+    all_work, interrupted = threading.Barrier(example.WORKERS), threading.Event()
+    failed: list[object] = []
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    def handle(message: Message) -> str:
+        if all_work.wait(LIMIT_S) == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert interrupted.wait(LIMIT_S)
+        return ""
+
+    class NotedQueue(Queue):
+        def ack(self, message: Message) -> None:
+            try:
+                super().ack(message)
+            except QueueClosed as error:
+                failed.append(error)
+
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    vars(example).update(handle=handle, Queue=NotedQueue)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            example.main(str(tmp_path / "jobs"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not failed
+    with Queue(tmp_path / "jobs") as queue:
+        topics = queue.stats().topics.values()
+        assert sum(each.finished for each in topics) == example.WORKERS
+        assert sum(each.waiting for each in topics) == example.JOBS - example.WORKERS
+
+
+@pytest.mark.parametrize("name", ["job_queue", "outbox", "other_process", "three_hosts"])
+def test_without_a_directory_it_says_how_it_is_called(name: str) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"python examples/{name}.py " in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 # --- several processes and hosts ------------------------------------------------------------------------
