@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from logstore import AsyncLog, Record
 
@@ -24,8 +24,10 @@ SNAPSHOT_EVERY = 100
 
 
 class Movement(BaseModel):
-    account: str
-    amount: int
+    """An event. Its bounds are those of every record, and of every sum in a snapshot."""
+
+    account: str = Field(min_length=1, max_length=100)
+    amount: int = Field(ge=-(10**12), le=10**12)
 
 
 class Accounts(BaseModel):

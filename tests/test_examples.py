@@ -122,6 +122,29 @@ def test_a_service_appends_projects_and_replays(tmp_path: Path) -> None:
         assert log.log_end_offset == 3
 
 
+@pytest.mark.parametrize(
+    "movement",
+    [
+        {"account": "a" * 2_000_000, "amount": 1},
+        {"account": "", "amount": 1},
+        {"account": "ann", "amount": 10**4000},
+        {"account": "ann", "amount": "many"},
+        {"account": "ann"},
+        ["ann", 1],
+    ],
+)
+def test_a_service_refuses_what_is_no_movement(movement: object, tmp_path: Path) -> None:
+    """A record or a snapshot could not hold it: a 500, and after that one at every hundredth movement."""
+    from fastapi.testclient import TestClient
+
+    example = loaded("event_sourced_service")
+    with TestClient(example.service(str(tmp_path)), raise_server_exceptions=False) as client:
+        assert client.post("/movements", json=movement).status_code == 422
+        assert client.get("/accounts/ann").json() == {"balance": 0}
+    with Log.open(tmp_path / "movements-0") as log:
+        assert log.log_end_offset == 0
+
+
 def test_a_service_begins_at_its_snapshot(tmp_path: Path) -> None:
     from fastapi.testclient import TestClient
 
