@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -140,8 +141,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_java()
         run(options.files, options.output.absolute())
-    except EngineError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (EngineError, AnalysisException) as error:  # Spark's: a file that is not there
+        print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     return 0
 
@@ -155,6 +156,9 @@ def run(files: Sequence[str], output: Path) -> None:
                 broker.create_topic(TOPIC, 3)
             sent = send(spark, files or [str(output / "spark.log")], broker.bootstrap)
             read = read_on(spark, output, broker.bootstrap)
+        if not any((output / "table").rglob("*.parquet")):
+            print(f"nothing to report: there is no line in {', '.join(files)}")
+            return
         table = spark.read.parquet(str(output / "table"))
         text = report(table)
         total = table.count()
