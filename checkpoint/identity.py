@@ -233,7 +233,13 @@ def read_partition_metadata(disk: Disk, directory: str) -> str | None:
     """Read the partition's topic id; None if there is no file. Raises `CorruptCheckpoint`, `OSError`."""
     path = f"{directory}/{PARTITION_METADATA}"
     data = read_small_file(disk, path)
-    return None if data is None else parse_partition_metadata(data, path=path)
+    try:
+        return None if data is None else parse_partition_metadata(data, path=path)
+    except CorruptCheckpoint as error:
+        raise CorruptCheckpoint(
+            f"{error}. Take the log from another replica, or set the file aside with "
+            f"`logstore recover {directory}`"
+        ) from error
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: str) -> None:

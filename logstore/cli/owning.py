@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from logstore.log.loading import LoadedLog
 
 
+DAMAGED_SUFFIX = ".damaged"
+"""Of a file that is set aside, because no owner could open the log with it."""
+
+
 def own(disk: Disk, directory: str, stack: ExitStack) -> None:
     """Lock the partition, and its log dir if that has a lock file."""
     from logstore.disk.files import LOCK_FILE
@@ -45,11 +49,13 @@ def load_unclean(
         checkpointed_offset,
         find_offset_checkpoint,
     )
+    from logstore.checkpoint.identity import PARTITION_METADATA
     from logstore.config import LogConfig
     from logstore.disk.files import remove_if_exists
     from logstore.log.recovery import load
 
     unreadable = _unreadable_checkpoints(disk, directory)
+    has_bad_id = _has_unreadable_id(disk, directory)
     own_starts = find_offset_checkpoint(disk, directory, LOG_START_OFFSET_CHECKPOINT)
     loaded = load(
         disk,
@@ -70,9 +76,29 @@ def load_unclean(
     for name in unreadable:
         remove_if_exists(disk, f"{directory}/{name}")
         loaded.report.deleted.append(name)
-    if unreadable:
+    if has_bad_id:
+        # The next owner writes the id of the topic that it has, as into a directory from before the ids.
+        disk.rename(f"{directory}/{PARTITION_METADATA}", f"{directory}/{PARTITION_METADATA}{DAMAGED_SUFFIX}")
+        loaded.report.renamed.append((PARTITION_METADATA, PARTITION_METADATA + DAMAGED_SUFFIX))
+        loaded.report.notes.append(
+            f"{PARTITION_METADATA} cannot be read: the next owner takes the log for that of its topic. "
+            "Make sure that no deleted topic of that name left the directory"
+        )
+    if unreadable or has_bad_id:
         disk.sync_dir(directory)
     return loaded
+
+
+def _has_unreadable_id(disk: Disk, directory: str) -> bool:
+    """Return whether the file with the topic's id is damaged: nobody can open the log then."""
+    from logstore.checkpoint.identity import read_partition_metadata
+    from logstore.disk.errors import CorruptCheckpoint
+
+    try:
+        read_partition_metadata(disk, directory)
+    except CorruptCheckpoint:
+        return True
+    return False
 
 
 def _unreadable_checkpoints(disk: Disk, directory: str) -> list[str]:

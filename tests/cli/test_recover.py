@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from logstore.config import LogConfig
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog
@@ -54,6 +55,30 @@ def test_checkpoints_that_cannot_be_read_go(command: Command, tmp_path: Path) ->
         deleted = json.loads(command("recover", directory, *plan, "--json").out)["deleted"]
         assert sorted(deleted) == sorted(names)
     assert command("verify", directory).code == 0
+
+
+def test_an_unreadable_topic_id_is_set_aside(command: Command, tmp_path: Path) -> None:
+    """Nobody could open the log, and `recover` left the file as it was."""
+    directory = tmp_path / "orders-0"
+    with Log.open(directory) as log:
+        log.append(b"one")
+        log.partition.set_topic_id("AAECAwQFBgcICQoLDA0ODw")
+    damaged = b"version: 0\ntopic_id: AAECAwQFBgcICQ"
+    (directory / "partition.metadata").write_bytes(damaged)
+    with pytest.raises(CorruptCheckpoint, match=f"set the file aside with `logstore recover {directory}`"):
+        Log.open(directory)
+    for plan in (["--plan"], []):
+        assert command("verify", directory).code == 1
+        report = json.loads(command("recover", directory, *plan, "--json").out)
+        assert report["renamed"] == [["partition.metadata", "partition.metadata.damaged"]]
+        assert "that no deleted topic of that name left the directory" in report["notes"][-1]
+    assert command("verify", directory).code == 0
+    assert (directory / "partition.metadata.damaged").read_bytes() == damaged
+    assert json.loads(command("recover", directory, "--json").out)["renamed"] == []
+    with Log.open(directory) as log:
+        assert [record.value for record in log.read()] == [b"one"]
+        assert log.partition.topic_id is None
+        log.partition.set_topic_id("AAECAwQFBgcICQoLDA0ODw")
 
 
 def test_the_answer(command: Command, partition: Path) -> None:
