@@ -64,7 +64,7 @@ from logstore.segment.damage import Bad, Verdict, ends_whole, judge
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
-from logstore.segment.scan import Fault, check_history, scan
+from logstore.segment.scan import Fault, check_end, check_history, scan
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
@@ -359,6 +359,7 @@ def _recover_segment(
     log_name = file_name(segment.base_offset, LOG_SUFFIX)
     new_epochs = LeaderEpochCache(loading.epochs.entries)
     history = loading.epochs_on_disk or ()
+    is_durable = bool(later) and later[0] < durable_end + (segment.seal is not None)
     for scanned in scan(
         segment.log_file,
         0,
@@ -377,6 +378,8 @@ def _recover_segment(
             is_dense=loading.knows_durable_end and not later and segment.seal is None,
             log_start_offset=loading.opening.log_start_offset,
         )
+        if is_durable:  # or a wrong offset would put all that follows past the durable end
+            scanned = check_end(scanned, segment.base_offset, later[0])
         found.add(scanned)
         has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
         assign_epochs(new_epochs, scanned)

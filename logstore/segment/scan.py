@@ -334,6 +334,19 @@ def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoc
     return found.until(first, Fault.EPOCHS if faults.epochs[first] else Fault.OVERFLOW)
 
 
+def check_end(found: Scanned, base_offset: int, ends_by: int) -> Scanned:
+    """Cut `found` before the first batch that reaches into the next segment, which begins at `ends_by`.
+
+    Both segments were durable, so the batch has a wrong offset. No segment has to be split for it.
+    """
+    is_past = found.last_offsets >= ends_by
+    if is_past.any():
+        return found.until(int(is_past.argmax()), Fault.OFFSETS)
+    if found.fault is Fault.OVERFLOW and ends_by - 1 - base_offset <= MAX_INT:
+        return found._replace(fault=Fault.OFFSETS)
+    return found
+
+
 def check_history(
     found: Scanned,
     history: Sequence[EpochEntry],

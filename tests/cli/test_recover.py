@@ -81,6 +81,40 @@ def test_an_unreadable_topic_id_is_set_aside(command: Command, tmp_path: Path) -
         log.partition.set_topic_id("AAECAwQFBgcICQoLDA0ODw")
 
 
+SEALED = LogConfig(segment_bytes=250)
+
+
+@pytest.mark.parametrize("bit", [2, 9, 18, 31, 32, 40, 62])
+@pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_an_offset_that_leaps_out_of_its_segment_is_damage(
+    bit: int, place: tuple[int, int], command: Command, tmp_path: Path
+) -> None:
+    """It put what follows past the durable end: eleven of twelve records went as a torn tail, with code 0.
+
+    After `--accept-loss` the record stayed at its wrong offset, and a second recovery gave it up.
+    """
+    directory = tmp_path / "orders-0"
+    with Log.open(directory, SEALED) as log:
+        for number in range(8):
+            log.append(b"%d" % number * 30, sync=True)
+        segments = [segment.base_offset for segment in log.partition.segments]
+    assert segments == [0, 2, 4, 6]
+    base_offset, number = segments[place[0]], place[1]
+    path = directory / f"{base_offset:020}.log"
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, number * (len(data) // 2), (base_offset + number) ^ 1 << bit)
+    path.write_bytes(data)
+    before = snapshot(directory)
+    assert command("recover", directory).code == 1
+    assert snapshot(directory) == before
+    assert command("recover", directory, "--accept-loss").code == 0
+    assert command("verify", directory).code == 0
+    with Log.open(directory, SEALED) as log:
+        assert [(each.offset, each.value) for each in log.read()] == [
+            (offset, b"%d" % offset * 30) for offset in range(base_offset + number)
+        ]
+
+
 def test_the_answer(command: Command, partition: Path) -> None:
     """Every fact about the log, and what was cut or rebuilt with its byte range."""
     tear(partition)
