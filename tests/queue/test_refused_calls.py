@@ -14,7 +14,7 @@ from logstore.disk.errors import EngineError
 from logstore.errors import LogDirOffline, OutOfResources, RecordTooLarge
 from logstore.queue import AsyncQueue, Message, Queue, QueueConfig, lane
 from logstore.queue.waiting import Waiter, Waiters
-from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.queue.parts import Hands
 
 LIMIT_S = 30
@@ -54,7 +54,7 @@ def failing_hands() -> tuple[Hands, FaultyDisk]:
 
 
 @pytest.mark.parametrize("operation", ["pwrite", "sync"])
-def test_who_waits_is_told_that_the_disk_failed(operation: Operation) -> None:
+def test_who_waits_is_told_that_the_disk_failed(operation: str) -> None:
     """Nothing is delivered any more: without a timeout the call waited for ever, and others returned None."""
     hands, disk = failing_hands()
     rung = threading.Event()
