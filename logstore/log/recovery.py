@@ -60,7 +60,7 @@ from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.log.replacing import leave_out_deleted, split_segment
 from logstore.log.tails import Tail, only_zeros
-from logstore.segment.damage import Bad, Verdict, ends_whole, judge
+from logstore.segment.damage import Bad, Verdict, check_leap, ends_whole, judge
 from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
@@ -380,6 +380,7 @@ def _recover_segment(
         )
         if is_durable:  # or a wrong offset would put all that follows past the durable end
             scanned = check_end(scanned, segment.base_offset, later[0])
+        scanned = check_leap(scanned, segment.log_file, segment.size, next_offset, durable_end)
         found.add(scanned)
         has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
         assign_epochs(new_epochs, scanned)

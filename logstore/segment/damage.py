@@ -34,7 +34,15 @@ from logstore.format.crc import crc32c
 from logstore.lazily import np
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.indexes import TimeIndex, entries_of
-from logstore.segment.scan import CHUNK_BYTES, Fault, header_dtype, last_offsets_of, scan, scan_buffer
+from logstore.segment.scan import (
+    CHUNK_BYTES,
+    Fault,
+    Scanned,
+    header_dtype,
+    last_offsets_of,
+    scan,
+    scan_buffer,
+)
 from logstore.segment.seal import Seal, compared_blocks
 
 if TYPE_CHECKING:
@@ -68,6 +76,22 @@ def judge(fault: Fault | None, *, is_end: bool, below_durable: bool | None) -> V
         return Verdict.DAMAGE
     is_usual = fault in (Fault.TORN, Fault.ZEROS)
     return Verdict.TORN_TAIL if is_usual or below_durable is False else Verdict.DAMAGE
+
+
+def check_leap(found: Scanned, file: Readable, size: int, next_offset: int, durable_end: int) -> Scanned:
+    """Cut `found` before its last batch if that has leapt past the durable one behind it.
+
+    A batch's offset lies outside its checksum. Where offsets do not rise, either may be wrong; the one
+    before, if offsets are missing below it and the other one continues what came before both. `next_offset`
+    continues what came before `found`. Raises `OSError`.
+    """
+    if found.fault is not Fault.OFFSETS or not len(found.headers):
+        return found
+    behind, last = batch_at(file, found.end, size), len(found.headers) - 1
+    expected = int(found.last_offsets[last - 1]) + 1 if last else next_offset
+    if behind is None or not expected <= behind.base_offset <= durable_end:
+        return found
+    return found.until(last, Fault.OFFSETS) if found.headers["base_offset"][last] > expected else found
 
 
 # --- single batches ---------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_an_unreadable_topic_id_is_set_aside(command: Command, tmp_path: Path) -
 SEALED = LogConfig(segment_bytes=250)
 
 
-@pytest.mark.parametrize("bit", [2, 9, 18, 31, 32, 40, 62])
+@pytest.mark.parametrize("bit", [0, 2, 9, 18, 31, 32, 40, 62])
 @pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_an_offset_that_leaps_out_of_its_segment_is_damage(
     bit: int, place: tuple[int, int], command: Command, tmp_path: Path
