@@ -191,7 +191,16 @@ def add(directory: Path, *, patience_s: float) -> Member:
 
 
 def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> LocalCluster:
-    """Start these members of a cluster and wait until they are ready. Raises `ClusterFailed`."""
+    """Start these members of a cluster and wait until they are ready.
+
+    Raises `ClusterFailed`, also at once for brokers whose store was stopped: they would wait for it.
+    """
+    store = existing(directory).store
+    if store is not None and store.name not in names and state_of(directory, store) is State.STOPPED:
+        raise ClusterFailed(
+            f"the metadata store is stopped; start it first: logstore cluster start {directory} {store.name} "
+            "(or all, without a name)"
+        )
     cluster = relaunch(directory, names)
     _wait_for(directory, [each for each in cluster.members if each.name in names], patience_s)
     return cluster

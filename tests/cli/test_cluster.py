@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from logstore.cli.cluster_file import existing
+from logstore.cli.cluster_file import ClusterFailed, LocalCluster, Member, existing, write
+from logstore.cli.local_cluster import add, launch
 from logstore.cli.operating import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -186,6 +187,19 @@ def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> No
     facts = json.loads((home / "cluster.json").read_text())
     assert facts["store"]["pid"] == 0
     assert logstore("cluster", "stop", home / "elsewhere")[0] == 1
+
+
+@pytest.mark.parametrize("start_one", [add, partial(launch, names=["node-1"])])
+def test_a_broker_without_its_store_is_refused_at_once(
+    start_one: Callable[..., object], tmp_path: Path
+) -> None:
+    """It was started, and ended after 30 seconds without an answer."""
+    stopped = LocalCluster("zookeeper://127.0.0.1:1", Member("metadata", 1), (Member("node-1", 2),))
+    write(tmp_path, stopped)
+    with pytest.raises(ClusterFailed, match=f"start it first: logstore cluster start {tmp_path} metadata"):
+        start_one(tmp_path, patience_s=60)
+    assert existing(tmp_path) == stopped
+    assert not (tmp_path / "node-1.out").exists()
 
 
 @pytest.mark.parametrize(
