@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from logstore.broker.client import ACKS_ALL, Acks, Client
@@ -15,6 +14,7 @@ from logstore.broker.producing import Appendable, Appended
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.topics import Topic
 from logstore.config import SettingValue
+from logstore.disk.closing import Closing
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
 from logstore.replication.durability import Durability
@@ -151,7 +151,7 @@ class BlockingCalls(ABC):
         )
 
 
-class BlockingClient(BlockingCalls):
+class BlockingClient(BlockingCalls, Closing):
     """A `Client` with its own event loop, which runs during calls only. Belongs to one thread."""
 
     def __init__(
@@ -164,14 +164,6 @@ class BlockingClient(BlockingCalls):
     ) -> None:
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner()
-
-    def __enter__(self) -> BlockingClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections. In a forked child do nothing: they are the parent's."""

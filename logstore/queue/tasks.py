@@ -17,10 +17,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from logstore.arguments import as_int
+from logstore.disk.closing import AsyncClosing
 from logstore.queue.arguments import as_topics
 from logstore.queue.config import QueueConfig
 from logstore.queue.messages import DeadLetter, Message
@@ -33,7 +33,7 @@ _LETTERS_A_TURN: Final = 256
 """Dead letters that are in memory at once."""
 
 
-class AsyncQueue:
+class AsyncQueue(AsyncClosing):
     """A `Queue` for tasks. `queue` is the queue itself, which threads may use at the same time."""
 
     def __init__(self, path: str | os.PathLike[str] | Queue, config: QueueConfig | None = None) -> None:
@@ -45,14 +45,6 @@ class AsyncQueue:
             raise TypeError("an open queue has its settings already; pass config to Queue(…)")
         self.queue = path if isinstance(path, Queue) else Queue(path, config)
         self._is_synced = self.queue.config.durability == "synced"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the queue, also for threads that use it."""
