@@ -309,9 +309,7 @@ class Client(AsyncClosing):
         """Return the id of the cluster; None if its brokers tell none. Raises as `produce`."""
 
         async def once() -> str | None:
-            answer = await self._cluster.ask_any(t.MetadataRequest(topics=[]))
-            assert isinstance(answer, t.MetadataResponse), "the link checks the type"
-            return answer.cluster_id
+            return (await self._cluster.ask_any(t.MetadataRequest(topics=[]), t.MetadataResponse)).cluster_id
 
         return await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
 
@@ -333,8 +331,7 @@ class Client(AsyncClosing):
         request = t.DescribeConfigsRequest(resources=[resource])
 
         async def once() -> dict[str, str]:
-            answer = await self._cluster.ask_any(request)
-            assert isinstance(answer, t.DescribeConfigsResponse), "the link checks the type"
+            answer = await self._cluster.ask_any(request, t.DescribeConfigsResponse)
             found: dict[str, str] = {}
             for result in answer.results:
                 check_code(result.error_code, f"settings of topic {topic}")
@@ -389,8 +386,7 @@ class Client(AsyncClosing):
         request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
 
         async def once() -> int:
-            answer = await self._cluster.ask_any(request)
-            assert isinstance(answer, t.InitProducerIdResponse), "the link checks the type"
+            answer = await self._cluster.ask_any(request, t.InitProducerIdResponse)
             check_code(answer.error_code, "no producer id")
             return answer.producer_id
 
