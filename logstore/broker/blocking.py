@@ -78,6 +78,7 @@ class BlockingCalls(ABC):
         return placed
 
     read = _blocking(Client.read)
+    """Return committed records from `offset` on: see `Client.read`."""
 
     def scan(
         self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
@@ -93,10 +94,15 @@ class BlockingCalls(ABC):
             yield from page
 
     create_topic = _blocking(Client.create_topic)
+    """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""
     topics = _blocking(Client.topics)
+    """Return the partition count of every topic."""
     leader = _blocking(Client.leader)
+    """Return the id of a partition's leader; -1 without one."""
     durability = _blocking(Client.durability)
+    """Return the receipt of a record: see `Client.durability`."""
     wait_for = _blocking(Client.wait_for)
+    """Wait until a record is on so many replicas: see `Client.wait_for`."""
 
 
 class BlockingClient(BlockingCalls, Closing):
@@ -135,6 +141,10 @@ class BlockingClient(BlockingCalls, Closing):
         return self._runner.run(work)
 
     metadata = _blocking(Client.metadata)
+    """Return the metadata of the best informed broker: see `Client.metadata`."""
     produce = _blocking(Client.produce)
+    """Append one batch: see `Client.produce`."""
     fetch = _blocking(Client.fetch)
+    """Return batches below the high watermark: see `Client.fetch`."""
     of_controller = _blocking(Client.of_controller)
+    """Send a request to the controller: see `Client.of_controller`."""

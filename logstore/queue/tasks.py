@@ -78,13 +78,21 @@ class AsyncQueue(AsyncClosing):
         await asyncio.to_thread(self.queue.close)
 
     put = _done(Queue.put)
+    """Do as `Queue.put`."""
     put_many = _done(Queue.put_many)
+    """Do as `Queue.put_many`."""
     ack = _done(Queue.ack)
+    """Do as `Queue.ack`."""
     ack_many = _done(Queue.ack_many)
+    """Do as `Queue.ack_many`."""
     nack = _done(Queue.nack)
+    """Do as `Queue.nack`."""
     peek = _in_thread(Queue.peek)
+    """Do as `Queue.peek`."""
     redrive = _in_thread(Queue.redrive)
+    """Do as `Queue.redrive`."""
     stats = _in_thread(Queue.stats)
+    """Do as `Queue.stats`."""
 
     async def get(
         self,
