@@ -22,12 +22,13 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
+from bench.kafka.usage import cpu_s
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.client import Client
 from logstore.broker.limits import Address
@@ -156,11 +157,7 @@ class Cluster:
         )
 
     def processor_s(self) -> float:
-        ticks = 0
-        for node in self.cluster.nodes:
-            fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return cpu_s(node.pid for node in self.cluster.nodes)
 
 
 def topics() -> tuple[NewTopic, ...]:
@@ -184,13 +181,24 @@ def test_many_partitions(tmp_path: Path) -> None:
     bench = Cluster(tmp_path)
     producer = Producer(bench.addresses)
     everyone = range(NODES)
+
+    def note(what: str, seconds: float, brokers: Iterable[int] = everyone) -> None:
+        bench.note(what, seconds, [bench.pause_of(each) for each in brokers], producer.longest_s())
+
+    def start_again(name: str) -> None:
+        began = time.monotonic()
+        bench.cluster = local_cluster.launch(tmp_path, [name], patience_s=PATIENCE_S)
+        ready_s = time.monotonic() - began
+        bench.wait("return", lambda: bench.is_whole(PARTITIONS + 1))
+        note(f"start of {name} ({ready_s:.1f})", time.monotonic() - began)
+
     try:
         with BlockingClient(bench.addresses, timeout_s=PATIENCE_S) as client:
             client.create_topic(BUSY, 1, replication_factor=NODES)
             bench.wait("the busy topic", lambda: bench.is_whole(1))
             producer.start()
             time.sleep(2.0)
-            bench.note("quiet", 2.0, [bench.pause_of(each) for each in everyone], producer.longest_s())
+            note("quiet", 2.0)
 
             began = time.monotonic()
             answer = client.of_controller(CreateTopicsRequest(topics()))
@@ -201,21 +209,11 @@ def test_many_partitions(tmp_path: Path) -> None:
             creation_s = time.monotonic() - began
             time.sleep(1.0)
             bench.note("creation (answered)", answered_s, [], None)
-            bench.note(
-                "creation (all lead)",
-                creation_s,
-                [bench.pause_of(each) for each in everyone],
-                producer.longest_s(),
-            )
+            note("creation (all lead)", creation_s)
             before = bench.processor_s()
             time.sleep(10.0)
             idle = (bench.processor_s() - before) / 10 / NODES
-            bench.note(
-                f"idle, {idle:.1%} of a core",
-                10.0,
-                [bench.pause_of(each) for each in everyone],
-                producer.longest_s(),
-            )
+            note(f"idle, {idle:.1%} of a core", 10.0)
             if "restart" in PARTS:
                 for number in everyone:
                     name = f"node-{number + 1}"
@@ -229,16 +227,7 @@ def test_many_partitions(tmp_path: Path) -> None:
                         for each in everyone
                     ]
                     bench.note(f"stop of {name}", stop_s, pauses, producer.longest_s())
-                    began = time.monotonic()
-                    bench.cluster = local_cluster.launch(tmp_path, [name], patience_s=PATIENCE_S)
-                    ready_s = time.monotonic() - began
-                    bench.wait("return", lambda: bench.is_whole(PARTITIONS + 1))
-                    bench.note(
-                        f"start of {name} ({ready_s:.1f})",
-                        time.monotonic() - began,
-                        [bench.pause_of(each) for each in everyone],
-                        producer.longest_s(),
-                    )
+                    start_again(name)
             if "kill" in PARTS:
                 began = time.monotonic()
                 local_cluster.send_signal(tmp_path, "node-1", signal.SIGKILL)
@@ -250,44 +239,18 @@ def test_many_partitions(tmp_path: Path) -> None:
                         == PARTITIONS + 1
                     ),
                 )
-                bench.note(
-                    "failover of node-1",
-                    time.monotonic() - began,
-                    [bench.pause_of(each) for each in others],
-                    producer.longest_s(),
-                )
-                began = time.monotonic()
-                bench.cluster = local_cluster.launch(tmp_path, ["node-1"], patience_s=PATIENCE_S)
-                ready_s = time.monotonic() - began
-                bench.wait("return", lambda: bench.is_whole(PARTITIONS + 1))
-                bench.note(
-                    f"start of node-1 ({ready_s:.1f})",
-                    time.monotonic() - began,
-                    [bench.pause_of(each) for each in everyone],
-                    producer.longest_s(),
-                )
+                note("failover of node-1", time.monotonic() - began, others)
+                start_again("node-1")
             if "delete" in PARTS:
                 began = time.monotonic()
                 asyncio.run(delete([each.name for each in topics()], bench.addresses[0]))
                 bench.wait("deletion", lambda: bench.is_whole(1))
-                bench.note(
-                    "deletion",
-                    time.monotonic() - began,
-                    [bench.pause_of(each) for each in everyone],
-                    producer.longest_s(),
-                )
+                note("deletion", time.monotonic() - began)
                 time.sleep(5.0)
-                bench.note(
-                    "after the deletion",
-                    5.0,
-                    [bench.pause_of(each) for each in everyone],
-                    producer.longest_s(),
-                )
+                note("after the deletion", 5.0)
                 assert isinstance(client.of_controller(CreateTopicsRequest(topics())), CreateTopicsResponse)
                 bench.wait("creation", lambda: bench.is_whole(PARTITIONS + 1))
-                bench.note(
-                    "second creation", 0.0, [bench.pause_of(each) for each in everyone], producer.longest_s()
-                )
+                note("second creation", 0.0)
         producer.end()
         began = time.monotonic()
         killed = local_cluster.stop(tmp_path, patience_s=PATIENCE_S)

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from bench.bars import ratio_bar
+from bench.kafka.usage import cpu_s, resident_bytes
 from logstore.broker.loop import fastest_loop
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -179,22 +180,6 @@ def test_fetch(beside: Callable[..., Any], serve: Callable[[str], Peer]) -> None
 # --- what has no rival -----------------------------------------------------------------------------
 
 
-class Usage:
-    """The processor time and memory of a process, from /proc."""
-
-    def __init__(self, pid: int) -> None:
-        self._directory = Path(f"/proc/{pid}")
-
-    @property
-    def cpu_s(self) -> float:
-        fields = (self._directory / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    @property
-    def resident_bytes(self) -> int:
-        return int((self._directory / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 class Held(NamedTuple):
     """The server's share of a core, requests per second, CPU seconds per request, growth in bytes."""
 
@@ -230,8 +215,8 @@ class Poller(asyncio.Protocol):
 
 async def hold(peer: Peer, request: bytes, clients: int, pause_s: float, seconds: float) -> Held:
     """Measure the cost of `clients` connections that ask about twice a second."""
-    loop, usage, answered = asyncio.get_running_loop(), Usage(peer.pid), [0]
-    before_bytes = usage.resident_bytes
+    loop, answered = asyncio.get_running_loop(), [0]
+    before_bytes = resident_bytes([peer.pid])
     pollers: list[Poller] = []
     for _ in range(clients):
         made = await loop.create_connection(
@@ -241,13 +226,13 @@ async def hold(peer: Peer, request: bytes, clients: int, pause_s: float, seconds
     for number, poller in enumerate(pollers):
         loop.call_later(number / clients / 2, poller.ask)
     await asyncio.sleep(2)
-    started_s, before_s, before = time.monotonic(), usage.cpu_s, answered[0]
+    started_s, before_s, before = time.monotonic(), cpu_s([peer.pid]), answered[0]
     await asyncio.sleep(seconds)
-    took_s, cpu_s, served = time.monotonic() - started_s, usage.cpu_s - before_s, answered[0] - before
-    grown_bytes = usage.resident_bytes - before_bytes
+    took_s, used_s, served = time.monotonic() - started_s, cpu_s([peer.pid]) - before_s, answered[0] - before
+    grown_bytes = resident_bytes([peer.pid]) - before_bytes
     for poller in pollers:
         poller.transport.abort()
-    return Held(cpu_s / took_s, served / took_s, cpu_s / served, grown_bytes)
+    return Held(used_s / took_s, served / took_s, used_s / served, grown_bytes)
 
 
 def held(peer: Peer, request: bytes, pause_s: float = 0.0) -> Held:
@@ -295,11 +280,11 @@ def test_processor_time_of_a_produce(
 ) -> None:
     """CPU seconds including system calls: more telling on a busy machine than the clock."""
     one, broker = producing(value_bytes, records), serve("broker")
-    answer_bytes, usage, rounds = broker.ask(one), Usage(broker.pid), []
+    answer_bytes, rounds = broker.ask(one), []
     for _ in range(10):
-        before_s = usage.cpu_s
+        before_s = cpu_s([broker.pid])
         pipelined(broker, one * frames, answer_bytes * frames, requests // frames)()
-        rounds.append((usage.cpu_s - before_s) / requests)
+        rounds.append((cpu_s([broker.pid]) - before_s) / requests)
     figure(
         f"processor time of a produce of {records} × {value_bytes} bytes, pipelined",
         f"{min(rounds) * 1e6:.0f} µs, the best of 10 rounds",
@@ -313,7 +298,7 @@ def test_librdkafka(serve: Callable[[str], Peer], figure: Callable[[str, str, st
     """As many messages of 1 KiB as librdkafka sends with default settings, and the broker's load."""
     confluent_kafka = pytest.importorskip("confluent_kafka")
     broker = serve("broker")
-    usage, messages = Usage(broker.pid), 300_000
+    messages = 300_000
     producer = confluent_kafka.Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}", "acks": 1})
     value, failures = os.urandom(1024), []
 
@@ -333,10 +318,10 @@ def test_librdkafka(serve: Callable[[str], Peer], figure: Callable[[str, str, st
         producer.flush()
 
     send(10_000)
-    started_s, broker_s, client_s = time.monotonic(), usage.cpu_s, time.process_time()
+    started_s, broker_s, client_s = time.monotonic(), cpu_s([broker.pid]), time.process_time()
     send(messages)
     took_s = time.monotonic() - started_s
-    broker_s, client_s = usage.cpu_s - broker_s, time.process_time() - client_s
+    broker_s, client_s = cpu_s([broker.pid]) - broker_s, time.process_time() - client_s
     assert not failures
     figure(
         "librdkafka's own throughput, messages of 1 KiB",

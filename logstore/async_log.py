@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from logstore.async_following import AsyncCursor, AsyncFollower
 from logstore.async_reading import AsyncReading
+from logstore.disk.closing import AsyncClosing
 from logstore.log.append import AppendInfo
 from logstore.log.log import Log
 from logstore.log.outgoing import Appendable
@@ -62,7 +63,7 @@ def _opening(method: Callable[P, Log]) -> Callable[P, Opening]:
     return call
 
 
-class AsyncLog(AsyncReading):
+class AsyncLog(AsyncReading, AsyncClosing):
     """A `Log` for the tasks of one event loop. `log` is the log itself, for other threads.
 
     Methods have the arguments, results and errors of `Log`'s. Iterators are asynchronous.
@@ -81,14 +82,6 @@ class AsyncLog(AsyncReading):
 
     open = staticmethod(_opening(Log.open))
     """Open a log, with the arguments and errors of `Log.open`: `await` it, or use it in `async with`."""
-
-    async def __aenter__(self) -> AsyncLog:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the log, as `Log.close`, when the calls that are under way have ended.

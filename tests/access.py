@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from logstore.broker import ClientSecurity, client_security
 from logstore.broker.security.jaas import parse_jaas
 from logstore.cli.cluster_file import LocalCluster
+from logstore.cli.operating import properties_of
 from logstore.cli.secured_cluster import CLIENT_FILE
-from logstore.cli.serve import read_properties
 
 
 class Access(NamedTuple):
@@ -79,5 +79,5 @@ def resilient_context(authority: str) -> ssl.SSLContext:
 
 def access_to(cluster: LocalCluster, directory: Path) -> Access:
     """Return the access to the cluster in this directory."""
-    properties = read_properties(directory / CLIENT_FILE) if cluster.is_secured else {}
+    properties = properties_of(directory / CLIENT_FILE) if cluster.is_secured else {}
     return Access(cluster.bootstrap, properties)

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from logstore.broker.client import ACKS_ALL, Acks, Client
+from logstore.broker.client import Acks, Client
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.topics import Topic
-from logstore.config import SettingValue
-from logstore.disk.topic_partition import TopicPartition
+from logstore.disk.closing import Closing
 from logstore.format.record import Record
-from logstore.replication.durability import Durability
-from logstore.replication.messages import (
-    FetchResult,
-    MetadataResponse,
-    ProduceResult,
-    RequestBody,
-    ResponseBody,
-)
-from logstore.replication.receipts import Receipt
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-_MAX_BYTES = 1 << 20
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingCalls, P], T]:
+    """Return a method of `Client`, or what a subclass has in its place, as a method that waits for it."""
+
+    @wraps(method)
+    def call(self: BlockingCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work: Coroutine[Any, Any, T] = getattr(self._client, method.__name__)(*args, **kwargs)
+        return self._wait(work)
+
+    return call
 
 
 class BlockingCalls(ABC):
@@ -75,20 +77,8 @@ class BlockingCalls(ABC):
         placed: Appended | list[Appended] = self._wait(self._client.append(topic, records, **settings))
         return placed
 
-    def read(
-        self,
-        topic: str,
-        partition: int = 0,
-        offset: int | None = None,
-        *,
-        max_bytes: int = _MAX_BYTES,
-        wait: float = 0.5,
-        timeout: float | None = None,
-    ) -> list[Record]:
-        """Return committed records from `offset` on: see `Client.read`."""
-        return self._wait(
-            self._client.read(topic, partition, offset, max_bytes=max_bytes, wait=wait, timeout=timeout)
-        )
+    read = _blocking(Client.read)
+    """Return committed records from `offset` on: see `Client.read`."""
 
     def scan(
         self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
@@ -103,55 +93,19 @@ class BlockingCalls(ABC):
         while page := self._wait(next_page()):
             yield from page
 
-    def create_topic(
-        self,
-        topic: str,
-        partitions: int = -1,
-        *,
-        replication_factor: int = -1,
-        settings: Mapping[str, SettingValue] | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""
-        self._wait(
-            self._client.create_topic(
-                topic,
-                partitions,
-                replication_factor=replication_factor,
-                settings=settings,
-                timeout=timeout,
-            )
-        )
-
-    def topics(self, *, timeout: float | None = None) -> dict[str, int]:
-        """Return the partition count of every topic."""
-        return self._wait(self._client.topics(timeout=timeout))
-
-    def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
-        """Return the id of a partition's leader; -1 without one."""
-        return self._wait(self._client.leader(topic, partition, timeout=timeout))
-
-    def durability(self, topic: str, partition: int, offset: int, *, timeout: float | None = None) -> Receipt:
-        """Return the receipt of a record: see `Client.durability`."""
-        return self._wait(self._client.durability(topic, partition, offset, timeout=timeout))
-
-    def wait_for(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        level: Durability = Durability.REPLICATED,
-        *,
-        copies: int = 1,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """Wait until a record is on so many replicas: see `Client.wait_for`."""
-        return self._wait(
-            self._client.wait_for(topic, partition, offset, level, copies=copies, timeout=timeout)
-        )
+    create_topic = _blocking(Client.create_topic)
+    """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""
+    topics = _blocking(Client.topics)
+    """Return the partition count of every topic."""
+    leader = _blocking(Client.leader)
+    """Return the id of a partition's leader; -1 without one."""
+    durability = _blocking(Client.durability)
+    """Return the receipt of a record: see `Client.durability`."""
+    wait_for = _blocking(Client.wait_for)
+    """Wait until a record is on so many replicas: see `Client.wait_for`."""
 
 
-class BlockingClient(BlockingCalls):
+class BlockingClient(BlockingCalls, Closing):
     """A `Client` with its own event loop, which runs during calls only. Belongs to one thread."""
 
     def __init__(
@@ -164,14 +118,6 @@ class BlockingClient(BlockingCalls):
     ) -> None:
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner()
-
-    def __enter__(self) -> BlockingClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections. In a forked child do nothing: they are the parent's."""
@@ -194,29 +140,11 @@ class BlockingClient(BlockingCalls):
             raise
         return self._runner.run(work)
 
-    def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
-        """Return the metadata of the best informed broker: see `Client.metadata`."""
-        return self._wait(self._client.metadata(topics))
-
-    def produce(
-        self, topic_partition: TopicPartition, batch: bytes, *, acks: int = ACKS_ALL
-    ) -> ProduceResult:
-        """Append one batch: see `Client.produce`."""
-        return self._wait(self._client.produce(topic_partition, batch, acks=acks))
-
-    def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int = _MAX_BYTES,
-        max_wait_ms: int = 500,
-    ) -> FetchResult:
-        """Return batches below the high watermark: see `Client.fetch`."""
-        return self._wait(
-            self._client.fetch(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
-        )
-
-    def of_controller(self, body: RequestBody) -> ResponseBody:
-        """Send a request to the controller: see `Client.of_controller`."""
-        return self._wait(self._client.of_controller(body))
+    metadata = _blocking(Client.metadata)
+    """Return the metadata of the best informed broker: see `Client.metadata`."""
+    produce = _blocking(Client.produce)
+    """Append one batch: see `Client.produce`."""
+    fetch = _blocking(Client.fetch)
+    """Return batches below the high watermark: see `Client.fetch`."""
+    of_controller = _blocking(Client.of_controller)
+    """Send a request to the controller: see `Client.of_controller`."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, overload
 
 from logstore.arguments import as_seconds, as_str
@@ -41,6 +40,7 @@ from logstore.broker.retrying import NO_BROKER, TryAgain, check_code, left_s
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.wire import types as t
 from logstore.config import MAX_INT, SettingValue, formatted
+from logstore.disk.closing import AsyncClosing
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
@@ -76,7 +76,7 @@ _METADATA_SPREADS_S = 0.005
 Acks: TypeAlias = Literal["all", -1, 0, 1]
 
 
-class Client:
+class Client(AsyncClosing):
     """Talks to the brokers of one cluster. Belongs to one event loop, and to the process that first uses it.
 
     Times without a unit are seconds. Every call takes `timeout`, by default the client's. A call that runs
@@ -102,14 +102,6 @@ class Client:
         self._ask_leader = partial(ask_leader, self._cluster, self._connections)
         self._appenders: dict[TopicPartition, Appender] = {}
         self._calls = 0
-
-    async def __aenter__(self) -> Client:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self, why: EngineError | None = None) -> None:
         """Close all connections. Calls that wait raise `why`, later ones too; default `RequestUnanswered`."""
@@ -317,9 +309,7 @@ class Client:
         """Return the id of the cluster; None if its brokers tell none. Raises as `produce`."""
 
         async def once() -> str | None:
-            answer = await self._cluster.ask_any(t.MetadataRequest(topics=[]))
-            assert isinstance(answer, t.MetadataResponse), "the link checks the type"
-            return answer.cluster_id
+            return (await self._cluster.ask_any(t.MetadataRequest(topics=[]), t.MetadataResponse)).cluster_id
 
         return await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
 
@@ -341,8 +331,7 @@ class Client:
         request = t.DescribeConfigsRequest(resources=[resource])
 
         async def once() -> dict[str, str]:
-            answer = await self._cluster.ask_any(request)
-            assert isinstance(answer, t.DescribeConfigsResponse), "the link checks the type"
+            answer = await self._cluster.ask_any(request, t.DescribeConfigsResponse)
             found: dict[str, str] = {}
             for result in answer.results:
                 check_code(result.error_code, f"settings of topic {topic}")
@@ -397,8 +386,7 @@ class Client:
         request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
 
         async def once() -> int:
-            answer = await self._cluster.ask_any(request)
-            assert isinstance(answer, t.InitProducerIdResponse), "the link checks the type"
+            answer = await self._cluster.ask_any(request, t.InitProducerIdResponse)
             check_code(answer.error_code, "no producer id")
             return answer.producer_id
 

@@ -56,8 +56,7 @@ async def ask_coordinator(
     request: t.OffsetCommitRequest | t.OffsetFetchRequest,
 ) -> Any:
     """Find the group's coordinator, and ask it. Raises `TryAgain`, and `RequestRefused` for any error."""
-    found = await cluster.ask_any(t.FindCoordinatorRequest(key=group))
-    assert isinstance(found, t.FindCoordinatorResponse), "the link checks the type"
+    found = await cluster.ask_any(t.FindCoordinatorRequest(key=group), t.FindCoordinatorResponse)
     check_code(found.error_code, f"no coordinator of group {group}")
     try:
         answer: Any = await connections.ask_wire(Address(found.host, found.port), request)

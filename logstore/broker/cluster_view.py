@@ -15,6 +15,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import MetadataRequest, MetadataResponse
 
+S = TypeVar("S", bound=Struct)
 T = TypeVar("T")
 
 _MOST_ADDRESSES: Final = 32
@@ -139,16 +140,21 @@ class ClusterView:
             )
         return Leader(address, state.leader_epoch)
 
-    async def ask_any(self, request: Struct) -> Struct:
-        """Send a request to one broker, as one attempt; the next attempt asks another one."""
+    async def ask_any(self, request: Struct, kind: type[S]) -> S:
+        """Send a request to one broker, as one attempt; the next attempt asks another one.
+
+        `kind` is that of the answer.
+        """
         if not self._addresses:
             raise TryAgain
         address = next(iter(self._addresses))
         try:
-            return await self._connections.ask_wire(address, request)
+            answer = await self._connections.ask_wire(address, request)
         except RequestUnanswered as error:
             self._addresses[address] = self._addresses.pop(address)
             raise TryAgain(error) from error
+        assert isinstance(answer, kind), "the link checks the type"
+        return answer
 
     async def retried(
         self,

@@ -145,6 +145,19 @@ class Call:
         door = self.connection.door
         return door.listener if door is not None else ""
 
+    def when_lost(self, unanswered: Callable[[], Struct]) -> None:
+        """Let the audit log hear of a request whose connection closes; it may have been carried out."""
+        if (abandon := self.on_lost) is None:
+            return
+
+        def lost() -> None:
+            abandon()
+            answer = unanswered()
+            if self.hear is not None:
+                self.hear(answer)
+
+        self.on_lost = lost
+
     def answer(self, body: Struct) -> None:
         """Send the answer; the connection's next request follows. A late answer has no effect."""
         self.answer_as(body, self.version)

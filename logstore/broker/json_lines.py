@@ -45,7 +45,7 @@ class QuietKazoo(logging.Filter):
         return record.levelno >= logging.WARNING and self._seldom(str(record.msg), record.created) > 0
 
 
-def log_as_json(path: str | None = None, level: int = logging.INFO) -> None:
+def log_as_json(path: str | None = None) -> None:
     """Log everything of this process as JSON: to stderr, or to the file at `path`.
 
     A file of `MOST_BYTES` is renamed to `….1`, in place of an earlier one. Raises `OSError`.
@@ -58,4 +58,4 @@ def log_as_json(path: str | None = None, level: int = logging.INFO) -> None:
             raise explained(error, f"cannot write to {path} (--log-file)") from error
     handler.setFormatter(JsonLines())
     handler.addFilter(QuietKazoo())
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

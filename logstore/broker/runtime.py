@@ -153,8 +153,6 @@ class Runtime:
         self._ready_to_stop = asyncio.Event()
         self.pauses = pauses or Pauses(bound_s=1.0)
         """How long the loop was blocked, in seconds of `stopwatch_s`."""
-        self.refused_syncs = 0
-        """Flushes that had no descriptor or memory, and were asked for again."""
         self._woke_s = 0.0
         self._clock, self._server = clock, server
         self._loop = asyncio.get_running_loop()
@@ -544,7 +542,6 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
                 return
             if isinstance(future.exception(), OutOfResources):
                 # Nothing was synced and nothing has failed; the engine sees that and asks again.
-                runtime.refused_syncs += 1
                 loop.call_later(_SYNC_AGAIN_S, deliver, SyncDone(topic_partition, end_offset))
             elif (bug := future.exception()) is not None:
                 _log.error("unexpected error in the fsync worker", exc_info=bug)

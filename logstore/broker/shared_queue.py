@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from logstore.arguments import as_config, as_int, as_timeout
@@ -29,6 +28,7 @@ from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, check_topic_name
@@ -70,7 +70,7 @@ _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks."""
 
 
-class SharedQueue:
+class SharedQueue(Closing):
     """A queue on a broker, for one thread of a process; connect one in each thread.
 
     Durations are seconds. Calls raise also what `Client.append` and `Client.read` raise.
@@ -115,14 +115,6 @@ class SharedQueue:
             raise
         queue._owned = client
         return queue
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection that `connect` made. What is leased stays so until the leases end."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from types import TracebackType
 
 from logstore.broker.runtime import StoreClient
+from logstore.disk.closing import AsyncClosing
 from logstore.replication.effects import (
     SessionExpired,
     SessionOpened,
@@ -33,7 +33,7 @@ from logstore.replication.metastore.operations import (
 )
 
 
-class StoreSession:
+class StoreSession(AsyncClosing):
     """Sends operations to the store. Belongs to one event loop."""
 
     def __init__(
@@ -91,14 +91,6 @@ class StoreSession:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_result(Outcome(StoreError.CONNECTION_LOSS))
-
-    async def __aenter__(self) -> StoreSession:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _session(self) -> int:
         if self._opened is None:

@@ -42,10 +42,10 @@ def make_files(directory: Path) -> None:
 def add_admin(directory: Path, metadata: str) -> None:
     """Give `admin` the password of the clients' file in the metadata store."""
     from logstore.broker.security.jaas import parse_jaas
-    from logstore.cli.serve import read_properties
+    from logstore.cli.operating import properties_of
     from logstore.cli.users import give_password
 
-    text = read_properties(directory / CLIENT_FILE)["sasl.jaas.config"]
+    text = properties_of(directory / CLIENT_FILE, "--config")["sasl.jaas.config"]
     give_password(metadata, ADMIN, parse_jaas("sasl.jaas.config", text, MECHANISM).password, MECHANISM)
 
 

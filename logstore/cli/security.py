@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logstore.cli.operating import Json
+from logstore.cli.operating import Json, properties_of
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def check(
     from logstore.broker.properties import split_properties
     from logstore.broker.security.config import read_security, split_security
     from logstore.broker.security.store import StoreSecurity, split_store
-    from logstore.cli.serve import read_properties
 
-    properties = read_properties(config)
+    properties = properties_of(config, "--config")
     listening, rest = split_properties(properties)
     of_http, settings = split_http(rest)
     store, rest = split_store(settings)

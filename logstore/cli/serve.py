@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import named_values
+from logstore.cli.operating import named_values, properties_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -133,7 +133,7 @@ def serve(
     }
     with _cannot_start():
         properties = {"http.listener": _ANY_LOOPBACK_PORT} if has_console else {}
-        properties |= read_properties(config) if config is not None else {}
+        properties |= properties_of(config, "--config") if config is not None else {}
         options = _options(named, properties, named_values("--set", settings, may_repeat=True))
     options = replace(options, insecure=insecure)
     if not has_console:
@@ -189,7 +189,7 @@ def metadata_store(
     from logstore.broker.metadata.process import run
 
     with _cannot_start():
-        settings = read_properties(config) if config is not None else {}
+        settings = properties_of(config, "--config") if config is not None else {}
     address = _address(listen, "--listen")
     return run(str(directory), address, log_file=log_file, settings=settings, insecure=insecure)
 
@@ -267,13 +267,3 @@ def _http_address(text: str) -> tuple[Address, bool]:
         return parse_http(text)
     except ValueError as error:
         raise typer.BadParameter(f"--http: {error}") from error
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Return the settings of a properties file. Raises `CorruptCheckpoint` for a malformed one."""
-    from logstore.checkpoint.identity import parse_properties
-
-    try:
-        return parse_properties(path.read_bytes(), path=str(path))
-    except OSError as error:
-        raise typer.BadParameter(f"--config: {error}") from error

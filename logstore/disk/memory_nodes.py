@@ -7,19 +7,18 @@ directory ── entries   (visible)         file ── body      (visible)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 _SMALL_READ = 4096
 
 
+@dataclass(slots=True, eq=False)
 class Body:
     """The content of a file: `buffer`, then zeros up to `size`."""
 
-    __slots__ = ("buffer", "size")
-
-    def __init__(self, buffer: bytearray, size: int) -> None:
-        self.buffer = buffer
-        self.size = size
+    buffer: bytearray
+    size: int
 
     def copy(self) -> Body:
         return Body(bytearray(self.buffer), self.size)
@@ -79,32 +78,24 @@ def _undo(body: Body, step: Step) -> None:
     body.resize(step.size_before)
 
 
+@dataclass(slots=True, eq=False)
 class Inode:
     """A file, independent of its name."""
 
-    __slots__ = (
-        "base",
-        "body",
-        "charged",
-        "journal",
-        "links",
-        "mapped",
-        "mapped_size",
-        "modified_ms",
-        "opened",
-    )
+    body: Body
+    modified_ms: int
+    charged: int = field(init=False)
+    """Bytes of the disk's capacity; a hole at the end takes none."""
+    journal: list[Step] = field(default_factory=list)
+    base: Body | None = None
+    """The durable content after `drop_unsynced`; otherwise it is `body` with the journal undone."""
+    mapped: list[bytearray] = field(default_factory=list)
+    mapped_size: int = 0
+    links: int = 0
+    opened: int = 0
 
-    def __init__(self, body: Body, modified_ms: int) -> None:
-        self.body = body
-        self.charged = len(body.buffer)  # bytes of the disk's capacity; a hole at the end takes none
-        self.journal: list[Step] = []
-        # The durable content after `drop_unsynced`; otherwise it is `body` with the journal undone.
-        self.base: Body | None = None
-        self.mapped: list[bytearray] = []
-        self.mapped_size = 0
-        self.modified_ms = modified_ms
-        self.links = 0
-        self.opened = 0
+    def __post_init__(self) -> None:
+        self.charged = len(self.body.buffer)
 
     def copy(self) -> Inode:
         """Return an unopened copy of the file with its unsynced operations."""

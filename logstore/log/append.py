@@ -41,7 +41,6 @@ from logstore.log.stretch import begin_stretch
 from logstore.log.validation import (
     AppendOrigin,
     Prepared,
-    ValidationConfig,
     analyse_follower_batches,
     validate_and_assign,
     validate_plain_group,
@@ -178,7 +177,7 @@ def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_m
         return _place_and_write(log, Prepared(data, extents, first_offset, last_offset, time_ms), now_ms)
 
 
-def may_enter(batch: MadeBatch, now_ms: int, config: ValidationConfig) -> bool:
+def may_enter(batch: MadeBatch, now_ms: int, config: LogConfig) -> bool:
     """Return whether a leader's validation would neither refuse the batch nor change it.
 
     The batch must have been compressed with the topic's codec.

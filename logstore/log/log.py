@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from logstore.arguments import Path, as_config, as_directory, as_offset
 from logstore.config import MAX_LONG, LogConfig
+from logstore.disk.closing import Closing
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
 from logstore.errors import LogClosed, OffsetOutOfRange
 from logstore.format.record import ControlType, Record
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendInfo", "Appendable", "FetchIsolation", "FetchedBytes", "Log", "TimestampOffset"]
 
 
-class Log(Reading):
+class Log(Reading, Closing):
     """A log of records on disk. Offsets are absolute; every method may be called from any thread.
 
     `partition` is the engine below it: its bounds, segments, epochs and settings, and the state that the
@@ -139,14 +139,6 @@ class Log(Reading):
             accept_loss=accept_loss,
         )
         return cls(partition, chosen)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return repr(self.partition)

@@ -129,7 +129,6 @@ class Moves:
         """Log dirs that were named for logs that do not exist yet."""
         self.in_doubt: set[TopicPartition] = set()
         """Logs whose newer directory may be in a log dir that is offline."""
-        self.completed = 0
 
     @property
     def _has_offline(self) -> bool:
@@ -342,7 +341,6 @@ class Moves:
             _hand_over(move)
             move.target.futures.pop(move.topic_partition, None)
             del self.under_way[move.topic_partition]
-            self.completed += 1
             self._clear_up(move, log.config.file_delete_delay_ms)
         return True
 

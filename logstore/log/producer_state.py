@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -147,25 +147,16 @@ class AppendedBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer. All numbers are -1 while unknown; `transaction_first_offset` while none is open."""
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "last_timestamp_ms",
-        "producer_id",
-        "transaction_first_offset",
-    )
-
-    def __init__(self, producer_id: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = NO_EPOCH
-        self.coordinator_epoch = NO_EPOCH
-        self.last_timestamp_ms = NO_TIMESTAMP
-        self.transaction_first_offset = NO_OFFSET
-        self.batches: deque[AppendedBatch] = deque(maxlen=REMEMBERED_BATCHES)
+    producer_id: int
+    epoch: int = NO_EPOCH
+    coordinator_epoch: int = NO_EPOCH
+    last_timestamp_ms: int = NO_TIMESTAMP
+    transaction_first_offset: int = NO_OFFSET
+    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
     @property
     def last_sequence(self) -> int:
@@ -568,11 +559,8 @@ def _encode_entry(entry: ProducerEntry) -> bytes:
 
 
 def _decode_entry(fields: tuple[int, ...]) -> ProducerEntry:
-    entry = ProducerEntry(fields[0])
-    _, entry.epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, first_offset = fields
-    entry.last_timestamp_ms = timestamp_ms
-    entry.coordinator_epoch = coordinator_epoch
-    entry.transaction_first_offset = first_offset
+    producer_id, epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, first_offset = fields
+    entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp_ms, first_offset)
     if offset >= 0:
         entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp_ms))
     return entry

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence, Set
 from logstore.disk.marks import mark
 from logstore.errors import DiskFull, OffsetOutOfRange, PolicyViolation
 from logstore.log.interrupts import changing
-from logstore.log.losses import KEPT_MS
 from logstore.log.partition_log import PartitionLog
 from logstore.log.retention import Expired, believed_ms, expired
 from logstore.segment.segment import Segment
@@ -143,16 +142,16 @@ def remove_deleted_files(log: PartitionLog, now_ms: int) -> int:
         return log.guarded(lambda: log.deleted_files.remove_due(now_ms))
 
 
-def expire_losses(log: PartitionLog, now_ms: int, *, kept_ms: int = KEPT_MS) -> int:
-    """Remove the quarantined bytes of losses older than `kept_ms`; returns how many. Their entries stay.
+def expire_losses(log: PartitionLog, now_ms: int) -> int:
+    """Remove the quarantined bytes of losses older than a week; returns how many. Their entries stay.
 
     Raises `DiskFull` or `LogDirOffline`.
     """
     with log.lock:
-        if now_ms < log.quarantine.due_ms and kept_ms >= KEPT_MS:
+        if now_ms < log.quarantine.due_ms:
             return 0
         log.check_writable()
-        return log.guarded(lambda: log.quarantine.expire(now_ms, kept_ms))
+        return log.guarded(lambda: log.quarantine.expire(now_ms))
 
 
 def remove_expired_producers(log: PartitionLog, now_ms: int) -> None:

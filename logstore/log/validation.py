@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from logstore.config import LogConfig
 from logstore.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -65,25 +66,6 @@ MAX_RECORDS: Final = 1 << 20
 per record; a compressed MiB can hold millions of records. No real client comes near this limit."""
 
 
-class ValidationConfig(Protocol):
-    """The topic settings for a leader's validation; `LogConfig` has them."""
-
-    @property
-    def max_message_bytes(self) -> int: ...
-    @property
-    def message_timestamp_type(self) -> str: ...
-    @property
-    def oldest_allowed_ms(self) -> int: ...
-    @property
-    def newest_allowed_ms(self) -> int: ...
-    @property
-    def compression_type(self) -> str: ...
-    @property
-    def compression_level(self) -> int | None: ...
-    @property
-    def cleanup_policy(self) -> str: ...
-
-
 class AppendOrigin(Enum):
     """The origin of a batch that a leader appends."""
 
@@ -115,7 +97,7 @@ def validate_and_assign(
     next_offset: int,
     leader_epoch: int,
     now_ms: int,
-    config: ValidationConfig,
+    config: LogConfig,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Prepared:
@@ -165,14 +147,14 @@ class CheckedBatch(bytes):
     """A client's batch with the result of its validation: `validate_and_assign` does not repeat it."""
 
     prepared: Prepared
-    config: ValidationConfig
+    config: LogConfig
 
 
 def check_ahead(
     data: Buffer,
     *,
     now_ms: int,
-    config: ValidationConfig,
+    config: LogConfig,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> CheckedBatch:
     """Validate a client's batch before its append, for instance in a thread.
@@ -212,7 +194,7 @@ def validate_plain_group(
     next_offset: int,
     leader_epoch: int,
     now_ms: int,
-    config: ValidationConfig,
+    config: LogConfig,
 ) -> Prepared | None:
     """Do `validate_and_assign` for many plain batches at once, in place, in the first `size` bytes of `data`.
 
@@ -301,7 +283,7 @@ def _check_header(batch: Batch, origin: AppendOrigin) -> None:
 
 
 def _check_each_record(
-    batch: Batch, summary: RecordsSummary, now_ms: int, config: ValidationConfig, max_bytes: int
+    batch: Batch, summary: RecordsSummary, now_ms: int, config: LogConfig, max_bytes: int
 ) -> int:
     """Check timestamps and keys. Returns the largest timestamp of the records.
 
@@ -341,7 +323,7 @@ def _check_each_record(
 
 
 def _recompressed(
-    batch: Batch, codec: Codec, log_append_time_ms: int | None, config: ValidationConfig, max_bytes: int
+    batch: Batch, codec: Codec, log_append_time_ms: int | None, config: LogConfig, max_bytes: int
 ) -> bytearray:
     rebuilt = encode_batch(
         list(batch.records(max_bytes=max_bytes)),

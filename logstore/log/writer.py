@@ -24,10 +24,10 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from logstore.arguments import as_offset, as_timeout, is_number
+from logstore.disk.closing import Closing
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
 from logstore.log.append import AppendInfo, append_records
@@ -124,7 +124,7 @@ class Pending:
         return f"Pending(offset {outcome.last_offset}, {'synced' if self.is_synced else 'written'})"
 
 
-class Writer:
+class Writer(Closing):
     """Packs single appends of any number of threads into batches. `Log.writer` makes one.
 
     A record is written within `linger_ms` of its append, earlier if `max_batch` records or half of
@@ -160,14 +160,6 @@ class Writer:
         self._open = _Batch(self)
         self._is_idle = False
         """Whether the thread waits for the first record of a batch."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._open.rows)} records waiting"

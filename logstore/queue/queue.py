@@ -26,11 +26,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from logstore.arguments import Path, as_config, as_directory, as_int, as_timeout
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
 from logstore.errors import LogClosed
@@ -86,7 +86,7 @@ class Wait:
         return self._queue._look(self._waiter, self._lease_ms, self._deadline)
 
 
-class Queue:
+class Queue(Closing):
     """Messages that are delivered until they are acknowledged. Every method may be called from any thread.
 
     Durations are seconds. Each method raises `QueueClosed` after `close`, `LogClosed` in a forked child, and
@@ -154,14 +154,6 @@ class Queue:
         ordered = sorted(self._lanes.values(), key=priority)
         self._turns = [deque(lanes) for _, lanes in groupby(ordered, key=priority)]
         return lane
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Queue({self._directory!r}, {'closed' if self._is_closed else ', '.join(self._lanes)})"

@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from functools import wraps
 from itertools import islice
-from types import TracebackType
-from typing import Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from logstore.arguments import as_int
+from logstore.disk.closing import AsyncClosing
 from logstore.queue.arguments import as_topics
 from logstore.queue.config import QueueConfig
 from logstore.queue.messages import DeadLetter, Message
-from logstore.queue.queue import DEFAULT_TOPIC, Queue, QueueStats, with_more
+from logstore.queue.queue import Queue, with_more
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +34,33 @@ _LETTERS_A_TURN: Final = 256
 """Dead letters that are in memory at once."""
 
 
-class AsyncQueue:
+def _in_thread(
+    method: Callable[Concatenate[Queue, P], T],
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    @wraps(method)
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        done: T = await asyncio.to_thread(getattr(self.queue, method.__name__), *args, **kwargs)
+        return done
+
+    return call
+
+
+def _done(
+    method: Callable[Concatenate[Queue, P], T],
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    in_thread = _in_thread(method)
+
+    @wraps(method)
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._is_synced:
+            return await in_thread(self, *args, **kwargs)
+        done: T = getattr(self.queue, method.__name__)(*args, **kwargs)
+        return done
+
+    return call
+
+
+class AsyncQueue(AsyncClosing):
     """A `Queue` for tasks. `queue` is the queue itself, which threads may use at the same time."""
 
     def __init__(self, path: str | os.PathLike[str] | Queue, config: QueueConfig | None = None) -> None:
@@ -46,44 +73,26 @@ class AsyncQueue:
         self.queue = path if isinstance(path, Queue) else Queue(path, config)
         self._is_synced = self.queue.config.durability == "synced"
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """Close the queue, also for threads that use it."""
         await asyncio.to_thread(self.queue.close)
 
-    async def _done(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._is_synced:
-            return await asyncio.to_thread(call, *args, **kwargs)
-        return call(*args, **kwargs)
-
-    async def put(
-        self,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        topic: str = DEFAULT_TOPIC,
-        delay: float = 0,
-    ) -> int:
-        """Do as `Queue.put`."""
-        return await self._done(self.queue.put, value, key=key, headers=headers, topic=topic, delay=delay)
-
-    async def put_many(
-        self,
-        values: Iterable[bytes | tuple[bytes | None, bytes]],
-        *,
-        topic: str = DEFAULT_TOPIC,
-        delay: float = 0,
-    ) -> list[int]:
-        """Do as `Queue.put_many`."""
-        return await self._done(self.queue.put_many, values, topic=topic, delay=delay)
+    put = _done(Queue.put)
+    """Do as `Queue.put`."""
+    put_many = _done(Queue.put_many)
+    """Do as `Queue.put_many`."""
+    ack = _done(Queue.ack)
+    """Do as `Queue.ack`."""
+    ack_many = _done(Queue.ack_many)
+    """Do as `Queue.ack_many`."""
+    nack = _done(Queue.nack)
+    """Do as `Queue.nack`."""
+    peek = _in_thread(Queue.peek)
+    """Do as `Queue.peek`."""
+    redrive = _in_thread(Queue.redrive)
+    """Do as `Queue.redrive`."""
+    stats = _in_thread(Queue.stats)
+    """Do as `Queue.stats`."""
 
     async def get(
         self,
@@ -128,27 +137,9 @@ class AsyncQueue:
         first = await self.get(topics, timeout=timeout, lease=lease)
         return [] if first is None else with_more(self.queue, first, most, topics, lease)
 
-    async def ack(self, message: Message) -> None:
-        """Do as `Queue.ack`."""
-        await self._done(self.queue.ack, message)
-
-    async def ack_many(self, messages: Iterable[Message]) -> None:
-        """Do as `Queue.ack_many`."""
-        await self._done(self.queue.ack_many, messages)
-
-    async def nack(
-        self, message: Message, *, delay: float = 0, reason: str = "returned by its worker"
-    ) -> bool:
-        """Do as `Queue.nack`."""
-        return await self._done(self.queue.nack, message, delay=delay, reason=reason)
-
     async def extend(self, message: Message, lease: float | None = None) -> None:
         """Do as `Queue.extend`."""
         self.queue.extend(message, lease)
-
-    async def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
-        """Do as `Queue.peek`."""
-        return await asyncio.to_thread(self.queue.peek, count, topic)
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """Yield what `Queue.dead_letters` yields."""
@@ -156,11 +147,3 @@ class AsyncQueue:
         while some := await asyncio.to_thread(lambda: list(islice(letters, _LETTERS_A_TURN))):
             for letter in some:
                 yield letter
-
-    async def redrive(self) -> int:
-        """Do as `Queue.redrive`."""
-        return await asyncio.to_thread(self.queue.redrive)
-
-    async def stats(self) -> QueueStats:
-        """Do as `Queue.stats`."""
-        return await asyncio.to_thread(self.queue.stats)

@@ -24,8 +24,9 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from logstore.disk.closing import Closing
 from logstore.disk.files import (
     DirectoryEntry,
     Disk,
@@ -76,7 +77,7 @@ def read_ledger(disk: Disk, directory: str) -> Entry:
     return Entry() if data is None else _decode(data, directory)
 
 
-class Ledger:
+class Ledger(Closing):
     """The ledger in `directory`, locked until `close`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -92,12 +93,6 @@ class Ledger:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release the lock. An open intent stays for the next owner."""

@@ -107,9 +107,9 @@ class Producer(_Client):
         if not (self.is_finishing and self.is_done):
             self.world.time.at(self.pause_ms(self.world.swarm.produce_interval_ms), self.run)
 
-    def send_now(self, acks: int = ALL) -> None:
-        """Send one more batch at once."""
-        self.acks = acks
+    def send_now(self) -> None:
+        """Send one more batch with acks=all, at once."""
+        self.acks = ALL
         self._send_new(may_be_bad=False)
 
     def _send_new(self, *, may_be_bad: bool = True) -> None:

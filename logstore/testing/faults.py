@@ -61,7 +61,6 @@ class Fault:
     takes: Takes = Takes.NOTHING
     needs_victim: bool = True
     may_be_down: bool = False
-    needs_faulty_disk: bool = False
 
 
 def _of_a_running(fault: Callable[[World, Decision, Host], None]) -> Callable[[World, Decision], None]:
@@ -352,9 +351,9 @@ FAULTS: Mapping[str, Fault] = {
     "crash_in_start": Fault(_crash_in_start, Takes.DISK, may_be_down=True),
     "power_cut": Fault(_cut_power, Takes.DISK, may_be_down=True),
     "rack_power_cut": Fault(_cut_rack, may_be_down=True),
-    "dead_disk": Fault(_kill_disk, Takes.DISK, needs_faulty_disk=True),
-    "failed_sync": Fault(_fail_sync, Takes.DISK, needs_faulty_disk=True),
-    "full_disk": Fault(_fill_disk, needs_faulty_disk=True),
+    "dead_disk": Fault(_kill_disk, Takes.DISK),
+    "failed_sync": Fault(_fail_sync, Takes.DISK),
+    "full_disk": Fault(_fill_disk),
     "slow_disk": Fault(_slow_disk),
     "flush": Fault(_flush),
     "isolate": Fault(_isolate, may_be_down=True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from logstore.replication import orders
 from logstore.replication.carrying import flush
 from logstore.replication.effects import Effect, Sync
-from logstore.replication.node import Node
 from logstore.replication.replica_manager import ReplicaManager
 
 
@@ -18,19 +17,6 @@ def finished(manager: ReplicaManager, effects: list[Effect], now_ms: int) -> lis
         if isinstance(effect, Sync) and roles is not None and effect.topic_partition in roles.unflushed:
             effects += manager.on_sync_done(flush(manager.logs, effect), now_ms)
             effects += orders.log_flushed(manager, roles, effect.topic_partition, now_ms)
-        else:
-            left.append(effect)
-    return left
-
-
-def finished_in(node: Node, effects: list[Effect], now_ms: int) -> list[Effect]:
-    """Do the same for a node, which then carries out the requests that waited."""
-    left: list[Effect] = []
-    while effects:
-        effect, *effects = effects
-        roles = node.replicas.roles_under_way
-        if isinstance(effect, Sync) and roles is not None and effect.topic_partition in roles.unflushed:
-            effects += node.receive(flush(node.logs, effect), now_ms)
         else:
             left.append(effect)
     return left

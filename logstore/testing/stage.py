@@ -268,7 +268,7 @@ class Stage:
             partition_epoch=self.state.partition_epoch + 1,
         )
         for name in to if to is not None else self.running():
-            self._tell(name, self.state)
+            self.tell_state(name, self.state)
         self.note(
             f"{leader or 'nobody'} leads e{self.state.leader_epoch}, ISR {isr}"
             + (f", told {to or 'nobody'}" if to is not None else "")
@@ -280,18 +280,16 @@ class Stage:
 
     def tell(self, name: str) -> ErrorCode:
         """Send the persisted state to one replica."""
-        code = self._tell(name, self.state)
+        code = self.tell_state(name, self.state)
         self.note(f"{name} hears of e{self.state.leader_epoch}")
         return code
 
-    def tell_state(self, name: str, state: PartitionState, *, broker_epoch: int | None = None) -> ErrorCode:
+    def tell_state(self, name: str, state: PartitionState) -> ErrorCode:
         """Send any state, for instance an old one, without a line in the transcript."""
-        return self._tell(name, state, broker_epoch=broker_epoch)
-
-    def _tell(self, name: str, state: PartitionState, *, broker_epoch: int | None = None) -> ErrorCode:
         number = self.number(name)
-        epoch = self.broker_epochs[number] if broker_epoch is None else broker_epoch
-        body = LeaderAndIsrRequest(CONTROLLER, state.controller_epoch, epoch, {TP: state})
+        body = LeaderAndIsrRequest(
+            CONTROLLER, state.controller_epoch, self.broker_epochs[number], {TP: state}
+        )
         response = self._ask(number, body)
         assert isinstance(response, LeaderAndIsrResponse)
         return response.partitions[TP] if response.error is ErrorCode.NONE else response.error

@@ -46,15 +46,12 @@ MOST_NEW_PARTITIONS: Final = 10_000
 # --- placement of new partitions --------------------------------------------------------------
 
 
-def round_robin(
-    brokers: Sequence[int], partitions: int, replication_factor: int, *, first_partition: int = 0
-) -> list[Replicas]:
+def round_robin(brokers: Sequence[int], partitions: int, replication_factor: int) -> list[Replicas]:
     """Place replica j of partition i on broker (i + j) mod n of the sorted brokers."""
     _check_counts(len(brokers), partitions, replication_factor)
     ordered = sorted(brokers)
     return [
-        tuple(ordered[(i + j) % len(ordered)] for j in range(replication_factor))
-        for i in range(first_partition, first_partition + partitions)
+        tuple(ordered[(i + j) % len(ordered)] for j in range(replication_factor)) for i in range(partitions)
     ]
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from logstore.disk.closing import Closing
 from logstore.disk.files import Disk, File, make_durable_dir, publish, read_small_file, remove_if_exists
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore import journal
@@ -35,7 +36,7 @@ from logstore.replication.metastore.tree import Tree
 DEFAULT_JOURNAL_LIMIT = 4 << 20
 
 
-class EmbeddedStore:
+class EmbeddedStore(Closing):
     """A `MetadataStore` whose answers survive power loss. One owner, one thread at a time."""
 
     def __init__(
@@ -162,12 +163,6 @@ class EmbeddedStore:
         finally:
             self._journal.close()
             self._lock.release()
-
-    def __enter__(self) -> EmbeddedStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- the disk -----------------------------------------------------------------------------
 

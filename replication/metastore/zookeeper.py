@@ -41,6 +41,7 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from logstore.disk.closing import Closing
 from logstore.replication.effects import (
     SessionExpired,
     SessionOpened,
@@ -113,7 +114,7 @@ class ZooKeeperStore:
             return next((each for each in self._sessions if each.session_id == session_id), None)
 
 
-class BlockingZooKeeperStore:
+class BlockingZooKeeperStore(Closing):
     """A `MetadataStore` over ZooKeeper. One thread at a time; the servers keep the time, not `now_ms`.
 
     A caller gets all earlier watches of this store's other sessions, as the protocol wants: after each
@@ -169,12 +170,6 @@ class BlockingZooKeeperStore:
     def close(self) -> None:
         """End all sessions."""
         self._store.close()
-
-    def __enter__(self) -> BlockingZooKeeperStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- waiting ------------------------------------------------------------------------------
 

@@ -17,9 +17,8 @@ from logstore.broker.wire import types as t
 from logstore.cli import cluster_file, local_cluster
 from logstore.cli.cluster_file import ClusterFailed, LocalCluster, Member, State, alone, existing
 from logstore.cli.local_cluster import add, named, relaunch, remarks, start, state_of, stop
-from logstore.cli.operating import wait_until
+from logstore.cli.operating import properties_of, wait_until
 from logstore.cli.partition_counts import Counts, counted, of_metadata
-from logstore.cli.serve import read_properties
 from tests.cli.conftest import Outcome
 
 Command = Callable[..., Outcome]
@@ -313,7 +312,7 @@ def test_secrets_in_settings_are_for_the_owner_only(home: Path, sleepers: Sleepe
     places = [path for path in home.iterdir() if path.is_file() and b"hush" in path.read_bytes()]
     assert sorted(path.name for path in places) == ["cluster.json", "node-1.properties"]
     assert {path.stat().st_mode & 0o777 for path in places} == {0o600}
-    assert read_properties(home / "node-1.properties")["http.basic.password"] == secret
+    assert properties_of(home / "node-1.properties")["http.basic.password"] == secret
 
 
 def test_names_of_nodes() -> None:

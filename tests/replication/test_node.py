@@ -11,6 +11,7 @@ from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
+from logstore.replication.carrying import flush
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import (
     ClientRequest,
@@ -24,6 +25,7 @@ from logstore.replication.effects import (
     SessionOpened,
     StoreCall,
     StoreReply,
+    Sync,
 )
 from logstore.replication.errors import InvalidRequest
 from logstore.replication.messages import (
@@ -48,11 +50,23 @@ from logstore.replication.metastore.layout import (
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
 from logstore.replication.node import Node
 from logstore.testing.disks.faulty import Fault, FaultyDisk
-from logstore.testing.role_flushes import finished_in
 from logstore.testing.stage import batch
 
 TP = TopicPartition("t", 0)
 PATH = broker_path(0)
+
+
+def finished_in(node: Node, effects: list[Effect], now_ms: int) -> list[Effect]:
+    """Carry out the `Sync`s that roles wait for, then the requests that waited; return the other effects."""
+    left: list[Effect] = []
+    while effects:
+        effect, *effects = effects
+        roles = node.replicas.roles_under_way
+        if isinstance(effect, Sync) and roles is not None and effect.topic_partition in roles.unflushed:
+            effects += node.receive(flush(node.logs, effect), now_ms)
+        else:
+            left.append(effect)
+    return left
 
 
 class Registering:

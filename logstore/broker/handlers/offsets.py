@@ -15,7 +15,6 @@ REQUEST_TIMED_OUT (7).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -134,14 +133,6 @@ def delete_records(call: Call, body: t.DeleteRecordsRequest, services: Services)
 
     request = from_wire(body, m.DeleteRecordsRequest)
     services.ask(call, request, deleted)
-    if call.on_lost is not None:
-        call.on_lost = partial(_abandoned, call, request, call.on_lost)
-
-
-def _abandoned(call: Call, request: m.DeleteRecordsRequest, abandon: Callable[[], None]) -> None:
-    """Give up on a request whose connection has closed. The leader has deleted, which is audited."""
-    abandon()
-    if call.hear is not None:
-        late = m.DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT)
-        unanswered = m.DeleteRecordsResponse(dict.fromkeys(request.partitions, late))
-        call.hear(to_wire(unanswered, t.DeleteRecordsResponse))
+    late = m.DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT)
+    unanswered = m.DeleteRecordsResponse(dict.fromkeys(request.partitions, late))
+    call.when_lost(partial(to_wire, unanswered, t.DeleteRecordsResponse))

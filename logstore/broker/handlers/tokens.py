@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.errors import RequestRefused
@@ -20,6 +20,8 @@ from logstore.broker.security.delegation import (
 from logstore.broker.security.delegation_store import DelegationTokens
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+
+A = TypeVar("A", t.RenewDelegationTokenResponse, t.ExpireDelegationTokenResponse)
 
 _Described = t.DescribeDelegationTokenResponseDescribedDelegationToken
 _Renewer = t.DescribeDelegationTokenResponseDescribedDelegationTokenRenewer
@@ -68,43 +70,23 @@ def renew(
     call: Call, body: t.RenewDelegationTokenRequest, services: Services
 ) -> t.RenewDelegationTokenResponse | None:
     """Say when a token expires: its owner or a renewer may."""
-    tokens = services.tokens
-    if tokens is None or not may_ask(call.connection):
-        return t.RenewDelegationTokenResponse(error_code=_NOT_ALLOWED)
 
-    async def change() -> t.RenewDelegationTokenResponse:
-        principal, password = call.connection.principal, bytes(body.hmac)
-        code, expires_ms = await _changed(
-            call, services, "token renewed", tokens.renew(principal, password, body.renew_period_ms)
-        )
-        return t.RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
+    def change(tokens: DelegationTokens, principal: str) -> Awaitable[Token]:
+        return tokens.renew(principal, bytes(body.hmac), body.renew_period_ms)
 
-    services.begin(call, change())
-    return None
+    return _change(call, services, "token renewed", change, t.RenewDelegationTokenResponse)
 
 
 def expire(
     call: Call, body: t.ExpireDelegationTokenRequest, services: Services
 ) -> t.ExpireDelegationTokenResponse | None:
     """As `renew`; with a period below 0 the token is removed now."""
-    tokens = services.tokens
-    if tokens is None or not may_ask(call.connection):
-        return t.ExpireDelegationTokenResponse(error_code=_NOT_ALLOWED)
+    event = "token removed" if body.expiry_time_period_ms < 0 else "token renewed"
 
-    async def change() -> t.ExpireDelegationTokenResponse:
-        principal, password, period_ms = (
-            call.connection.principal,
-            bytes(body.hmac),
-            body.expiry_time_period_ms,
-        )
-        event = "token removed" if period_ms < 0 else "token renewed"
-        code, expires_ms = await _changed(
-            call, services, event, tokens.expire(principal, password, period_ms)
-        )
-        return t.ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expires_ms)
+    def change(tokens: DelegationTokens, principal: str) -> Awaitable[Token]:
+        return tokens.expire(principal, bytes(body.hmac), body.expiry_time_period_ms)
 
-    services.begin(call, change())
-    return None
+    return _change(call, services, event, change, t.ExpireDelegationTokenResponse)
 
 
 def describe(
@@ -149,16 +131,28 @@ def _described(token: Token, password: bytes) -> _Described:
     )
 
 
-async def _changed(
-    call: Call, services: Services, event: str, change: Awaitable[Token]
-) -> tuple[ErrorCode, int]:
-    """Return the error code, and when the token expires; audit the change."""
-    try:
-        token = await change
-    except EngineError as error:
-        return _code_of(error, "changed"), -1
-    _audit(call, services, event, token)
-    return ErrorCode.NONE, token.expires_ms
+def _change(
+    call: Call,
+    services: Services,
+    event: str,
+    change: Callable[[DelegationTokens, str], Awaitable[Token]],
+    kind: type[A],
+) -> A | None:
+    """Change a token as the principal that asks, audit it, and answer when it expires."""
+    tokens = services.tokens
+    if tokens is None or not may_ask(call.connection):
+        return kind(error_code=_NOT_ALLOWED)
+
+    async def changed() -> A:
+        try:
+            token = await change(tokens, call.connection.principal)
+        except EngineError as error:
+            return kind(error_code=_code_of(error, "changed"))
+        _audit(call, services, event, token)
+        return kind(expiry_timestamp_ms=token.expires_ms)
+
+    services.begin(call, changed())
+    return None
 
 
 def _code_of(error: EngineError, what: str) -> ErrorCode:

@@ -9,7 +9,6 @@ marker (KIP-664).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -82,8 +81,7 @@ def write_txn_markers(
         services.settings.limits.request_timeout_ms,
     )
     services.ask(call, request, partial(_written, body, request, services))
-    if call.on_lost is not None:
-        call.on_lost = partial(_abandoned, call, body, request, services, call.on_lost)
+    call.when_lost(partial(_abandoned, body, request, services))
     return None
 
 
@@ -104,18 +102,12 @@ def _written(
 
 
 def _abandoned(
-    call: Call,
-    body: t.WriteTxnMarkersRequest,
-    request: WriteTxnMarkersRequest,
-    services: Services,
-    abandon: Callable[[], None],
-) -> None:
-    """Give up on a request whose connection has closed. Its markers may be in the logs."""
-    abandon()
-    if call.hear is not None:
-        call.hear(results_of_markers(body, lambda *_: ErrorCode.REQUEST_TIMED_OUT))
+    body: t.WriteTxnMarkersRequest, request: WriteTxnMarkersRequest, services: Services
+) -> t.WriteTxnMarkersResponse:
+    """Return the answer to a request whose connection has closed. Its markers may be in the logs."""
     for where in request.partitions:
         _load_again(where, services)
+    return results_of_markers(body, lambda *_: ErrorCode.REQUEST_TIMED_OUT)
 
 
 def _load_again(where: TopicPartition, services: Services) -> None:

@@ -70,7 +70,6 @@ _MOST_ITEMS = 1 << 16
 LONGEST_PATH: Final = (1 << 16) - 1 - len("0000000000")
 """Bytes of a path without its sequence number: the journal keeps the length in two bytes."""
 
-_TRUTH = struct.Struct(">?")
 _CONNECT, _WELCOME = struct.Struct(">iqiq"), struct.Struct(">iiq")
 _REQUEST, _REPLY, _EVENT = struct.Struct(">ii"), struct.Struct(">iqi"), struct.Struct(">ii")
 _MULTI = struct.Struct(">i?i")

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
 from logstore.errors import is_refusal
 from logstore.replication.effects import (
@@ -39,7 +40,7 @@ _OPEN_AGAIN_MS: Final = 1_000
 _log = logging.getLogger(__name__)
 
 
-class SharedStore:
+class SharedStore(Closing):
     """Runs one `EmbeddedStore` for any number of clients. Any thread may call."""
 
     def __init__(
@@ -72,12 +73,6 @@ class SharedStore:
         if self._thread.is_alive():
             self._inbox.put(None)
             self._thread.join()
-
-    def __enter__(self) -> SharedStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- for the clients ----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ that is checked is the one that is served.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -43,27 +44,22 @@ _WITHOUT_NULL_TOPICS: Final = 0
 _WITHOUT_GROUP_ERROR: Final = 1
 
 
+@dataclass(slots=True, eq=False)
 class Question:
-    """A request that is checked: what it asks, and what its principal may do."""
+    """A request that is checked: what it asks, and what its principal may do.
 
-    def __init__(
-        self,
-        call: Call,
-        body: Any,
-        metadata: MetadataCache,
-        has: Callable[[Operation, Resource, str], bool],
-        may: Callable[[Operation, Resource, str], bool],
-        may_any: Callable[[Operation, Resource], bool],
-        *,
-        creates_topics: bool,
-    ) -> None:
-        """`may` audits a denial; `has` is for rights whose lack denies nothing. `creates_topics` is
-        `auto.create.topics.enable`.
-        """
-        self.call, self.body, self.metadata = call, body, metadata
-        self.has, self.may, self.may_any = has, may, may_any
-        self.creates_topics = creates_topics
-        self._amendments: list[Callable[[Any], None]] = []
+    `may` audits a denial; `has` is for rights whose lack denies nothing. `creates_topics` is
+    `auto.create.topics.enable`.
+    """
+
+    call: Call
+    body: Any
+    metadata: MetadataCache
+    has: Callable[[Operation, Resource, str], bool]
+    may: Callable[[Operation, Resource, str], bool]
+    may_any: Callable[[Operation, Resource], bool]
+    creates_topics: bool
+    _amendments: list[Callable[[Any], None]] = field(default_factory=list, init=False)
 
     def may_cluster(self, operation: Operation) -> bool:
         return self.may(operation, R.CLUSTER, CLUSTER_NAME)

@@ -11,7 +11,6 @@ of other sites can neither read nor change anything through a visitor's browser:
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from importlib.resources import files
 from typing import Final
 
 from logstore.broker.http import Asked, Page
+from logstore.broker.security.acls import is_address
 from logstore.cli.console.api import Api
 
 HEADERS: Final = {
@@ -105,13 +105,7 @@ def is_known_host(host: str, known: frozenset[str]) -> bool:
     """Return whether a Host header is an IP address or a known name; foreign names may lead here."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     name = name.removeprefix("[").removesuffix("]").lower()
-    if name in known:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return name in known or is_address(name)
 
 
 def _refused(status: HTTPStatus, text: str) -> Page:

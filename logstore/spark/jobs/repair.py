@@ -17,7 +17,7 @@ import json
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -201,7 +201,8 @@ class RepairJob:
             return done
         unfinished = output + UNFINISHED
         make_durable_dir(disk, unfinished)
-        with closing(_Lock(disk, unfinished)):
+        with ExitStack() as stack:
+            stack.callback(disk.lock(unfinished).release)
             done = self._begun(unfinished, repairs)
             todo = [each for each in repairs if each.topic_partition.directory_name not in done]
             work = [
@@ -270,16 +271,6 @@ class RepairJob:
         is_yes = not any(facts["lost"] or facts["doubtful"] or facts["disputed"] for facts in partitions)
         facts = {"job": "repair", "output": self.output, "lost": lost, "partitions": partitions}
         return Answer(facts, lines, is_yes)
-
-
-class _Lock:
-    """The lock of the unfinished output, for `closing`."""
-
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._lock = disk.lock(directory)
-
-    def close(self) -> None:
-        self._lock.release()
 
 
 def _is_inside(one: str, two: str) -> bool:
