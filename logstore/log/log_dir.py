@@ -32,11 +32,16 @@ from logstore.checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
+from logstore.checkpoint.identity import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    format_partition_metadata,
+    read_partition_metadata,
+)
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.copying import remove_tree
 from logstore.disk.errors import CorruptCheckpoint, EngineError, is_shortage
-from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, publish
+from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, publish, put_in_place
 from logstore.disk.marks import mark
 from logstore.disk.running import has_run_on, remove_running
 from logstore.disk.topic_partition import (
@@ -389,13 +394,20 @@ class LogDir:
         with self._or_offline("", f"moving {leaving.topic_partition}"):
             self._disk.sync_dir(self.path)
 
-    def make_future(self, topic_partition: TopicPartition, name: str) -> None:
-        """Make the directory of a copy, with its mark, durably. Raises `LogDirOffline`, `DiskFull`."""
+    def make_future(self, topic_partition: TopicPartition, name: str, topic_id: str | None) -> None:
+        """Make the directory of a copy, with its mark and topic id, durably.
+
+        Raises `LogDirOffline`, `DiskFull`.
+        """
         with self._or_offline(f"cannot copy {topic_partition}", f"copying {topic_partition}"):
             self.checkpoints.forget([topic_partition])
             directory = f"{self.path}/{name}"
             self._disk.make_dir(directory)
             try:
+                if topic_id is not None:
+                    put_in_place(
+                        self._disk, directory, PARTITION_METADATA, format_partition_metadata(topic_id)
+                    )
                 publish(self._disk, directory, ARRIVING, b"")
                 self._disk.sync_dir(self.path)
             except OSError as error:

@@ -235,6 +235,7 @@ class LogManager:
             online = self._online()
             if not online:
                 raise LogDirOffline(f"{topic_partition} cannot be created: all log dirs are offline")
+            self.moves.forget_copies(topic_partition)
             named = self.moves.preferred.pop(topic_partition, None)
             home = min(online, key=lambda log_dir: (log_dir.path != named, len(log_dir.logs)))
             log = home.create(topic_partition, config or self._config_of(topic_partition))
@@ -263,6 +264,7 @@ class LogManager:
             topic_partition, config or self._config_of(topic_partition), accept_loss=accept_loss
         )
         self.moves.decide_for(topic_partition, home)
+        self.moves.resume(topic_partition)
         return log
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
@@ -285,6 +287,7 @@ class LogManager:
         going: dict[str, list[Leaving]] = {}
         for topic_partition in topic_partitions:
             self.moves.cancel(topic_partition)
+            self.moves.forget_copies(topic_partition)
             self.moves.in_doubt.discard(topic_partition)
             home = self._home_of_damaged(topic_partition)
             config = self._config_of(topic_partition)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final, NamedTuple, TypeAlias
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint
@@ -125,6 +126,8 @@ class Mirror:
         self._snapshots: set[int] = set()
         self._written: dict[str, bytes] = {}
         self._synced_version: Version | None = None
+        self._has_ended = False
+        self._names_lock = Lock()
         self.unsynced = 0
         """Bytes that were copied since the last `sync`."""
         self._adopt()
@@ -175,7 +178,8 @@ class Mirror:
             mark("mirror: the directory of a copy lacks its mark")
             publish(self._disk, self._directory, ARRIVING, b"")
         there = {entry.name: entry for entry in self._disk.scan(self._directory)}
-        kept = {ARRIVING, LOST_DIRECTORY}
+        # Not what is in quarantine: files of the right size may have lost their content with the power.
+        kept = {ARRIVING} if self._log.topic_id is None else {ARRIVING, PARTITION_METADATA}
         active = self._log.segments.active
         for segment in self._log.segments:
             base_offset, seal = segment.base_offset, segment.seal
@@ -326,11 +330,11 @@ class Mirror:
             remove_tree(disk, f"{target}/{name}")
         if not names:
             return
-        disk.make_dir(target)
+        self._make_dir(target)
         for name in names.keys() - {LEDGER}:
             with _reading():
                 sizes = _sizes(disk, f"{source}/{name}")
-            disk.make_dir(f"{target}/{name}")
+            self._make_dir(f"{target}/{name}")
             there = _sizes(disk, f"{target}/{name}")
             for each in (each for each, size in sizes.items() if there.get(each) != size):
                 self._copy_whole(f"{source}/{name}/{each}", f"{target}/{name}/{each}")
@@ -339,6 +343,17 @@ class Mirror:
             # Last: an entry promises bytes.
             self._copy_whole(f"{source}/{LEDGER}", f"{target}/{LEDGER}")
         disk.sync_dir(target)
+
+    def _make_dir(self, path: str) -> None:
+        with self._names_lock:
+            if self._has_ended:
+                raise CannotRead(f"the copy {self._directory} is given up")
+            self._disk.make_dir(path)
+
+    def end(self) -> None:
+        """Let a `sync` that is under way make no directory any more: this one is about to be renamed."""
+        with self._names_lock:
+            self._has_ended = True
 
     def _copy_whole(self, source: str, target: str) -> None:
         at = 0

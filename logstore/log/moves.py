@@ -32,8 +32,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from logstore.checkpoint.identity import read_partition_metadata
 from logstore.disk.copying import is_there
-from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.errors import CorruptCheckpoint, EngineError, ErrorCode
 from logstore.disk.files import Disk, publish, read_small_file, remove_if_exists
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition, future_name
@@ -210,12 +211,36 @@ class Moves:
     def _go_on(self, topic_partition: TopicPartition, target: LogDir, directory: str) -> None:
         source = self.home_of(topic_partition)
         if source is None:
-            return  # of a log in a dir that is offline, or what another program has left
-        if source is target or topic_partition in self.under_way:
+            return  # of a log that is damaged or in a dir that is offline, or what another program has left
+        is_useless = source is target or topic_partition in self.under_way
+        if is_useless or self._is_of_another_topic(source.logs[topic_partition], target, directory):
             self._retire_copy(topic_partition, target)
             return
         mark("moves: one goes on after a restart")
         self.under_way[topic_partition] = Move(topic_partition, source, target, directory)
+
+    def _is_of_another_topic(self, log: Log, target: LogDir, directory: str) -> bool:
+        """Return whether the topic was deleted, and created again, while the copy's log dir was offline."""
+        try:
+            topic_id = read_partition_metadata(self._disk, directory)
+        except CorruptCheckpoint:
+            return False
+        except OSError as error:
+            target.take_offline(error)
+            return False
+        return None not in (topic_id, log.partition.topic_id) and topic_id != log.partition.topic_id
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        """Continue the move of a log that could not be opened at the start, and is open now."""
+        for log_dir in self._online():
+            if topic_partition in log_dir.futures:
+                self._go_on(topic_partition, log_dir, f"{log_dir.path}/{log_dir.futures[topic_partition]}")
+
+    def forget_copies(self, topic_partition: TopicPartition) -> None:
+        """Remove copies of a log that goes, or was not here: none of them can become the log."""
+        for log_dir in self._online():
+            if topic_partition in log_dir.futures and topic_partition not in self.under_way:
+                self._retire_copy(topic_partition, log_dir)
 
     def _retire_copy(self, topic_partition: TopicPartition, target: LogDir) -> None:
         mark("moves: a copy without a use goes")
@@ -271,7 +296,7 @@ class Moves:
             raise LogDirOffline(
                 f"{topic_partition} stays in {source.path}: a log dir is offline; repair it first"
             )
-        target.make_future(topic_partition, name)
+        target.make_future(topic_partition, name, source.logs[topic_partition].partition.topic_id)
         move = Move(topic_partition, source, target, f"{target.path}/{name}")
         self.under_way[topic_partition] = move
         return True
@@ -296,6 +321,8 @@ class Moves:
         if move is None:
             return False
         mark("moves: one is ended before its copy is complete")
+        if move.mirror is not None:
+            move.mirror.end()
         if move.target.failure is None:
             move.target.retire(move.directory, self._leaving(topic_partition))
         move.target.futures.pop(topic_partition, None)
