@@ -368,7 +368,8 @@ class Moves:
             _hand_over(move)
             move.target.futures.pop(move.topic_partition, None)
             del self.under_way[move.topic_partition]
-            self._clear_up(move, log.config.file_delete_delay_ms)
+            if move.target.failure is None:  # else a start may have to use the older directory
+                self._clear_up(move, log.config.file_delete_delay_ms)
         return True
 
     def _announce(self, move: Move) -> None:
@@ -387,6 +388,8 @@ class Moves:
         try:
             self._disk.rename(move.directory, target.directory_of(move.topic_partition))
             self._disk.sync_dir(target.path)
+            if target.failure is not None:  # a thread has found that, under another log
+                raise target.failure
         except OSError as error:
             mark("moves: the swap fails, and the log stays")
             self.under_way.pop(move.topic_partition, None)
@@ -448,6 +451,8 @@ def _hand_over(move: Move) -> None:
     log = target.logs[topic_partition] = source.logs.pop(topic_partition)
     source.known.discard(topic_partition)
     target.known.add(topic_partition)
+    if target.failure is not None:  # a thread found that a moment ago, and knew nothing of this log
+        log.partition.take_offline(target.failure)
     # Another move may bring it back; until then the entry in the file is a bound that is too low.
     source.checkpoints.high_watermarks.offsets.pop(topic_partition, None)
     target.heed(log.partition)

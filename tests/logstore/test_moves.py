@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from logstore.errors import DamagedLog, DiskFull, LogDirOffline
 from logstore.log.loading import ARRIVING, LEAVING
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
-from logstore.log.mirror import CannotRead, Copy, is_of, left_of
+from logstore.log.mirror import CannotRead, Copy, Mirror, is_of, left_of
 from logstore.log.moves import Found, LogDirNotFound, NoSuchReplica, the_log_among
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.segment import file_name
@@ -423,6 +425,72 @@ def test_a_damaged_segment_stays_damaged() -> None:
     seal = log.partition.segments.first.seal
     assert seal is not None
     assert disk.files()["/b/orders-0/" + file_name(0, ".log")][80] == 0xFF
+
+
+class Meanwhile(MemoryDisk):
+    """A disk; another thread does something during one of its calls."""
+
+    def __init__(self, operation: str, path: str, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._due, self._act = (operation, path), act
+
+    def _is_due(self, *call: str) -> None:
+        if call == self._due:
+            self._due = ("", "")
+            self._act()
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self._is_due("rename", target)
+
+    def make_dir(self, path: str) -> None:
+        super().make_dir(path)
+        self._is_due("make_dir", path)
+
+
+def fail(manager: LogManager, path: str) -> None:
+    """Take a log dir offline, as a flush of another log in it does, in a thread."""
+    manager.moves.check_dir(path).take_offline(OSError(errno.EIO, "in a thread"))
+
+
+def test_a_log_does_not_move_into_a_dir_that_fails_during_the_swap() -> None:
+    disk = Meanwhile("rename", "/b/orders-0", lambda: fail(manager, "/b"))
+    manager, log = filled(disk)
+    with pytest.raises(LogDirOffline, match="/b went offline when orders-0 was to be renamed in it"):
+        move(manager)
+    assert (home(manager), list(manager.offline_dirs)) == ("/a", ["/b"])
+    append(log)
+    log.flush()
+    manager.abandon()
+    again = manager_on(disk, *DIRS)
+    assert (home(again), offsets(again.get(ORDERS))) == ("/a", list(range(9)))
+
+
+def test_a_log_that_has_moved_into_a_dir_that_failed_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last moment: its dir fails when the log is there, but not yet among the dir's logs."""
+    disk = MemoryDisk()
+    manager, log = filled(disk)
+    relocate = Mirror.relocate
+
+    def relocated(*arguments: Any) -> None:
+        relocate(*arguments)
+        fail(manager, "/b")
+
+    monkeypatch.setattr(Mirror, "relocate", relocated)
+    with suppress(LogDirOffline):
+        move(manager)
+    assert log.partition.is_offline
+    with pytest.raises(LogDirOffline):
+        manager.get(ORDERS)
+    assert directories(disk) == ["/a/orders-0", "/b/orders-0"], "the older one may be all that is left"
+
+
+def test_a_log_that_is_made_in_a_dir_that_fails_meanwhile_is_offline() -> None:
+    disk = Meanwhile("make_dir", "/a/orders-0", lambda: fail(manager, "/a"))
+    manager = manager_on(disk, *DIRS)
+    with pytest.raises(LogDirOffline):
+        manager.get_or_create(ORDERS)
+    assert manager.get_or_create(PAYMENTS).partition.directory == "/b/payments-3"
 
 
 # --- copies without a use -----------------------------------------------------------------------------
