@@ -248,7 +248,8 @@ def _advance(
         _mended(manager, topic_partition, known, stop.value, now_ms)
     except CannotMend:
         known.stop()
-        if partition.log.segments.get(known.base_offset) is None:
+        segment = partition.log.segments.get(known.base_offset)
+        if segment is None or not segment.size:  # a truncation has taken the bad bytes along
             _mended(manager, topic_partition, known, Mended(False), now_ms)
         else:
             _pause(manager, known, now_ms)

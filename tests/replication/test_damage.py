@@ -258,6 +258,32 @@ def test_damage_across_the_place_of_a_cut_is_mended_behind_it() -> None:
     assert failed_partitions(replicas) == {}
 
 
+def test_damage_that_a_truncation_takes_along_is_forgotten() -> None:
+    """A former leader with a bad batch has to give up all of its records: nothing is left to mend."""
+    disks = memory_disks()
+    made = InProcessCluster(
+        three_nodes(base=replace(BASE, controller=ControllerConfig(unclean_leader_election_enable=True))),
+        disk_of=disks.__getitem__,
+    )
+    made.start()
+    made.create_topic(NewTopic("t", assignment=((0, 1),)))
+    made.stop_node(1)
+    made.advance(3000)
+    for number in range(3):
+        write(made, b"gone %d" % number)
+    flip(disks[0])
+    assert fetch(made, 1).error is ErrorCode.KAFKA_STORAGE_ERROR
+    replicas = made.nodes[0].replicas
+    assert list(replicas.damaged.known) == [TP]
+    made.isolate(0)
+    made.start_node(1)
+    assert made.run_until(lambda: made.leader_of(TP) == 1)
+    made.heal()
+    assert made.run_until(lambda: replicas.partitions[TP].log.log_end_offset == 0)
+    assert made.run_until(lambda: not replicas.damaged.known)
+    assert values(made, 0) == values(made, 1) == []
+
+
 def test_damage_that_a_read_meets_further_on_is_located() -> None:
     """A read that begins behind the damaged batch knows only its own offset; the mending finds the place."""
     disks = memory_disks()
