@@ -196,13 +196,13 @@ class LogDir:
     def _partition_in(self, name: str) -> TopicPartition | None:
         """Return the partition of a directory, unless it was set aside or is not a log."""
         fate = set_aside_fate(name)
-        if (aside := partition_set_aside(name)) is not None:
+        if (copied := partition_of_future(name)) is not None:
+            self.futures.setdefault(copied, name)
+        elif (aside := partition_set_aside(name)) is not None:
             self.set_aside.add(aside)
         if fate == "delete":
             mark("log dir: a deletion is ended after a restart")
             self._doomed.append((self._clock(), f"{self.path}/{name}"))
-        elif (copied := partition_of_future(name)) is not None:
-            self.futures.setdefault(copied, name)
         if fate is not None or name == "remote-log-index-cache":
             return None
         return parse_directory_name(name)

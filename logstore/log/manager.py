@@ -316,10 +316,9 @@ class LogManager:
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the last checkpointed high watermark, a lower bound; 0 if there is none."""
-        for log_dir in self._online():
-            if topic_partition in log_dir.checkpoints.high_watermarks.offsets:
-                return log_dir.checkpoints.high_watermarks.offsets[topic_partition]
-        return 0
+        # Of the log's own dir: the entry of one to which the log moves is older.
+        home = self.moves.home_of(topic_partition)
+        return 0 if home is None else home.checkpoints.high_watermarks.get(topic_partition)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write every log's high watermark. A dir that fails goes offline."""

@@ -19,7 +19,7 @@ def find_missing(log_dirs: Sequence[LogDir]) -> list[tuple[LogDir, TopicPartitio
     """Return the logs that are missing, with the log dir that knows of them, and list them as damaged there.
 
     None if a log dir has failed: they may be in that one. A directory that was set aside is one that another
-    program was about to delete.
+    program was about to delete. Where there is a copy that was to replace a log, the entry is of the copy.
     """
     if any(log_dir.failure is not None for log_dir in log_dirs):
         return []
@@ -27,7 +27,9 @@ def find_missing(log_dirs: Sequence[LogDir]) -> list[tuple[LogDir, TopicPartitio
     ends: dict[TopicPartition, tuple[int, LogDir]] = {}
     for log_dir in log_dirs:
         for topic_partition, offset in log_dir.checkpoints.recovery_points.offsets.items():
-            if topic_partition not in held and offset > ends.get(topic_partition, (0, log_dir))[0]:
+            if topic_partition in held or topic_partition in log_dir.futures:
+                continue
+            if offset > ends.get(topic_partition, (0, log_dir))[0]:
                 ends[topic_partition] = offset, log_dir
     for topic_partition, (offset, log_dir) in ends.items():
         log_dir.damaged[topic_partition] = _damage(log_dir.directory_of(topic_partition), offset)

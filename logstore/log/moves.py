@@ -245,6 +245,8 @@ class Moves:
     def _retire_copy(self, topic_partition: TopicPartition, target: LogDir) -> None:
         mark("moves: a copy without a use goes")
         directory = f"{target.path}/{target.futures.pop(topic_partition)}"
+        if topic_partition not in target.known:
+            _forget_entries(topic_partition, target)
         with suppress(LogDirOffline):
             target.retire(directory, self._leaving(topic_partition))
 
@@ -324,6 +326,7 @@ class Moves:
         if move.mirror is not None:
             move.mirror.end()
         if move.target.failure is None:
+            _forget_entries(topic_partition, move.target)
             move.target.retire(move.directory, self._leaving(topic_partition))
         move.target.futures.pop(topic_partition, None)
         del self.under_way[topic_partition]
@@ -456,6 +459,11 @@ def _hand_over(move: Move) -> None:
     # Another move may bring it back; until then the entry in the file is a bound that is too low.
     source.checkpoints.high_watermarks.offsets.pop(topic_partition, None)
     target.heed(log.partition)
+
+
+def _forget_entries(topic_partition: TopicPartition, target: LogDir) -> None:
+    """Remove the entries of a copy, before it goes: a start would miss a log that is not there."""
+    target.guarded(lambda: target.checkpoints.forget([topic_partition]))
 
 
 def _let_go(home: LogDir, topic_partition: TopicPartition) -> None:
