@@ -9,7 +9,7 @@
 The file `arriving` is in a copy from its beginning. All of 1 to 4 happens in one turn, under the log's locks,
 so both directories hold the same records when there are two of one name. What a start finds, and does:
 
-    -future beside a log          the copy goes on
+    -future beside a log          the copy goes on; one of another topic id is deleted
     -future alone                 kept until the controller says that the log is not to be here
     `leaving`, no other           the swap had not come to 2: the mark is removed, the copy goes on
     `leaving` and another         the other one is the log; this one is deleted
