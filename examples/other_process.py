@@ -32,7 +32,7 @@ if __name__ == "__main__":
         case ["write", directory]:
             write(directory, sys.stdin.buffer)
         case ["read", directory]:
-            with suppress(KeyboardInterrupt):  # it goes on for ever otherwise
+            with suppress(KeyboardInterrupt):  # the way to end it
                 read(directory)
         case _:
             sys.exit(__doc__)

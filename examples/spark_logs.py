@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_java()
         run(options.files, options.output.absolute())
-    except (EngineError, AnalysisException) as error:  # Spark's: a file that is not there
+    except (EngineError, AnalysisException) as error:  # the latter for a missing file
         print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     return 0

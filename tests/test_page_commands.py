@@ -1,4 +1,4 @@
-"""Commands that the pages show without running them: the parser of `logstore` takes each."""
+"""Commands in blocks of text and in sentences of the pages: the parser of `logstore` accepts each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "T
 ENDS = {"|", "||", "&", "&&", ";", ">", "2>", "<"}
 """Words of the shell behind a command."""
 PLACEHOLDERS = re.compile(r"…|\.\.\.|[<\[{]|\bVERB\b|\bJOB\b|\w\|\w")
-"""What stands for something else: such a text is the form of commands."""
+"""Placeholders: a text with one of them shows the form of a command."""
 
 
 def commands_of_blocks(page: Path) -> Iterator[str]:
@@ -47,7 +47,7 @@ def commands_in_sentences(page: Path) -> Iterator[str]:
 
 
 def refusal(command: str) -> str:
-    """What is wrong with the words of a command; empty if nothing is.
+    """Return what the parser objects to in a command; empty for a valid one.
 
     The values are not judged: files are not here, and names in capitals stand for values. A sentence names a
     verb, or one of its options, without the others.

@@ -143,7 +143,7 @@ class ClusterView:
     async def ask_any(self, request: Struct, kind: type[S]) -> S:
         """Send a request to one broker, as one attempt; the next attempt asks another one.
 
-        `kind` is that of the answer.
+        `kind` is the type of the answer.
         """
         if not self._addresses:
             raise TryAgain

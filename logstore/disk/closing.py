@@ -1,4 +1,4 @@
-"""Base classes of what is used in `with` or `async with`, and closed at its end."""
+"""Base classes for objects that `with` or `async with` closes."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
+from itertools import starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -49,7 +50,10 @@ def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...
     """Return (name, value) pairs as headers. Raises `TypeError`."""
     if isinstance(headers, Mapping):
         raise TypeError("headers are (name, value) pairs: pass list(headers.items()), not a mapping")
-    return tuple(Header(name, data_of(value)) for name, value in headers)
+    pairs: Iterable[tuple[str, Any]] = starmap(Header, headers)
+    return tuple(
+        Header(name, bytes(value) if isinstance(value, memoryview) else value) for name, value in pairs
+    )
 
 
 def data_of(part: object) -> bytes | None:

@@ -269,7 +269,7 @@ class LogDir:
         log.set_high_watermark(checkpoints.limited_high_watermark(topic_partition, loaded.log_end_offset))
         self.logs[topic_partition] = Log(log)
         self.known.add(topic_partition)
-        if self.failure is not None:  # a thread has found that, under another log
+        if self.failure is not None:  # a thread noticed the failure through another log
             log.take_offline(self.failure)
         self.heed(log)
         return self.logs[topic_partition]

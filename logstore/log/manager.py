@@ -316,7 +316,7 @@ class LogManager:
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the last checkpointed high watermark, a lower bound; 0 if there is none."""
-        # Of the log's own dir: the entry of one to which the log moves is older.
+        # The entry of the log's own dir: that of a move's target is older.
         home = self.moves.home_of(topic_partition)
         return 0 if home is None else home.checkpoints.high_watermarks.get(topic_partition)
 

@@ -178,7 +178,7 @@ class Mirror:
             mark("mirror: the directory of a copy lacks its mark")
             publish(self._disk, self._directory, ARRIVING, b"")
         there = {entry.name: entry for entry in self._disk.scan(self._directory)}
-        # Not what is in quarantine: files of the right size may have lost their content with the power.
+        # The quarantine is copied again: after a power cut, a file of the right size may lack its content.
         kept = {ARRIVING} if self._log.topic_id is None else {ARRIVING, PARTITION_METADATA}
         active = self._log.segments.active
         for segment in self._log.segments:
@@ -351,7 +351,7 @@ class Mirror:
             self._disk.make_dir(path)
 
     def end(self) -> None:
-        """Let a `sync` that is under way make no directory any more: this one is about to be renamed."""
+        """Stop a running `sync` from creating directories: the copy is about to be renamed."""
         with self._names_lock:
             self._has_ended = True
 

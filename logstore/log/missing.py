@@ -19,7 +19,7 @@ def find_missing(log_dirs: Sequence[LogDir]) -> list[tuple[LogDir, TopicPartitio
     """Return the logs that are missing, with the log dir that knows of them, and list them as damaged there.
 
     None if a log dir has failed: they may be in that one. A directory that was set aside is one that another
-    program was about to delete. Where there is a copy that was to replace a log, the entry is of the copy.
+    program was about to delete. A checkpoint entry beside an unfinished move's copy belongs to the copy.
     """
     if any(log_dir.failure is not None for log_dir in log_dirs):
         return []

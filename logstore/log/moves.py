@@ -237,7 +237,7 @@ class Moves:
                 self._go_on(topic_partition, log_dir, f"{log_dir.path}/{log_dir.futures[topic_partition]}")
 
     def forget_copies(self, topic_partition: TopicPartition) -> None:
-        """Remove copies of a log that goes, or was not here: none of them can become the log."""
+        """Remove the copies of a log that is deleted or newly created: none of them can become the log."""
         for log_dir in self._online():
             if topic_partition in log_dir.futures and topic_partition not in self.under_way:
                 self._retire_copy(topic_partition, log_dir)
@@ -391,7 +391,7 @@ class Moves:
         try:
             self._disk.rename(move.directory, target.directory_of(move.topic_partition))
             self._disk.sync_dir(target.path)
-            if target.failure is not None:  # a thread has found that, under another log
+            if target.failure is not None:  # a thread noticed the failure through another log
                 raise target.failure
         except OSError as error:
             mark("moves: the swap fails, and the log stays")
@@ -462,7 +462,7 @@ def _hand_over(move: Move) -> None:
 
 
 def _forget_entries(topic_partition: TopicPartition, target: LogDir) -> None:
-    """Remove the entries of a copy, before it goes: a start would miss a log that is not there."""
+    """Remove a copy's checkpoint entries before the copy: a start would report a missing log."""
     target.guarded(lambda: target.checkpoints.forget([topic_partition]))
 
 

@@ -26,6 +26,7 @@ from logstore.format.record import (
     MAX_PLAIN_BYTES,
     MAX_PLAIN_VALUES,
     NO_TIMESTAMP,
+    Header,
     Record,
     data_of,
     encode_equal_values,
@@ -114,8 +115,8 @@ def batch_of_one(
         key = data_of(key)
     if not headers:
         return _made(*encode_pairs(((key, value),)), timestamp_ms, compression, is_keyed=key is not None)
+    record = Record(0, timestamp_ms, key, value, _headers(headers))
     try:
-        record = Record(0, timestamp_ms, key, value, headers_of(headers))
         return encode_batch([record], codec=compression.codec, level=compression.level)
     except _NOT_ENCODABLE as error:
         raise _wrong_part(error) from error
@@ -314,10 +315,22 @@ def _encoded(records: list[Record], compression: Compression) -> bytes:
         raise _wrong_part(error) from error
 
 
+def _headers(given: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
+    try:
+        return headers_of(given)
+    except _NOT_ENCODABLE as error:
+        raise _wrong_part(error) from error
+
+
 def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
     match item:
         case Record():
-            return item._replace(offset=offset, key=data_of(item.key), value=data_of(item.value))
+            return item._replace(
+                offset=offset,
+                key=data_of(item.key),
+                value=data_of(item.value),
+                headers=_headers(item.headers),
+            )
         case tuple() if len(item) == 2:
             return Record(offset, now_ms, data_of(item[0]), data_of(item[1]))
         case None:

@@ -233,14 +233,14 @@ class Lane:
 
     @property
     def is_unusable(self) -> bool:
-        """Whether a log of the topic takes nothing any more: the disk failed."""
+        """Whether a log of the topic refuses writes because its disk failed."""
         return not (self.messages.partition.is_writable and self.events.partition.is_writable)
 
     def take(self, now_ms: int, lease_ms: int) -> Message | None:
         """Lease the next message; None if none is ready. Raises as `Log.read`, and `LogDirOffline`."""
         state = self.state
         if self.is_unusable:
-            # Nothing comes any more, and what is leased could not be finished.
+            # No message can arrive, and a leased one could not be acknowledged.
             self.messages.partition.check_writable()
             self.events.partition.check_writable()
         while (offset := state.candidate(self.messages.log_end_offset, now_ms)) is not None:

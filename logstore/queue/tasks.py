@@ -37,6 +37,8 @@ _LETTERS_A_TURN: Final = 256
 def _in_thread(
     method: Callable[Concatenate[Queue, P], T],
 ) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    """Return a method of `Queue` as a method that waits for it in a thread."""
+
     @wraps(method)
     async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
         done: T = await asyncio.to_thread(getattr(self.queue, method.__name__), *args, **kwargs)
@@ -48,6 +50,7 @@ def _in_thread(
 def _done(
     method: Callable[Concatenate[Queue, P], T],
 ) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    """Return a method of `Queue` as a method that uses a thread only if the queue syncs."""
     in_thread = _in_thread(method)
 
     @wraps(method)

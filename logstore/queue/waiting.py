@@ -88,7 +88,10 @@ class Waiters:
             self._ring(waiter)
 
     def look_again(self) -> None:
-        """Let all waiters look, and go on to wait: a log went offline, perhaps without the queue's lock."""
+        """Make all waiters look again; they stay registered.
+
+        A log went offline, perhaps without the queue's lock.
+        """
         for waiter in list(self._waiting):
             waiter.ring()
 

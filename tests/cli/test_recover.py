@@ -58,7 +58,7 @@ def test_checkpoints_that_cannot_be_read_go(command: Command, tmp_path: Path) ->
 
 
 def test_an_unreadable_topic_id_is_set_aside(command: Command, tmp_path: Path) -> None:
-    """Nobody could open the log, and `recover` left the file as it was."""
+    """`recover` kept the unreadable file, so the log could not be opened."""
     directory = tmp_path / "orders-0"
     with Log.open(directory) as log:
         log.append(b"one")

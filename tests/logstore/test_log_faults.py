@@ -394,7 +394,7 @@ def write_and_leave(log: Log) -> None:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """What only the garbage collector closes stays open."""
+    """The garbage collector is off, so a file that only it would close stays open."""
     gc.disable()
     yield
     gc.enable()

@@ -279,13 +279,17 @@ def test_refusals_name_the_record_as_for_a_strangers_batch() -> None:
 def test_any_view_of_bytes_is_stored_as_its_bytes(buffer: Any, others: int) -> None:
     """`len` of such a view counts integers, and one with gaps cannot be joined: each is copied first."""
     _, log = opened(LogConfig())
-    rows = [(b"k", buffer), (buffer, b"v"), Record(0, T0, buffer, buffer)]
+    rows = [(b"k", buffer), (buffer, b"v"), Record(0, T0, buffer, buffer, (Header("name", buffer),))]
     log.append([(b"k", b"v")] * others + rows)
     log.append(buffer, key=buffer)
     log.append(b"v", headers=[("name", buffer)])
     found = [(record.key, record.value) for record in log.read(others, others + 4)]
     data = bytes(buffer)
-    assert [each.headers for each in log.read(others + 4)] == [(Header("name", data),)]
+    assert [each.headers for each in log.read(others + 2)] == [
+        (Header("name", data),),
+        (),
+        (Header("name", data),),
+    ]
     assert found == [(b"k", data), (data, b"v"), (data, data), (data, data)]
 
 
@@ -298,6 +302,16 @@ def test_other_keys_and_values_of_pairs_are_refused_by_name(part: Any, at: int) 
     for rows in ([pair], [(b"k", b"v")] * 200 + [pair], [Record(0, T0, *pair)]):
         with pytest.raises(TypeError, match=f"bytes or None, not {type(part).__name__}; encode"):
             log.append(rows)
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("header", [("a", b"b", b"c"), ("a",), ("a", "text"), 5])
+def test_a_header_of_another_form_is_a_type_error(header: Any) -> None:
+    """With one explanation: what is wrong stands behind it once."""
+    _, log = opened(LogConfig())
+    with pytest.raises(TypeError) as told:
+        log.append(b"v", headers=[header])
+    assert str(told.value).count("must be bytes or None") == 1
     assert log.log_end_offset == 0
 
 
