@@ -36,19 +36,24 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint
-from logstore.disk.files import Disk
+from logstore.disk.files import Disk, File
 from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptSeal, Damage, DamageKind
 from logstore.lazily import np
 from logstore.log.loading import Loading, offset_in, was_compacted
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache, is_of_its_epoch
 from logstore.segment.indexes import OffsetIndex
+from logstore.segment.many_batches import are_headers, base_offsets_at, find_batches
 from logstore.segment.scan import Scanned, scan
 from logstore.segment.seal import broken_blocks, read_seal
 from logstore.segment.segment import LOG_SUFFIX, Segment
 from logstore.segment.segments import Located, walk_at
 
 _ENTRY: Final = Struct(">ii")
+_SKIPPED_BYTES: Final = 1 << 20
+"""How much is read at once of batches without index entries."""
+_WORTH_SKIPPING_BYTES: Final = 1 << 16
+"""Fewer bytes between two entries of an index are walked batch by batch."""
 
 
 def read_epochs(loading: Loading) -> bool:
@@ -226,13 +231,16 @@ def _around(segments: SortedDict[int, Segment], offset: int) -> tuple[Located | 
 def _around_in(segment: Segment, offset: int) -> tuple[Located | None, Located | None]:
     if not segment.size:
         return None, None
-    position = _position_below(segment, offset)
+    position, next_position = _entries_around(segment, offset)
     with segment.log_for_reading() as file:
         # An entry of the index may be wrong: then from the first batch on.
         for start in (position, 0) if position else (0,):
             before = None
             try:
-                for located in walk_at(segment, start, file):
+                first = start
+                if next_position - start >= _WORTH_SKIPPING_BYTES:
+                    first = _skip_small(segment, start, offset, file)
+                for located in walk_at(segment, first, file):
                     if located.base_offset < segment.base_offset:
                         break
                     if located.base_offset >= offset:
@@ -247,29 +255,51 @@ def _around_in(segment: Segment, offset: int) -> tuple[Located | None, Located |
     return None, None
 
 
-def _position_below(segment: Segment, offset: int) -> int:
-    """Return the position of a batch that ends below `offset`, by the index file; 0 if it names none.
+def _skip_small(segment: Segment, position: int, offset: int, file: File) -> int:
+    """Return the position of the last of the small batches from `position` on that begin below `offset`.
 
-    Without loading the index, which is not settled yet: zeros at its end count as no entry.
+    `position` itself if there are few. After a crash an index may lack millions of batches.
     """
+    at = position
+    while True:
+        chunk = file.pread(min(_SKIPPED_BYTES, segment.size - at), at)
+        starts, end = find_batches(chunk, len(chunk), largest=_SKIPPED_BYTES)
+        if not end:
+            return position
+        bases = base_offsets_at(chunk, starts)
+        below = are_headers(chunk, starts) & (segment.base_offset <= bases) & (bases < offset)
+        if not below.all():
+            count = int(below.argmin())
+            return at + int(starts[count - 1]) if count else position
+        position, at = at + int(starts[-1]), at + end
+
+
+def _entries_around(segment: Segment, offset: int) -> tuple[int, int]:
+    """Return the position of a batch that ends below `offset`, by the index file, and that of its next entry.
+
+    0 and the segment's size if it names none. Without loading the index, which is not settled yet: zeros at
+    its end count as no entry.
+    """
+    found, beyond = 0, segment.size
     try:
         file = segment.disk.open(segment.path(OffsetIndex.suffix))
     except FileNotFoundError:
-        return 0
-    low, found = 0, 0
+        return found, beyond
+    low = 0
     try:
         high = file.size() // _ENTRY.size
         while low < high:
             middle = (low + high) // 2
             entry = file.pread(_ENTRY.size, middle * _ENTRY.size)
             relative, position = _ENTRY.unpack(entry) if len(entry) == _ENTRY.size else (0, 0)
-            if 0 < position < segment.size and segment.base_offset + relative < offset:
+            is_entry = 0 < position < segment.size
+            if is_entry and segment.base_offset + relative < offset:
                 low, found = middle + 1, position
             else:
-                high = middle
+                high, beyond = middle, position if is_entry else segment.size
     finally:
         file.close()
-    return found
+    return found, beyond
 
 
 # --- all batches ------------------------------------------------------------------------------------

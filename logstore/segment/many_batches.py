@@ -33,6 +33,7 @@ BLOCK_BYTES: Final = 1 << 18
 """The most bytes that are walked at once: their copy stays in the caches of a processor."""
 _LENGTH_AT: Final = 8
 _EPOCH_AT: Final = 12
+_LAST_OFFSET_DELTA_AT: Final = 23
 _LENGTH: Final = Struct(">8xi")
 _ALL_ONES: Final = 0xFFFF_FFFF
 """The first state of a CRC-32C; its last state is inverted, too."""
@@ -60,14 +61,16 @@ def walk_many(data: Buffer) -> tuple[bytes, npt.NDArray[np.uint32], int]:
     return headers, stored, end
 
 
-def find_batches(data: Buffer, size: int) -> tuple[Longs, int]:
+def find_batches(data: Buffer, size: int, *, largest: int = SMALL_BYTES) -> tuple[Longs, int]:
     """Return the positions of small batches that `data[:size]` begins with, and the end of the last one.
+
+    Small: the first one has at most `largest` bytes.
 
     0 if there are few, or if they are hard to find. More may follow. Checks that they lie end to end, and
     nothing else.
     """
     first = LOG_OVERHEAD + _LENGTH.unpack_from(data)[0] if size >= HEADER_BYTES else 0
-    if not HEADER_BYTES <= first <= SMALL_BYTES or first * FEWEST > size:
+    if not HEADER_BYTES <= first <= largest or first * FEWEST > size:
         return np.empty(0, np.int64), 0
     count = size // first
     if (np.ndarray(count, ">i4", data, _LENGTH_AT, (first,)) == first - LOG_OVERHEAD).all():
@@ -87,6 +90,13 @@ def find_batches(data: Buffer, size: int) -> tuple[Longs, int]:
 def base_offsets_at(data: Buffer, starts: Longs) -> Longs:
     """Return the base offsets of the batches at these positions."""
     return _everywhere(data, ">i8")[starts].astype(np.int64)
+
+
+def are_headers(data: Buffer, starts: Longs) -> npt.NDArray[np.bool_]:
+    """Return whether there is the header of a batch at each of these positions: its magic and last offset."""
+    magics, deltas = _everywhere(data, "u1", MAGIC_END - 1), _everywhere(data, ">i4", _LAST_OFFSET_DELTA_AT)
+    found: npt.NDArray[np.bool_] = (magics[starts] == MAGIC) & (deltas[starts] >= 0)
+    return found
 
 
 def _checksums_match(

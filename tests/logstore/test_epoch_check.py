@@ -16,19 +16,23 @@ from logstore.checkpoint.entry_files import (
     parse_leader_epoch_checkpoint,
 )
 from logstore.cli.whole_trees import verify_tree
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import LOCK_FILE, Disk
 from logstore.errors import DamagedLog, DamageKind
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.log import epoch_check
 from logstore.log.append import append_as_leader
 from logstore.log.epoch_check import judged_history
 from logstore.log.loading import LoadedLog
 from logstore.log.log import Log
 from logstore.log.recovery import load
+from logstore.segment import segments as segments_module
 from logstore.segment.damage import Verdict
 from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.many_batches import find_batches
+from logstore.segment.segment import Segment
 from logstore.segment.segments import walk_at
 from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.golden import kafka_directories
@@ -404,6 +408,59 @@ def test_a_right_file_costs_some_headers_for_each_entry(batches_an_epoch: int) -
     found_of(RecordingDisk(disk, before=count, reads=True), **known)
     assert history.log.partition.segments.active.size < 1000
     assert read < 8 * 4 * 1000
+
+
+def many_small(rng: Random, count: int) -> bytes:
+    """Batches end to end, of one size or of several, with a gap here and there."""
+    sizes = [60] if rng.random() < 0.5 else [10, 40, 90]
+    base, found = 0, b""
+    for _ in range(count):
+        record = Record(base, T0, None, b"v" * rng.choice(sizes))
+        found += encode_batch([record], base_offset=base, leader_epoch=0)
+        base += rng.choice([1, 1, 2])
+    return found
+
+
+def test_small_batches_without_index_entries_are_not_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a crash, which may leave a whole segment without them."""
+    for seed in range(4):
+        disk = disk_with(
+            {log_file(0): many_small(Random(seed), 3000), LEADER_EPOCH_CHECKPOINT: b"0\n1\n0 0\n"}
+        )
+        looked_at = 0
+        place = segments_module._place
+
+        def count(*given: Any, place: Any = place) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return place(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(segments_module, "_place", count)
+            assert found_of(disk, recovery_point=0, log_start_offset=0).report.wrong == []
+        assert looked_at < 500, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_batches_around_an_offset_are_those_of_a_walk_over_all(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any bytes of headers changed, too."""
+    rng = Random(seed)
+    data = bytearray(many_small(rng, 700))
+    starts = find_batches(bytes(data), len(data))[0]
+    for _ in range(rng.choice([0, 1, 3])):
+        data[int(rng.choice(starts)) + rng.choice([0, 7, 8, 11, 16, 16, 23, 23, 26])] ^= 1 << rng.randrange(8)
+    disk = disk_with({log_file(0): bytes(data)})
+    segment = Segment(disk, DIRECTORY, 0, LogConfig(), size=len(data), now_ms=0)
+    monkeypatch.setattr(epoch_check, "_SKIPPED_BYTES", rng.choice([1 << 14, 1 << 15, 1 << 20]))
+    monkeypatch.setattr(epoch_check, "_WORTH_SKIPPING_BYTES", 0)
+    offsets = [0, 1, 5, MAX_LONG, *(rng.randrange(1200) for _ in range(20))]
+    found = [epoch_check._around_in(segment, offset) for offset in offsets]
+    monkeypatch.setattr(epoch_check, "_WORTH_SKIPPING_BYTES", MAX_LONG)
+    assert found == [epoch_check._around_in(segment, offset) for offset in offsets], f"seed {seed}"
 
 
 # --- Kafka's directories ----------------------------------------------------------------------------
