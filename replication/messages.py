@@ -300,7 +300,8 @@ class StopReplicaResponse:
 class UpdateMetadataRequest:
     """The full list of live brokers, and partitions to merge into the cache.
 
-    `shutting_down` are the live brokers about to stop: they join no ISR any more.
+    `shutting_down` are the live brokers about to stop: they join no ISR any more. `all_topics` is None
+    except in a full request. There it lists every topic of the cluster: any other has been deleted.
     """
 
     controller_id: int
@@ -310,6 +311,7 @@ class UpdateMetadataRequest:
     live_brokers: tuple[BrokerEndpoint, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     shutting_down: tuple[int, ...] = ()
+    all_topics: tuple[str, ...] | None = None
 
 
 class UpdateMetadataResponse(NamedTuple):

@@ -95,21 +95,22 @@ class MetadataCache:
         """Replace the live brokers, merge the partitions; returns the partitions being deleted.
 
         An older state never replaces a newer one: updates of one controller may arrive in another order. A
-        changed topic id means another topic of the same name, whose epochs start again.
+        changed topic id means another topic of the same name, whose epochs start again. A topic that a full
+        list does not name was deleted while this broker could not hear of it.
         """
         self.updates += 1
         self.controller_id = request.controller_id
         self.brokers = {broker.broker_id: broker for broker in request.live_brokers}
         self._shutting_down = frozenset(request.shutting_down)
-        replaced = []
+        gone: list[TopicPartition] = []
+        if request.all_topics is not None:
+            for topic in sorted(self.topics.keys() - request.all_topics):
+                mark("metadata: a topic was deleted unheard")
+                gone += self._forget(topic)
         for topic, topic_id in request.topic_ids.items():
             if self.topic_ids.get(topic, topic_id) != topic_id:
                 mark("metadata: a topic is another one than before")
-                stale = [TopicPartition(topic, number) for number in self.topics.pop(topic, {})]
-                for each in stale:
-                    del self.partitions[each]
-                replaced += stale
-                self.topic_names.pop(self.topic_ids[topic], None)
+                gone += self._forget(topic)
             self.topic_ids[topic] = topic_id
             self.topic_names[topic_id] = topic
         deleted = []
@@ -125,13 +126,20 @@ class MetadataCache:
             if known is None or _version(state) >= _version(known):
                 self.partitions[topic_partition] = state
                 self.topics.setdefault(topic, {})[number] = state
-        if replaced or deleted:
-            self.deleted = (*replaced, *deleted)
+        if gone or deleted:
+            self.deleted = (*gone, *deleted)
             for topic in {each.topic for each in deleted}:
                 if not self.topics.get(topic):
-                    self.topics.pop(topic, None)
-                    self.topic_names.pop(self.topic_ids.pop(topic, ""), None)
+                    self._forget(topic)
         return deleted
+
+    def _forget(self, topic: str) -> list[TopicPartition]:
+        """Remove a topic; return the partitions that it had."""
+        partitions = [TopicPartition(topic, number) for number in self.topics.pop(topic, {})]
+        for each in partitions:
+            del self.partitions[each]
+        self.topic_names.pop(self.topic_ids.pop(topic, ""), None)
+        return partitions
 
 
 def _version(state: PartitionState) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import messages as m
 
 INCREMENTAL, FULL = 1, 2
-"""Kafka's types of LeaderAndIsr."""
+"""Kafka's types of LeaderAndIsr and UpdateMetadata."""
 _UNKNOWN_EPOCH: Final = -1
 
 
@@ -112,6 +112,14 @@ def _live_brokers_of(wire: w.UpdateMetadataRequest) -> tuple[m.BrokerEndpoint, .
     return tuple(found)
 
 
+def _all_topics(request: m.UpdateMetadataRequest) -> list[str] | None:
+    return None if request.all_topics is None else list(request.all_topics)
+
+
+def _all_topics_of(wire: w.UpdateMetadataRequest) -> tuple[str, ...] | None:
+    return None if wire.all_topics is None else tuple(wire.all_topics)
+
+
 def _members(proposal: m.IsrProposal) -> list[t.AlterPartitionRequestBrokerState]:
     """The proposed ISR. Without broker epochs, each one is sent as unknown."""
     epochs = proposal.broker_epochs or (_UNKNOWN_EPOCH,) * len(proposal.new_isr)
@@ -138,6 +146,7 @@ _BY_HAND: Final[ByHand] = {
     (m.StopReplicaRequest, "topic_ids"): ("", None, _topic_ids_of),
     (m.UpdateMetadataRequest, "topic_ids"): ("", None, _topic_ids_of),
     (m.UpdateMetadataRequest, "live_brokers"): ("live_brokers", _live_brokers, _live_brokers_of),
+    (m.UpdateMetadataRequest, "all_topics"): ("all_topics", _all_topics, _all_topics_of),
     (m.BrokerEndpoint, "endpoints"): ("", None, lambda wire: ()),
     (m.FetchResponse, "topic_ids"): ("", None, lambda wire: {}),
     (m.IsrProposal, "new_isr"): ("new_isr_with_epochs", _members, _isr_of),
@@ -214,6 +223,8 @@ def _add_topics(body: Any, wire: Any) -> None:
         ]
     if isinstance(wire, w.LeaderAndIsrRequest):
         wire.type = INCREMENTAL if wire.assigned is None else FULL
+    elif isinstance(wire, w.UpdateMetadataRequest):
+        wire.type = INCREMENTAL if wire.all_topics is None else FULL
 
 
 def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:

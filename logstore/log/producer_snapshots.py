@@ -8,7 +8,7 @@ read; then the log is replayed from an older one, or from its start.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
 from logstore.config import MAX_LONG
@@ -48,8 +48,9 @@ class ProducerSnapshots:
         finally:
             file.close()
         self._disk.rename(temporary, self._path(offset))
-        if offset not in self.offsets:
-            insort(self.offsets, offset)
+        slot = bisect_left(self.offsets, offset)
+        if self.offsets[slot : slot + 1] != [offset]:
+            self.offsets.insert(slot, offset)
 
     def load(
         self, offset: int, *, now_ms: int | None = None, expiration_ms: int = MAX_INT

@@ -469,7 +469,8 @@ class _Run:
                 if replicas.partitions[each].log.config != wanted:
                     return f"{name} has not taken over the settings of {each}: {settings}"
             metadata = replicas.metadata
-            # A node may keep leaders of topics that were deleted while it was unreachable.
+            if gone := sorted(metadata.partitions.keys() - world.checkers.keys()):
+                return f"{name} lists partitions of deleted topics: {gone}"
             found = {each: metadata.leader_of(each) for each in leaders}
             if found != leaders:
                 return f"{name} believes in other leaders than {leaders}: {found}"

@@ -44,7 +44,8 @@ _METADATA_FACTOR = 10
 class Entry:
     """A future request: its kind, and its content for each partition.
 
-    `is_full`: a LeaderAndIsr that also names every partition of the broker, as of its sending.
+    `is_full`: a LeaderAndIsr that also names every partition of the broker, or an UpdateMetadata that names
+    every topic, as of its sending.
     """
 
     kind: type[ControlRequest]

@@ -339,10 +339,14 @@ class Context:
             if states and (to is None or broker_id in to):
                 self.channels[broker_id].enqueue(m.UpdateMetadataRequest, states)
 
-    def announce_brokers(self) -> None:
-        """Send every broker the list of live brokers."""
+    def announce_brokers(self, *, is_full: bool = False) -> None:
+        """Send every broker the list of live brokers; newcomers, or all if `is_full`, that of topics too.
+
+        A newcomer may have been here before, and missed deletions.
+        """
         for broker_id in sorted(self.brokers):
-            self.channels[broker_id].enqueue(m.UpdateMetadataRequest, {})
+            channel = self.channels[broker_id]
+            channel.enqueue(m.UpdateMetadataRequest, {}, is_full=is_full or broker_id in self.newcomers)
 
     @property
     def unreadable_topics(self) -> list[str]:
@@ -350,17 +354,11 @@ class Context:
         nodes = (path.rpartition("/") for path in self.unreadable)
         return sorted(name for directory, _, name in nodes if directory == TOPICS_PATH)
 
-    def assigned_to(self, broker_id: int) -> dict[TopicPartition, str] | None:
-        """Return every partition with a replica on this broker, and its topic's id; None if unknown.
+    def assigned_to(self, broker_id: int) -> dict[TopicPartition, str]:
+        """Return every partition with a replica on this broker, and its topic's id.
 
         ISR members, leaving replicas and topics under deletion count too: they have orders of their own.
-        A topic node that cannot be read may name any broker, so then nothing is known. Nor while a state
-        cannot be read: it does not record what this broker may have lost.
         """
-        if _are_of_topics(self.unreadable):
-            mark("controller: with an unreadable topic no log counts as a stray")
-            self._has_withheld_lists = True
-            return None
         return {
             each: self.topics[each.topic].topic_id
             for each, replicas in sorted(self.replicas.items())
@@ -370,11 +368,12 @@ class Context:
         }
 
     def send_withheld_lists(self) -> None:
-        """Send every broker the list of its partitions, if one had to go without and all can be read now."""
+        """Send every broker the full lists, if one had to go without and all topics can be read now."""
         if self._has_withheld_lists and not _are_of_topics(self.unreadable):
             mark("controller: the lists of partitions are known again")
             self._has_withheld_lists = False
             self.announce((), is_full=True)
+            self.announce_brokers(is_full=True)
 
     def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> m.PartitionState:
         if self.is_being_deleted(topic_partition.topic):
@@ -419,6 +418,12 @@ class Context:
         }
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         sender = (self.node_id, self.epoch, broker_epoch)
+        lists_all = entry.is_full
+        if lists_all and _are_of_topics(self.unreadable):
+            # A topic node that cannot be read may name any broker, so no list is complete. Nor is one while
+            # a state cannot be read: it does not record what this broker may have lost.
+            mark("controller: with an unreadable topic no log counts as a stray")
+            self._has_withheld_lists, lists_all = True, False
         if entry.kind is m.StopReplicaRequest:
             return m.StopReplicaRequest(*sender, partitions=orders, topic_ids=topic_ids)
         if entry.kind is m.UpdateMetadataRequest:
@@ -428,6 +433,7 @@ class Context:
                 live_brokers=tuple(broker.endpoint for _, broker in sorted(self.brokers.items())),
                 topic_ids=topic_ids,
                 shutting_down=tuple(sorted(self.shutting_down)),
+                all_topics=tuple(self.topics) if lists_all else None,
             )
         leaders = sorted({state.leader for state in states.values()} & self.brokers.keys())
         return m.LeaderAndIsrRequest(
@@ -436,7 +442,7 @@ class Context:
             topic_ids=topic_ids,
             live_leaders=tuple(self.brokers[leader].endpoint for leader in leaders),
             configs={name: topic.config for name, topic in topics.items()},
-            assigned=self.assigned_to(broker_id) if entry.is_full else None,
+            assigned=self.assigned_to(broker_id) if lists_all else None,
         )
 
 

@@ -281,7 +281,9 @@ def judge(found: Found, _promise: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("depth", "images"), [(1, 6), pytest.param(2, 12, marks=pytest.mark.slow)], ids=["once", "twice"]
+    ("depth", "images"),
+    [(1, 6), pytest.param(2, 12, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    ids=["once", "twice"],
 )
 @pytest.mark.parametrize("clean", [True, False])
 def test_rows_205_and_206_every_point_of_a_split(clean: bool, depth: int, images: int) -> None:

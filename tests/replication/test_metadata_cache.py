@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
 )
 from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.metastore.operations import Create, Delete, Operation
 
 TP = TopicPartition("t", 0)
 
@@ -117,6 +120,55 @@ def test_a_node_that_was_away_learns_of_a_deletion_by_the_new_topic() -> None:
     assert not cache.deleted
     made.heal()
     assert made.run_until(lambda: cache.topic_ids == others.topic_ids)
+    assert cache.deleted == (TP,)
+
+
+def test_a_topic_that_a_full_list_does_not_name_is_a_deleted_one() -> None:
+    cache = MetadataCache()
+    other = TopicPartition("u", 0)
+    cache.update(update({TP: state(1, 5), other: state(1, 5)}, topic_ids={"t": "first", "u": "other"}))
+    # A large list comes in parts: only the first one is full, and it names what the others bring.
+    assert cache.update(replace(update({}), all_topics=("u", "v"))) == []
+    assert cache.deleted == (TP,)
+    assert cache.partitions == {other: state(1, 5)}
+    assert (cache.topic_ids, cache.topic_names) == ({"u": "other"}, {"other": "u"})
+    cache.update(replace(update({}), all_topics=()))
+    assert (cache.partitions, cache.topics, cache.topic_ids) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("is_unreadable", [False, True])
+def test_a_node_that_was_away_learns_of_a_deletion_when_it_is_back(is_unreadable: bool) -> None:
+    """It holds no replica of the topic. A list of topics is not sent while one of them cannot be read."""
+    disks = {node_id: MemoryDisk() for node_id in range(3)}
+    made = InProcessCluster(three_nodes(), disk_of=disks.__getitem__)
+    made.start()
+    for topic in ("t", "kept"):
+        made.create_topic(NewTopic(topic, assignment=((0, 1),)))
+    cache, others = made.nodes[2].replicas.metadata, made.nodes[0].replicas.metadata
+    assert made.run_until(lambda: {"t", "kept"} == cache.topics.keys())
+    made.isolate(2)
+    assert made.run_until(lambda: 2 not in others.brokers)
+    made.administer(DeleteTopicsRequest(("t",)))
+    assert made.run_until(lambda: TP not in others.partitions)
+
+    session_id = made.store.open_session(600_000, made.now_ms)
+
+    def by_hand(operation: Operation) -> None:
+        outcome, fired = made.store.call(session_id, operation, made.now_ms)
+        assert not isinstance(outcome, Exception)
+        made.store_link.fire(fired)
+        made.advance(10_000)
+
+    made.advance(10_000)  # the deletion ends
+    if is_unreadable:
+        by_hand(Create("/brokers/topics/broken", b"{"))
+    made.heal()
+    assert made.run_until(lambda: 2 in others.brokers and cache.brokers == others.brokers)
+    made.advance(10_000)
+    assert cache.topics.keys() == ({"t", "kept"} if is_unreadable else {"kept"})
+    if is_unreadable:
+        by_hand(Delete("/brokers/topics/broken"))
+    assert cache.topics.keys() == {"kept"}
     assert cache.deleted == (TP,)
 
 

@@ -28,6 +28,7 @@ NOT_REACHED = {
     "log moves: one cannot go on",
     "log moves: one is done",
     "metadata: a topic is another one than before",
+    "metadata: a topic was deleted unheard",
     "mirror: a copy made before a restart is whole",
     "mirror: the copy of a segment that changed or went is dropped",
     "mirror: the directory of a copy lacks its mark",

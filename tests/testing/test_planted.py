@@ -94,7 +94,7 @@ LATE_SEEDS: dict[str, int] = {
     "cut-stops-at-the-log-start": 602,
     "answered-in-another-tenure": 1111,
     "dropped-session-believed": 529,
-    "former-life-joins": 1785,
+    "former-life-joins": 49,
     "batch-across-the-log-start-refused": 1688,
     "old-isr-answer-believed": 1367,
     "claims-outlive-the-switch": 2087,

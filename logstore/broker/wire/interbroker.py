@@ -183,6 +183,7 @@ class UpdateMetadataRequest(Struct, key=6, versions="8", flexible="8"):
     live_brokers: list[UpdateMetadataRequestBroker] = wire([UpdateMetadataRequestBroker])
     type: int = wire("int8", tag=0)
     shutting_down: list[int] = wire(["int32"], tag=10000)
+    all_topics: list[str] | None = wire(["string"], tag=10001, nullable="8+", default=None)
     receiver_id: int = wire("int32", tag=10010, default=-1)
     number: int = wire("int64", tag=10011)
 
