@@ -352,6 +352,10 @@ class Queue(Closing):
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:
             self._waiters.remove(waiter)
+            if self._waiters:
+                for lane in self._lanes.values():
+                    if waiter.wants(lane.topic):
+                        self._waiters.wake_by(lane.topic, lane.state.wake_ms())
 
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
         """Return the first unfinished messages of `topic`, whether leased, delayed or waiting; lease none.

@@ -1,14 +1,16 @@
 """The waiters for a message: each has a bell, and new messages wake as many as they can serve.
 
 A waiter that was rung and then does not take anything (its time was over, its task was cancelled) passes the
-ring on; otherwise a message could lie there while others wait.
+ring on; otherwise a message could lie there while others wait. One that leaves without a ring wakes another
+only if nobody else looks when a lease or a delay ends: many may wait with a short timeout.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 
 
 class Deadline:
@@ -65,22 +67,27 @@ class Waiters:
         self._waiting[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove the waiter; if it leaves without a message, others check instead."""
-        was_waiting = waiter in self._waiting
+        """Remove the waiter; if it was rung and leaves without a message, others check instead."""
         self._waiting.pop(waiter, None)
-        if was_waiting or waiter.was_rung:
+        if waiter.was_rung:
             self.ring_all()
 
     def ring(self, topic: str, count: int) -> None:
         """Ring for `count` messages of `topic`."""
-        for waiter in self._wanting(topic)[:count]:
+        for waiter in islice(self._wanting(topic), count):
             self._ring(waiter)
 
     def wake_by(self, topic: str, at_ms: int | None) -> None:
         """Make sure that a waiter checks `topic` at `at_ms`, when one of its leases or delays ends."""
-        wanting = self._wanting(topic)
-        if at_ms is not None and wanting and all(each.until_ms > at_ms for each in wanting):
-            self._ring(wanting[0])
+        if at_ms is None:
+            return
+        first = None
+        for waiter in self._wanting(topic):
+            if waiter.until_ms <= at_ms:
+                return
+            first = first or waiter
+        if first is not None:
+            self._ring(first)
 
     def ring_all(self) -> None:
         """Wake all waiters: the queue closes, or the one that checked for others has left."""
@@ -95,10 +102,12 @@ class Waiters:
         for waiter in list(self._waiting):
             waiter.ring()
 
-    def _wanting(self, topic: str) -> list[Waiter]:
-        for waiter in [each for each in self._waiting if each.is_gone()]:
-            del self._waiting[waiter]  # a ring would be lost
-        return [each for each in self._waiting if each.wants(topic)]
+    def _wanting(self, topic: str) -> Iterator[Waiter]:
+        for waiter in list(self._waiting):
+            if waiter.is_gone():
+                del self._waiting[waiter]  # a ring would be lost
+            elif waiter.wants(topic):
+                yield waiter
 
     def _ring(self, waiter: Waiter) -> None:
         del self._waiting[waiter]
