@@ -27,6 +27,7 @@ from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
 from logstore.log.read import READ_BYTES, FetchedBytes, FetchIsolation, Isolation, Piece, TimestampOffset
+from logstore.log.read_committed import up_to_markers
 from logstore.log.reading import RECORDS, Reading, first_of, items_of
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from logstore.replication.transaction_messages import Aborted
@@ -148,7 +149,7 @@ class Partition(Reading):
             batches[0].base_offset,
             0,
             batches[-1].next_offset,
-            tuple(_up_to_its_marker(each, batches) for each in result.aborted or ()),
+            _with_ends(result.aborted or (), batches),
         )
 
     def offset_for_timestamp(
@@ -290,19 +291,9 @@ class PartitionCursor:
         return wanted
 
 
-def _up_to_its_marker(aborted: Aborted, batches: Sequence[Batch]) -> AbortedTransaction:
-    """Return an aborted transaction with its end, as far as these batches show it.
-
-    A producer's transactions follow one another: the first marker behind its start is its own.
-    """
-    last = next(
-        (
-            batch.base_offset
-            for batch in batches
-            if batch.is_control
-            and batch.producer_id == aborted.producer_id
-            and batch.base_offset > aborted.first_offset
-        ),
-        MAX_LONG,
-    )
-    return AbortedTransaction(aborted.producer_id, aborted.first_offset, last, last)
+def _with_ends(aborted: Sequence[Aborted], batches: Sequence[Batch]) -> tuple[AbortedTransaction, ...]:
+    """Return aborted transactions with their ends, as far as these batches show them."""
+    if not aborted:
+        return ()
+    markers = ((batch.producer_id, batch.base_offset) for batch in batches if batch.is_control)
+    return tuple(up_to_markers(aborted, markers))

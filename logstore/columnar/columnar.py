@@ -14,7 +14,6 @@ Needs the extra `arrow`. The first use in a process loads or compiles the kernel
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
@@ -44,6 +43,7 @@ from logstore.format.batch import (
 from logstore.format.compression import Codec
 from logstore.format.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.log.read import FetchedBytes
+from logstore.log.read_committed import Spans, is_aborted, spans_by_producer
 from logstore.log.stretches import Stretch
 from logstore.segment.scan import Fault, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
@@ -139,7 +139,7 @@ def decode(
     choice = _Choice(
         -MAX_LONG - 1 if start_offset is None else min(max(start_offset, -MAX_LONG - 1), MAX_LONG),
         MAX_LONG if end_offset is None else min(max(end_offset - 1, -MAX_LONG - 1), MAX_LONG),
-        _by_producer(aborted or ()),
+        spans_by_producer(aborted or ()),
         include_control,
     )
     if isinstance(data, Stretch):
@@ -166,7 +166,7 @@ class _Choice(NamedTuple):
 
     start_offset: int
     last_offset: int
-    aborted: dict[int, tuple[list[int], list[int]]]
+    aborted: Spans
     include_control: bool
 
     def of(self, headers: Headers) -> npt.NDArray[np.bool_]:
@@ -186,21 +186,9 @@ class _Choice(NamedTuple):
         return chosen
 
     def _is_aborted(self, header: np.void) -> bool:
-        if header["attributes"] & CONTROL or (known := self.aborted.get(int(header["producer_id"]))) is None:
+        if header["attributes"] & CONTROL:
             return False
-        firsts, lasts = known
-        slot = bisect_right(firsts, int(header["base_offset"])) - 1
-        return slot >= 0 and bool(header["base_offset"] < lasts[slot])
-
-
-def _by_producer(aborted: Iterable[AbortedTransaction]) -> dict[int, tuple[list[int], list[int]]]:
-    """First and last offsets of each producer's aborted transactions, in order; they never overlap."""
-    found: dict[int, tuple[list[int], list[int]]] = {}
-    for transaction in sorted(aborted):
-        firsts, lasts = found.setdefault(transaction.producer_id, ([], []))
-        firsts.append(transaction.first_offset)
-        lasts.append(transaction.last_offset)
-    return found
+        return is_aborted(self.aborted, int(header["producer_id"]), int(header["base_offset"]))
 
 
 class _Piece(NamedTuple):

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import posixpath
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.disk.files import publish, read_small_file, remove_if_exists
@@ -31,6 +33,7 @@ TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 ENTRY_BYTES: Final = 34
 VERSION: Final = 0
 _ENTRY: Final = struct.Struct(">hqqqq")
+_LAST_OFFSET: Final = attrgetter("last_offset")
 
 
 class AbortedTransaction(NamedTuple):
@@ -117,8 +120,10 @@ class TransactionIndex:
     def collect(self, fetch_offset: int, upper_bound: int) -> Collected:
         """Return the transactions that overlap [fetch_offset, upper_bound)."""
         found: list[AbortedTransaction] = []
-        for entry in self._entries:
-            if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
+        # Those before it ended below the fetch, and so did everything that was stable at their markers.
+        first = bisect_left(self._entries, fetch_offset, key=_LAST_OFFSET)
+        for entry in self._entries[first:]:
+            if entry.first_offset < upper_bound:
                 found.append(entry)
             # The stored last stable offset, not the marker's: everything below it was decided at that time,
             # so no later marker can abort anything below it.

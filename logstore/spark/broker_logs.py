@@ -34,7 +34,7 @@ from logstore.broker.errors import AuthenticationFailed, RequestRefused, Request
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
-from logstore.format.record import MAX_LONG
+from logstore.log.read_committed import up_to_markers
 from logstore.log.stretches import Stretch
 from logstore.replication.messages import (
     CONSUMER_REPLICA_ID,
@@ -404,17 +404,9 @@ def _end_of(header: bytes, position: int, end: int) -> int:
 
 
 def aborted_spans(aborted: Sequence[Aborted], headers: npt.NDArray[np.void]) -> list[AbortedTransaction]:
-    """Return the aborted transactions of a response, each up to its marker, or open-ended without one.
-
-    A producer's transactions follow one another, so the first marker after a transaction's start is its own.
-    """
+    """Return the aborted transactions of a response, each up to its marker, or open-ended without one."""
     if not aborted:
         return []
     markers = headers[headers["attributes"] & CONTROL != 0]
-    bases = markers["base_offset"].astype(np.int64)
-    spans = []
-    for each in aborted:
-        ends = bases[(markers["producer_id"] == each.producer_id) & (bases > each.first_offset)]
-        last_offset = int(ends[0]) if len(ends) else MAX_LONG
-        spans.append(AbortedTransaction(each.producer_id, each.first_offset, last_offset, last_offset))
-    return spans
+    ends = zip(markers["producer_id"].tolist(), markers["base_offset"].tolist(), strict=True)
+    return up_to_markers(aborted, ends)

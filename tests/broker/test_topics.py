@@ -18,7 +18,7 @@ from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, Re
 from logstore.broker.async_topics import AsyncPartition
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.client import Client
-from logstore.broker.topics import Partition, PartitionCursor, _up_to_its_marker
+from logstore.broker.topics import Partition, PartitionCursor, _with_ends
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
@@ -316,9 +316,8 @@ def test_transactions_end_at_their_marker() -> None:
         return Batch(encode_batch([Record(offset, 0, None, b"a")], base_offset=offset))
 
     batches = [marker(3, 7), data(4), marker(5, 8), marker(6, 7), marker(9, 7)]
-    assert _up_to_its_marker(Aborted(7, 4), batches).last_offset == 6
-    assert _up_to_its_marker(Aborted(8, 4), batches).last_offset == 5
-    assert _up_to_its_marker(Aborted(9, 4), batches).last_offset == 2**63 - 1
+    found = _with_ends([Aborted(7, 4), Aborted(8, 4), Aborted(9, 4)], batches)
+    assert [each.last_offset for each in found] == [6, 5, 2**63 - 1]
 
 
 def test_a_time_at_which_a_marker_lies_is_found(tmp_path: Path) -> None:

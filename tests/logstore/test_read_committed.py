@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partialmethod
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.format.batch import Batch, encode_marker_batch
 from logstore.format.record import ControlRecord, ControlType, EndTransactionMarker
+from logstore.log import read_committed
 from logstore.log.producer_state import ProducerState
 from logstore.log.read_committed import aborted_between, without_aborted
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
@@ -88,3 +92,51 @@ def test_no_index_is_asked_once_it_is_complete() -> None:
 
     assert aborted_between(indexes(), 0, 16) == ((1, 0, 5, 6), (1, 10, 15, 16))
     assert asked == [0, 1]
+
+
+class Compared(int):
+    """An offset that counts its comparisons."""
+
+    count = 0
+
+    def _compared(self, order: Callable[[int, int], bool], other: int) -> bool:
+        Compared.count += 1
+        return order(int(self), other)
+
+    __lt__ = partialmethod(_compared, operator.lt)
+    __le__ = partialmethod(_compared, operator.le)
+    __gt__ = partialmethod(_compared, operator.gt)
+    __ge__ = partialmethod(_compared, operator.ge)
+
+
+def comparisons(run: Callable[[int], object], size: int) -> int:
+    Compared.count = 0
+    run(size)
+    return Compared.count
+
+
+def left_out(size: int) -> None:
+    numbers = range(size)
+    aborted = [AbortedTransaction(1, Compared(2 * each), Compared(2 * each + 1), 0) for each in numbers]
+    batches = [Batch(at(data(1, each), 2 * each)) for each in numbers]
+    assert not list(without_aborted(batches, aborted))
+
+
+def with_ends(size: int) -> None:
+    begun = [(1, 2 * number) for number in range(size)]
+    found = read_committed.up_to_markers(begun, [(1, Compared(2 * number + 1)) for number in range(size)])
+    assert [each.last_offset for each in found] == [2 * number + 1 for number in range(size)]
+
+
+def collected(size: int) -> None:
+    index = TransactionIndex(
+        AbortedTransaction(1, 2 * number, Compared(2 * number + 1), 2 * number + 2) for number in range(size)
+    )
+    for number in range(0, size, 20):
+        assert len(index.collect(2 * number, 2 * number + 1).transactions) == 1
+
+
+@pytest.mark.parametrize("run", [left_out, with_ends, collected])
+def test_many_aborted_transactions_of_one_producer_cost_no_square(run: Callable[[int], object]) -> None:
+    """Ten times as many need a little more than ten times as many comparisons."""
+    assert comparisons(run, 1000) < 20 * comparisons(run, 100)
