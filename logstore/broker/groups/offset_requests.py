@@ -127,7 +127,7 @@ def delete_offsets(served: Served, request: OffsetDeleteRequest, token: Hashable
     if error or entry is None:
         served.answer(token, OffsetDeleteResponse(error_code=error or ErrorCode.GROUP_ID_NOT_FOUND))
         return
-    group, known = entry.group, entry.offsets.partitions
+    group, known = entry.group, set(entry.offsets.partitions)
     errors = {
         each: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         if group.state is not State.EMPTY and group.reads(each.topic)

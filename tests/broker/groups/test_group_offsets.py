@@ -508,3 +508,26 @@ class TestExpiry:
 def test_a_leave_of_a_group_that_is_not_there_names_everybody() -> None:
     answer = Desk().answer(REQUESTS["leave"], LeaveGroupResponse)
     assert [each.member_id for each in answer.members] == ["x"]
+
+
+class Name(str):
+    """A topic's name that counts with how many others it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_long_list_of_offsets_to_delete_is_not_compared_with_all_that_are_there() -> None:
+    """A broker serves nobody else meanwhile."""
+    desk, count = Desk(), 300
+    desk.commit({TopicPartition("t", number): 1 for number in range(count)})
+    asked = tuple(TopicPartition(Name("t"), number) for number in range(count))
+    Name.compared = 0
+    desk.answer(OffsetDeleteRequest(GROUP, asked), OffsetDeleteResponse)
+    assert desk.fetch() == {}
+    assert Name.compared < 20 * count
