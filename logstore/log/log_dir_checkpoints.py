@@ -173,7 +173,8 @@ class LogDirCheckpoints:
 
     def log_start_moved(self, log: PartitionLog) -> None:
         """Write the log start offset, even at the base of the first segment: it may be deleted next."""
-        self.write_log_start_offsets({log.topic_partition: log.log_start_offset})
+        with self._lock:
+            self.log_starts.set(log.topic_partition, log.log_start_offset)
 
     def compacted(self, log: PartitionLog) -> None:
         """Write the log's first dirty offset."""

@@ -24,6 +24,8 @@ from logstore.errors import DiskFull, InconsistentTopicId, LogDirOffline
 from logstore.log.manager import LogManager
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset
+from logstore.segment.segment import Segment
+from logstore.segment.segments import Segments
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.descriptors import open_below
 from tests.logstore.managers import (
@@ -338,6 +340,26 @@ class TestCheckpoints:
         assert checkpoint(disk, LOG_START_OFFSET_CHECKPOINT) == {ORDERS: 2}
         again = manager_on(disk.durable_image())
         assert [log.log_start_offset for log in again.logs().values()] == [2, 40]
+
+    def test_a_log_start_is_written_without_a_look_at_the_other_logs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Retention may move those of all logs at once."""
+        manager, looks = manager_on(MemoryDisk()), 0
+        logs = [manager.get_or_create(TopicPartition("orders", number)) for number in range(50)]
+        first = vars(Segments)["first"].fget
+
+        def look(segments: Segments) -> Segment:
+            nonlocal looks
+            looks += 1
+            found: Segment = first(segments)
+            return found
+
+        append(logs[7], 5)
+        logs[7].partition.set_high_watermark(5)
+        monkeypatch.setattr(Segments, "first", property(look))
+        advance_log_start_offset(logs[7].partition, 2)
+        assert looks < 10
 
     def test_the_schedule(self) -> None:
         """Recovery points and log starts after half a minute, then once a minute, nothing in between."""
