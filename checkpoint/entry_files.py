@@ -31,6 +31,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from itertools import pairwise
 
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
@@ -45,6 +46,8 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+_REMEMBERED = 16
+"""Files whose offsets are remembered: readers of all partitions of a log dir ask for one of each."""
 
 # Not `str.isdigit` or a plain `int()`: they accept digits of every script, underscores and blanks. Leading
 # zeros are matched separately because `int()` refuses thousands of them.
@@ -142,12 +145,17 @@ def read_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicP
     return parse_offset_checkpoint(read_small_file(disk, path) or b"", path=path)
 
 
-def find_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicPartition, int] | None:
+def find_offset_checkpoint(disk: Disk, directory: str, name: str) -> Mapping[TopicPartition, int] | None:
     """Read the offsets in `directory/name`; None if it is missing, empty or corrupt. Raises `OSError`."""
-    path = f"{directory}/{name}"
-    data = read_small_file(disk, path)
+    data = read_small_file(disk, f"{directory}/{name}")
+    return _sound_offsets(data) if data else None
+
+
+@lru_cache(_REMEMBERED)
+def _sound_offsets(data: bytes) -> Mapping[TopicPartition, int] | None:
+    """Return the offsets in a file; None if it is corrupt."""
     with suppress(CorruptCheckpoint):
-        return parse_offset_checkpoint(data, path=path) if data else None
+        return parse_offset_checkpoint(data)
     return None
 
 

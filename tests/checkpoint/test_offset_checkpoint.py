@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.checkpoint import entry_files
 from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    checkpointed_offset,
     format_leader_epoch_checkpoint,
     format_offset_checkpoint,
+    parse_entries,
     parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
     read_leader_epoch_checkpoint,
@@ -200,3 +204,22 @@ def test_row_225_a_directory_that_does_not_exist_is_an_os_error() -> None:
 def test_negative_offset_is_an_assertion_error() -> None:
     with pytest.raises(AssertionError):
         format_offset_checkpoint({TopicPartition("t", 0): -1})
+
+
+def test_the_file_of_a_log_dir_is_parsed_once_for_all_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition's reader asks for its own entry; a file that has changed is parsed again."""
+    disk, parsed = MemoryDisk(directories=["/data"]), 0
+    partitions = [TopicPartition("orders", number) for number in range(100)]
+
+    def parse(*given: Any, **named: Any) -> Any:
+        nonlocal parsed
+        parsed += 1
+        return parse_entries(*given, **named)
+
+    monkeypatch.setattr(entry_files, "parse_entries", parse)
+    for offset in (7, 8, 7):
+        write_offset_checkpoint(disk, "/data", RECOVERY_POINT_CHECKPOINT, dict.fromkeys(partitions, offset))
+        for each in partitions:
+            where = f"/data/{each.directory_name}"
+            assert checkpointed_offset(disk, where, RECOVERY_POINT_CHECKPOINT) == offset
+    assert parsed < 5
