@@ -35,6 +35,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.config import MAX_LONG
+from logstore.disk.copying import is_there
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
@@ -102,6 +103,8 @@ class DirectoryLogs:
         self._paths = list(dict.fromkeys(expanded for path in paths for expanded in expand(path)))
         self._isolation = isolation
         self._copies: dict[str, _Copy] = {}
+        self._listed: Mapping[TopicPartition, Sequence[str]] = {}
+        """the directories of every partition as they were last listed"""
         self._warned: set[str] = set()
         self._marks: _Marks = {}
         """the high watermarks as `bounds` last read them"""
@@ -133,7 +136,8 @@ class DirectoryLogs:
                 continue
             for partition, name in partitions_among(each.name for each in entries if each.is_directory):
                 found[partition].append(f"{path}/{name}")
-        return {partition: list(dict.fromkeys(places)) for partition, places in found.items()}
+        self._listed = {partition: list(dict.fromkeys(places)) for partition, places in found.items()}
+        return self._listed
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
         marks: _Marks = {}
@@ -182,7 +186,10 @@ class DirectoryLogs:
 
     def directory(self, partition: TopicPartition) -> str:
         """Return the directory that a partition is read from. Raises `UnknownTopic`."""
-        places = self._find()
+        known = self._listed.get(partition, ())
+        # A partition that has moved or was deleted is looked for again; to list all of them takes longer.
+        is_listed = known and all(is_there(self._disk, each) for each in known)
+        places = self._listed if is_listed else self._find()
         directories = places.get(partition, ())
         return directories[0] if len(directories) == 1 else self._choose(partition, places, {}).directory
 

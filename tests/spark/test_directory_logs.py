@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
-from logstore.disk.files import Disk, OsDisk
+from logstore.disk.files import DirectoryEntry, Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_marker_batch, set_offsets_and_epoch
 from logstore.format.compression import Codec
@@ -105,6 +106,37 @@ def test_paths_that_cannot_be() -> None:
         expand("/nowhere/at/all/*")
     with pytest.raises(UnknownTopic, match="orders-0 does not exist"):
         logs_of(disk_of({"/data": {}})).bounds([ORDERS])
+
+
+def test_planning_does_not_list_all_partitions_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log dir with ten times as many takes ten times as long, and not a hundred times."""
+    count, listed = 60, Counter[str]()
+    partitions = [TopicPartition("orders", number) for number in range(count)]
+    disk = disk_of({f"/data/{each.directory_name}": {log_file(0): BATCH_0} for each in partitions})
+    scan = MemoryDisk.scan
+
+    def counted(self: MemoryDisk, directory: str) -> list[DirectoryEntry]:
+        listed[directory] += 1
+        return scan(self, directory)
+
+    monkeypatch.setattr(MemoryDisk, "scan", counted)
+    logs = logs_of(disk)
+    found = logs.bounds(partitions)
+    logs.topic_ids(partitions)
+    for each, (start, end) in found.items():
+        logs.later_epochs(each, 0)
+        logs.cut_points(OffsetRange(each.topic, each.partition, start, end), 2)
+    assert listed["/data"] == 1
+
+
+def test_a_partition_that_has_moved_is_found_again() -> None:
+    """To another log dir, after it was listed."""
+    disk = disk_of({"/old/orders-0": {log_file(0): BATCH_0}, "/new": {}})
+    logs = logs_of(disk, "/old", "/new")
+    assert bounds(logs) == Bounds(0, 3)
+    disk.rename("/old/orders-0", "/new/orders-0")
+    assert logs.directory(ORDERS) == "/new/orders-0"
+    assert read(logs, 0, 3)[0] == [0, 1, 2]
 
 
 def test_a_relative_path_is_that_of_the_working_directory(
