@@ -214,11 +214,12 @@ def make_durable_dir(disk: Disk, directory: str) -> None:
 
 def _missing(disk: Disk, lineage: Sequence[str]) -> Iterator[str]:
     """Yield the missing parents of `lineage[0]`; each directory in `lineage` lies in the next one."""
-    for path in lineage[1:]:
+    for path in lineage:  # itself first: a parent may hold thousands
         try:
             disk.scan(path)
         except FileNotFoundError:
-            yield path
+            if path != lineage[0]:
+                yield path
         except PermissionError:
             return
         else:

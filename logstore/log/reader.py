@@ -42,6 +42,7 @@ from logstore.checkpoint.entry_files import (
     read_leader_epoch_checkpoint,
 )
 from logstore.config import MAX_LONG
+from logstore.disk.copying import is_there
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, OsDisk, read_small_file
 from logstore.disk.topic_partition import partitions_among
@@ -119,7 +120,7 @@ def has_owner(disk: Disk, directory: str) -> bool:
     """
     for place in (directory, os.path.abspath(directory).rpartition("/")[0]):
         with suppress(OSError):
-            if any(entry.name == LOCK_FILE for entry in disk.scan(place)):
+            if is_there(disk, f"{place}/{LOCK_FILE}"):  # without a list of all partitions beside this one
                 return True
     return False
 

@@ -107,7 +107,11 @@ def open_anywhere(
 
 def check_not_locked(disk: Disk, directory: str) -> None:
     """Raise `DirectoryLocked` if another owner holds `directory`, without keeping the lock."""
-    if any(entry.name == LOCK_FILE for entry in disk.scan(directory)):
+    try:
+        disk.scan(f"{directory}/{LOCK_FILE}")  # a file: a list of the directory may be long
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
         disk.lock(directory).release()
 
 

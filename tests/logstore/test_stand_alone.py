@@ -13,7 +13,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.disk.errors import DirectoryLocked
-from logstore.disk.files import OsDisk
+from logstore.disk.files import DirectoryEntry, OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
 from logstore.log.log import Log
@@ -305,3 +305,23 @@ def test_a_start_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path / "orders-0")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_an_opening_does_not_list_what_lies_beside_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of a thousand topics opens two thousand logs in one directory."""
+    disk, listed = new_disk(), list[str]()
+    opened(disk).close()
+    scan = MemoryDisk.scan
+
+    def noted(self: MemoryDisk, directory: str) -> list[DirectoryEntry]:
+        listed.append(directory)
+        return scan(self, directory)
+
+    monkeypatch.setattr(MemoryDisk, "scan", noted)
+    with opened(disk):
+        pass
+    disk.rename(DIRECTORY, "/data/copy-0")
+    disk.remove("/data/copy-0/.lock")
+    assert list(LogReader("/data/copy-0", disk=disk).batches()) == []
+    assert "/data/copy-0" in listed
+    assert "/data" not in listed
