@@ -311,7 +311,7 @@ class PartitionLog:
 
     def change_epochs(self, change: Callable[[LeaderEpochCache], bool]) -> None:
         """Apply `change` to the epoch file, then to the state."""
-        changed = LeaderEpochCache(self.epoch_cache.entries)
+        changed = self.epoch_cache.copy()
         if change(changed):
             if self.sync_name is None:
                 self.guarded(

@@ -61,7 +61,6 @@ from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.log.replacing import leave_out_deleted, split_segment
 from logstore.log.tails import Tail, only_zeros
 from logstore.segment.damage import Bad, Verdict, check_leap, ends_whole, judge
-from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, check_end, check_history, scan
@@ -357,7 +356,7 @@ def _recover_segment(
     end = 0
     has_producers = False
     log_name = file_name(segment.base_offset, LOG_SUFFIX)
-    new_epochs = LeaderEpochCache(loading.epochs.entries)
+    new_epochs = loading.epochs.copy()
     history = loading.epochs_on_disk or ()
     is_durable = bool(later) and later[0] < durable_end + (segment.seal is not None)
     for scanned in scan(

@@ -49,6 +49,12 @@ class LeaderEpochCache:
         for epoch, start_offset in entries:
             self.assign(epoch, start_offset)
 
+    def copy(self) -> LeaderEpochCache:
+        """Return a map that changes apart from this one."""
+        made = LeaderEpochCache()
+        made._entries = self._entries.copy()
+        return made
+
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
         return tuple(self._entries)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.log.log import Log
 from logstore.segment.epochs import EpochEndOffset, LeaderEpochCache
+from logstore.testing.disks import MemoryDisk
 
 Entries = list[tuple[int, int]]
 THREE: Entries = [(2, 6), (3, 8), (4, 11)]
@@ -182,3 +184,21 @@ def test_both_columns_always_rise(steps: list[tuple[str, int, int]]) -> None:
         after = epochs.entries
         assert changed == (before != after)
         assert all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(after))
+
+
+def test_a_new_epoch_costs_the_same_after_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that catches up with a log of thousands of epochs enters them one by one."""
+    disk, entered = MemoryDisk(directories=["/data"]), 0
+    assign = LeaderEpochCache.assign
+
+    def counted(self: LeaderEpochCache, epoch: int, start_offset: int) -> bool:
+        nonlocal entered
+        entered += 1
+        return assign(self, epoch, start_offset)
+
+    monkeypatch.setattr(LeaderEpochCache, "assign", counted)
+    with Log.open("/data/orders-0", disk=disk) as log:
+        for epoch in range(100):
+            log.partition.assign_epoch(epoch, epoch)
+        assert len(log.partition.epochs) == 100
+    assert entered < 200
