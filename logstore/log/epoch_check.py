@@ -200,38 +200,49 @@ def _is_doubtful(
             return entries[0].start_offset > lowest <= batch.last_offset
         return not is_of_its_epoch(batch.base_offset, batch.leader_epoch, entries)
 
+    reached: dict[int, Located] = {}
     for number, (_, start) in enumerate(entries):
         if start >= history_end:
             break
-        before, at = _around(segments, start)
+        before, at = _around(segments, start, reached)
         if differs(before) or (number and before is not None and before.last_offset >= start):
             return True
         if at is not None and at.base_offset < history_end and differs(at):
             return True
-    before, behind = _around(segments, history_end)
+    before, behind = _around(segments, history_end, reached)
     return differs(before) or (behind is not None and 0 <= behind.leader_epoch < entries[-1].epoch)
 
 
-def _around(segments: SortedDict[int, Segment], offset: int) -> tuple[Located | None, Located | None]:
-    """Return the last batch that begins below `offset`, and the first one at or past it."""
+def _around(
+    segments: SortedDict[int, Segment], offset: int, reached: dict[int, Located]
+) -> tuple[Located | None, Located | None]:
+    """Return the last batch that begins below `offset`, and the first one at or past it.
+
+    `reached` keeps where that one was found, by segment: an index may be missing, and offsets ascend.
+    """
     each = segments.values()
     slot = max(segments.bisect_left(offset) - 1, 0)
-    before, at = _around_in(each[slot], offset)
+    before, at = _around_in(each[slot], offset, reached)
     for number in range(slot - 1, -1, -1):
         if before is not None:
             break
-        before, _ = _around_in(each[number], offset)
+        before, _ = _around_in(each[number], offset, reached)
     for number in range(slot + 1, len(each)):
         if at is not None:
             break
-        _, at = _around_in(each[number], offset)
+        _, at = _around_in(each[number], offset, reached)
     return before, at
 
 
-def _around_in(segment: Segment, offset: int) -> tuple[Located | None, Located | None]:
+def _around_in(
+    segment: Segment, offset: int, reached: dict[int, Located]
+) -> tuple[Located | None, Located | None]:
     if not segment.size:
         return None, None
     position, next_position = _entries_around(segment, offset)
+    known = reached.get(segment.base_offset)
+    if known is not None and known.base_offset < offset:
+        position = max(position, known.position)
     with segment.log_for_reading() as file:
         # An entry of the index may be wrong: then from the first batch on.
         for start in (position, 0) if position else (0,):
@@ -246,6 +257,7 @@ def _around_in(segment: Segment, offset: int) -> tuple[Located | None, Located |
                     if located.base_offset >= offset:
                         if before is None and start:
                             break
+                        reached[segment.base_offset] = located
                         return before, located
                     before = located
             except CorruptBatch:

@@ -30,10 +30,10 @@ from logstore.log.log import Log
 from logstore.log.recovery import load
 from logstore.segment import segments as segments_module
 from logstore.segment.damage import Verdict
-from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.many_batches import find_batches
 from logstore.segment.segment import Segment
-from logstore.segment.segments import walk_at
+from logstore.segment.segments import Located, walk_at
 from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.golden import kafka_directories
 from tests.logstore.logs import DIRECTORY, batch, content_of, disk_with, log_file, names, opened, put
@@ -443,6 +443,27 @@ def test_small_batches_without_index_entries_are_not_looked_at_one_by_one(
         assert looked_at < 500, f"seed {seed}"
 
 
+def test_a_segment_without_an_index_is_walked_once_for_all_its_epochs() -> None:
+    """And not from its begin for each of them."""
+    count = 50
+    log = b"".join(
+        encode_batch([Record(number, T0, None, bytes(20_000))], base_offset=number, leader_epoch=number)
+        for number in range(count)
+    )
+    epochs = "".join(f"{number} {number}\n" for number in range(count))
+    disk = disk_with({log_file(0): log, LEADER_EPOCH_CHECKPOINT: f"0\n{count}\n{epochs}".encode()})
+    reads = 0
+
+    def note(operation: Operation) -> None:
+        nonlocal reads
+        reads += operation.name == "pread" and operation.path.endswith(".log")
+
+    segments = epoch_check._segments_of(RecordingDisk(disk, before=note, reads=True), DIRECTORY)
+    entries = [EpochEntry(number, number) for number in range(count)]
+    assert not epoch_check._is_doubtful(segments, entries, 0, MAX_LONG)
+    assert reads < 5 * count
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_batches_around_an_offset_are_those_of_a_walk_over_all(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -458,9 +479,12 @@ def test_batches_around_an_offset_are_those_of_a_walk_over_all(
     monkeypatch.setattr(epoch_check, "_SKIPPED_BYTES", rng.choice([1 << 14, 1 << 15, 1 << 20]))
     monkeypatch.setattr(epoch_check, "_WORTH_SKIPPING_BYTES", 0)
     offsets = [0, 1, 5, MAX_LONG, *(rng.randrange(1200) for _ in range(20))]
-    found = [epoch_check._around_in(segment, offset) for offset in offsets]
+    offsets.sort()
+    found = [epoch_check._around_in(segment, offset, {}) for offset in offsets]
+    reached: dict[int, Located] = {}
+    assert found == [epoch_check._around_in(segment, offset, reached) for offset in offsets], f"seed {seed}"
     monkeypatch.setattr(epoch_check, "_WORTH_SKIPPING_BYTES", MAX_LONG)
-    assert found == [epoch_check._around_in(segment, offset) for offset in offsets], f"seed {seed}"
+    assert found == [epoch_check._around_in(segment, offset, {}) for offset in offsets], f"seed {seed}"
 
 
 # --- Kafka's directories ----------------------------------------------------------------------------
