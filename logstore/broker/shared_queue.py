@@ -67,7 +67,8 @@ _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy":
 _KEPT_IN_ANY_SIZE: Final = {**_KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
 _LONGEST_WAIT_S: Final = 0.5
-"""How long a waiting `get` does not look at topics other than the one whose broker it asks."""
+"""How long a waiting `get` does not look at topics other than the one whose broker it asks, and how long one
+that finds messages does not look for new topics."""
 
 
 class SharedQueue(Closing):
@@ -99,6 +100,8 @@ class SharedQueue(Closing):
         self._calls, self._name, self._clock = calls, name, clock
         self._lanes: dict[str, _SharedLane] = {}
         self._turn = 0
+        self._learned = Deadline(0)
+        """Until when the known topics will do while they have messages."""
         self._is_closed = False
         self._owned: BlockingClient | None = None
         self._dead = f"{name}.{DEAD_LETTERS}"
@@ -193,11 +196,15 @@ class SharedQueue(Closing):
         lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
         deadline = Deadline(as_timeout(timeout))
         while True:
+            is_due = not self._learned.left_s()
+            if is_due:
+                self._learn()
+            message = self._take_first(wanted, lease_ms)
+            if message is None and not is_due and self._learn():
+                message = self._take_first(wanted, lease_ms)
+            if message is not None:
+                return message
             lanes = self._ordered(wanted)
-            for lane in lanes:
-                message = self._take(lane, lease_ms)
-                if message is not None:
-                    return message
             left_s = deadline.left_s()
             if not left_s:
                 return None
@@ -236,19 +243,27 @@ class SharedQueue(Closing):
             found.append(message)
         return found
 
+    def _take_first(self, wanted: Collection[str] | None, lease_ms: int) -> Message | None:
+        return next(filter(None, (self._take(lane, lease_ms) for lane in self._ordered(wanted))), None)
+
     def _ordered(self, wanted: Collection[str] | None) -> list[_SharedLane]:
-        """Return the lanes to look at, by falling priority, after learning of new topics."""
-        self._learn()
+        """Return the known lanes to look at, by falling priority."""
         lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
         return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
 
-    def _learn(self) -> None:
-        prefix = f"{self._name}."
+    def _learn(self) -> bool:
+        """Look for topics that other processes have made; return whether there are any.
+
+        It reads the metadata of all topics of the cluster, so not for each message that is there.
+        """
+        before, prefix = len(self._lanes), f"{self._name}."
         for name in self._calls.topics():
             topic = name.removeprefix(prefix).removesuffix(_EVENTS)
             is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
                 self._lanes[topic] = self._shared_lane(topic)
+        self._learned = Deadline(_LONGEST_WAIT_S)
+        return len(self._lanes) > before
 
     def _take(self, lane: _SharedLane, lease_ms: int) -> Message | None:
         lane.catch_up()
@@ -332,6 +347,7 @@ class SharedQueue(Closing):
     def stats(self) -> QueueStats:
         """Return the figures of every topic; `stored_bytes` is 0, for only the broker knows."""
         self._check_open()
+        self._learn()
         lanes = self._ordered(None)
         for lane in lanes:
             lane.catch_up()

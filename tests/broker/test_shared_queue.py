@@ -322,3 +322,25 @@ def test_wrong_arguments(broker: Broker) -> None:
         with pytest.raises(TypeError, match="a reason is a str"):
             queue.nack(message, reason=None)  # type: ignore[arg-type]
         queue.ack(message)
+
+
+def test_a_message_is_got_without_a_look_at_all_topics_of_the_cluster(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be thousands. A topic that another process has made is found nevertheless."""
+    one, two = clients.connect(), clients.connect()
+    monkeypatch.setattr("logstore.broker.shared_queue._LONGEST_WAIT_S", 1e9)
+    looks, topics = 0, BlockingClient.topics
+
+    def look(client: BlockingClient) -> dict[str, int]:
+        nonlocal looks
+        looks += 1
+        return topics(client)
+
+    monkeypatch.setattr(BlockingClient, "topics", look)
+    one.put_many([b"%d" % number for number in range(20)])
+    for _ in range(20):
+        one.ack(got(one))
+    assert looks <= 1
+    two.put(b"new", topic="other")
+    assert got(one).value == b"new"
