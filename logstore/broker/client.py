@@ -559,7 +559,7 @@ class Client(AsyncClosing):
 
         async def once() -> ResponseBody:
             try:
-                metadata = await self.metadata()
+                metadata = await self._cluster.of_controller()
             except RequestUnanswered as error:
                 raise TryAgain(error) from error
             address = address_of(metadata, metadata.controller_id)

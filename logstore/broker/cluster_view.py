@@ -69,6 +69,14 @@ class ClusterView:
             self._topics = _topics_of(newest)
         return newest
 
+    async def of_controller(self) -> MetadataResponse:
+        """Return metadata that names the controller. Raises as `metadata`.
+
+        It has no topics if all brokers name the same one. Otherwise only they tell which broker knows better.
+        """
+        named = {answer.controller_id for answer in await self.ask_all(())}
+        return await self.metadata(() if len(named) == 1 else None)
+
     async def refreshed(self) -> MetadataResponse:
         """Return fresh metadata as one attempt: raises `TryAgain` if no broker answers."""
         try:

@@ -58,6 +58,10 @@ class Script:
         self.asked: list[tuple[int, Struct]] = []
         self.questions = 0
         """about metadata"""
+        self.in_full = 0
+        """questions about all topics"""
+        self.controllers: dict[int, int] = {}
+        """whom a broker names, if not the leader"""
         self.in_versions: list[int] = []
         self.servers: dict[int, Server] = {}
         self.addresses: dict[int, Address] = {}
@@ -89,8 +93,10 @@ class Script:
         elif isinstance(request, t.MetadataRequest):
             self.questions += 1
             answer = self.metadata()
+            answer.controller_id = self.controllers.get(node_id, self.leader)
             if request.topics is not None:
                 answer.topics = []
+            self.in_full += request.topics is None
         else:
             self.asked.append((node_id, request))
             self.in_versions.append(header.version)
@@ -295,6 +301,21 @@ def test_a_partition_without_a_leader_is_told_with_what_to_do() -> None:
                 "t-0 has no leader: none of the brokers in its ISR (1, 2) is up with a working log dir; "
                 "start them, and first repair a disk that has failed"
             )
+
+    run(test)
+
+
+def test_the_controller_is_found_without_the_metadata_of_all_topics() -> None:
+    """They may be thousands. They are asked for if the brokers do not agree: they tell who knows better."""
+
+    async def test() -> None:
+        async with Script(created(ErrorCode.NONE), created(ErrorCode.NONE)) as script:
+            request = CreateTopicsRequest((NewTopic("t"),))
+            await script.client.of_controller(request)
+            assert script.in_full == 0
+            script.controllers = {1: script.leader, 2: 9}
+            await script.client.of_controller(request)
+            assert script.in_full > 0
 
     run(test)
 
