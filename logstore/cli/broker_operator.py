@@ -313,7 +313,7 @@ def described_settings(
     found = {}
     for each in answer.results:
         if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            check(each.error_code, f"settings of {each.resource_name}", each.error_message)
+            check(each.error_code, _settings_of(kind, each.resource_name), each.error_message)
             found[each.resource_name] = each.configs
     return found
 
@@ -347,7 +347,11 @@ def alter_settings(
     request = t.IncrementalAlterConfigsRequest(resources=[resource])
     answer = brokers.broker(int(name), request) if kind == BROKER and name else brokers.controller(request)
     (done,) = answer.responses
-    check(done.error_code, f"settings of {name or 'all brokers'}", done.error_message)
+    check(done.error_code, _settings_of(kind, name), done.error_message)
+
+
+def _settings_of(kind: int, name: str) -> str:
+    return f"settings of {'broker ' * (kind == BROKER) + name if name else 'all brokers'}"
 
 
 def _registration(broker: t.MetadataResponseBroker) -> BrokerRegistration:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
+import logging
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +114,36 @@ def test_a_password_is_asked_for_beside_the_output(
     done = command("users", "set", "ann", "--metadata", f"embedded:{tmp_path / 'store'}", "--json")
     assert json.loads(done.out)["user"] == "ann"
     assert done.err.startswith("Password:")
+
+
+def test_a_password_without_a_terminal(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read from stdin, without Python's warnings about that; if none is there, the option is named."""
+
+    def from_stdin(_: str) -> str:
+        warnings.warn("Can not control echo on the terminal.", getpass.GetPassWarning, stacklevel=2)
+        if line := sys.stdin.readline():
+            return line.rstrip("\n")
+        raise EOFError
+
+    monkeypatch.setattr(getpass, "getpass", from_stdin)
+    words = ("users", "set", "ann", "--metadata", f"embedded:{tmp_path / 'store'}")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hush\nhush\n"))
+    done = command(*words)
+    assert (done.code, "GetPassWarning" in done.err) == (0, False), done
+    refused = command(*words)
+    assert (refused.code, "no password on stdin: give --password-file" in refused.err) == (2, True), refused
+
+
+def test_a_store_that_does_not_answer_is_told_once(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by each attempt of ZooKeeper's client library."""
+    client = logging.getLogger("kazoo")
+    monkeypatch.setattr(client, "handlers", [])
+    command("users", "list", "--metadata", f"embedded:{tmp_path}")
+    assert client.handlers
 
 
 def test_what_users_refuses(command: Command, tmp_path: Path) -> None:
