@@ -373,7 +373,7 @@ def _not_in_sync(
     observed: Observed, each: TopicPartition, state: LeaderAndIsr, replicas: tuple[int, ...]
 ) -> Trouble:
     throttle = told(throttle_of(observed.cluster, observed.rates, each))
-    wanted = observed.min_isr.get(each.topic, 1)
+    wanted = min(observed.min_isr.get(each.topic, 1), len(replicas))  # as a leader counts
     is_short = len(state.isr) < wanted
     missing = [broker for broker in replicas if broker not in state.isr]
     absences = [_absence(observed, each, broker) for broker in missing]
