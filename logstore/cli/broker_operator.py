@@ -90,6 +90,11 @@ class BrokerOperator:
             },
         )
 
+    def _read_to_change(self, topic: str, *, settings: bool = False) -> Cluster:
+        """Read a topic for a change that needs rights on it alone: what moves may be hidden, silently."""
+        self._has_told_what_is_hidden = True
+        return self.read((topic,), settings=settings, may_hide_moves=True)
+
     def _topics(self) -> Iterable[str]:
         return self.read(may_hide_moves=True).topics
 
@@ -124,7 +129,7 @@ class BrokerOperator:
         return id_from_wire(made.topic_id)
 
     def delete(self, name: str) -> None:
-        cluster = self.read((name,))
+        cluster = self._read_to_change(name)
         if name in cluster.doomed:
             return
         check_topics(cluster, (name,), self._topics)
@@ -141,7 +146,7 @@ class BrokerOperator:
     def alter(
         self, name: str, partitions: int | None, changed: Mapping[str, str], dropped: Collection[str]
     ) -> None:
-        cluster = self.read((name,), settings=True)
+        cluster = self._read_to_change(name, settings=bool(dropped))
         check_topics(cluster, (name,), self._topics)
         if unknown := sorted(set(dropped) - cluster.topics[name].config.keys()):
             raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")

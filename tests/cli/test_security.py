@@ -106,6 +106,28 @@ def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
     assert command("users", "list").code == 2
 
 
+def test_rights_on_a_topic_are_enough_to_change_it(command: Command, tmp_path: Path) -> None:
+    """As for Kafka's tools: a right on the cluster, to see what moves, is not needed."""
+    with secured_broker(tmp_path, {}) as secured:
+        secured.broker.create_topic("orders")
+        to = {}
+        for user in ("admin", "alice"):
+            config = tmp_path / f"{user}.properties"
+            config.write_text("".join(f"{name}={it}\n" for name, it in secured.properties(user).items()))
+            to[user] = ("--bootstrap", secured.bootstrap, "--command-config", config)
+        for right in ("alter", "alter-configs", "delete"):
+            rule = ("--principal", "User:alice", "--operation", right, "--topic", "orders")
+            assert command("acls", "add", *rule, *to["admin"]).code == 0
+        for words in (
+            ("topics", "alter", "orders", "--partitions", 2),
+            ("topics", "alter", "orders", "--config", "retention.ms=9000000"),
+            ("configs", "alter", "--topic", "orders", "--delete-config", "retention.ms"),
+            ("topics", "delete", "orders", "--wait", 10),
+        ):
+            done = command(*words, *to["alice"])
+            assert (done.code, "not shown" in done.err) == (0, False), (words, done)
+
+
 def test_a_password_is_asked_for_beside_the_output(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
