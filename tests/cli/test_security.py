@@ -126,6 +126,8 @@ def test_rights_on_a_topic_are_enough_to_change_it(command: Command, tmp_path: P
         ):
             done = command(*words, *to["alice"])
             assert (done.code, "not shown" in done.err) == (0, False), (words, done)
+        moved = command("brokers", "move-log", "orders-0", "--broker", 1, "--to", "/b", *to["alice"])
+        assert (moved.code, "31): the user lacks Alter on the cluster" in moved.err) == (1, True), moved
 
 
 def test_a_password_is_asked_for_beside_the_output(
