@@ -17,6 +17,7 @@ from dataclasses import Field, dataclass, fields
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from logstore.broker.properties import WITHOUT_EFFECT
 from logstore.broker.settings import OTHER_NAMES, Settings
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.disk.errors import EngineError, ErrorCode
@@ -344,6 +345,8 @@ def changed_for_all_brokers(
     found = dict(now)
     for name, operation, value in changes:
         if name not in _LIVE_CHECKS:
+            if name in WITHOUT_EFFECT:
+                raise InvalidConfigChange(f"{name} has no effect here: it cannot be changed")
             if name not in OTHER_NAMES | _OF_IDENTITY and not name.startswith(_NOT_LISTED):
                 check_names({name}, OTHER_NAMES)  # unknown, or the name that a topic's setting has
             raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")

@@ -144,7 +144,9 @@ class Connections:
             raise RequestRefused(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"the broker at {address} serves versions {theirs.start} to {theirs.stop - 1} of {api.name}; "
-                f"this client knows {api.served[0]} to {newest(kind)}",
+                f"this client knows {api.served[0]} to {newest(kind)}"
+                if theirs
+                else f"the broker at {address} does not serve {api.name}",
             )
         return version
 

@@ -7,8 +7,9 @@
     http.listener                      https://host:port of metrics and health
     state.change.log                   the file of decisions about partitions, or none
 
-Settings of Kafka's parts that do not exist here, or need no setting (threads, socket buffers, transactions),
-are ignored. Other listeners stay among the settings (`security/config.py`). A file for KRaft is refused.
+Settings that tune Kafka's parts that do not exist here, or need no setting (threads, socket buffers,
+transactions), are ignored; what would turn such a part on is refused. Other listeners stay among the settings
+(`security/config.py`). A file for KRaft is refused.
 """
 
 from __future__ import annotations
@@ -44,11 +45,110 @@ WITHOUT_EFFECT: Final = frozenset(
         "reserved.broker.max.id",
         "broker.id.generation.enable",
         "num.replica.alter.log.dirs.threads",
+        "alter.log.dirs.replication.quota.window.num",
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        "auto.include.jmx.reporter",
+        "broker.heartbeat.interval.ms",
+        "broker.session.timeout.ms",
+        "controller.quorum.append.linger.ms",
+        "controller.quorum.election.backoff.max.ms",
+        "controller.quorum.election.timeout.ms",
+        "controller.quorum.fetch.timeout.ms",
+        "controller.quorum.request.timeout.ms",
+        "controller.quorum.retry.backoff.ms",
+        "controller.socket.timeout.ms",
+        "delete.records.purgatory.purge.interval.requests",
+        "group.consumer.assignors",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+        "group.consumer.max.session.timeout.ms",
+        "group.consumer.max.size",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
+        "group.coordinator.append.linger.ms",
+        "group.coordinator.threads",
+        "group.share.delivery.count.limit",
+        "group.share.heartbeat.interval.ms",
+        "group.share.max.groups",
+        "group.share.max.heartbeat.interval.ms",
+        "group.share.max.record.lock.duration.ms",
+        "group.share.max.session.timeout.ms",
+        "group.share.max.size",
+        "group.share.min.heartbeat.interval.ms",
+        "group.share.min.record.lock.duration.ms",
+        "group.share.min.session.timeout.ms",
+        "group.share.partition.max.record.locks",
+        "group.share.record.lock.duration.ms",
+        "group.share.session.timeout.ms",
+        "initial.broker.registration.timeout.ms",
+        "kafka.metrics.polling.interval.secs",
+        "kafka.metrics.reporters",
+        "max.request.partition.size.limit",
+        "metadata.log.max.record.bytes.between.snapshots",
+        "metadata.log.max.snapshot.interval.ms",
+        "metadata.log.segment.bytes",
+        "metadata.log.segment.ms",
+        "metadata.max.idle.interval.ms",
+        "metadata.max.retention.bytes",
+        "metadata.max.retention.ms",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "offsets.commit.required.acks",
+        "remote.fetch.max.wait.ms",
+        "remote.log.index.file.cache.total.size.bytes",
+        "remote.log.manager.copier.thread.pool.size",
+        "remote.log.manager.copy.max.bytes.per.second",
+        "remote.log.manager.copy.quota.window.num",
+        "remote.log.manager.copy.quota.window.size.seconds",
+        "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.manager.fetch.max.bytes.per.second",
+        "remote.log.manager.fetch.quota.window.num",
+        "remote.log.manager.fetch.quota.window.size.seconds",
+        "remote.log.manager.task.interval.ms",
+        "remote.log.manager.thread.pool.size",
+        "remote.log.metadata.custom.metadata.max.bytes",
+        "remote.log.metadata.manager.class.name",
+        "remote.log.metadata.manager.impl.prefix",
+        "remote.log.reader.max.pending.tasks",
+        "remote.log.reader.threads",
+        "remote.log.storage.manager.impl.prefix",
+        "replica.socket.receive.buffer.bytes",
+        "replica.socket.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "early.start.listeners",
+        "metadata.log.dir",
+        "remote.log.metadata.manager.class.path",
+        "remote.log.metadata.manager.listener.name",
+        "remote.log.storage.manager.class.name",
+        "remote.log.storage.manager.class.path",
+        "telemetry.max.bytes",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "transaction.state.log.load.buffer.size",
+        "transaction.state.log.segment.bytes",
     }
 )
-"""Accepted and ignored."""
+"""Accepted and ignored: they tune parts of Kafka that do not exist here."""
 
-_OF_KRAFT: Final = ("process.roles", "controller.quorum.voters", "controller.listener.names")
+_DEFAULT_ONLY: Final = {
+    "eligible.leader.replicas.enable": "false",
+    "group.coordinator.rebalance.protocols": "classic",
+    "queued.max.request.bytes": "-1",
+    "remote.log.storage.system.enable": "false",
+    "zookeeper.metadata.migration.enable": "false",
+}
+"""They turn on what does not exist here; Kafka's default is accepted."""
+
+_POLICIES: Final = ("alter.config.policy.class.name", "create.topic.policy.class.name")
+_OF_KRAFT: Final = (
+    "process.roles",
+    "controller.quorum.bootstrap.servers",
+    "controller.quorum.voters",
+    "controller.listener.names",
+)
 
 
 def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -62,6 +162,12 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
     for name in _OF_KRAFT:
         if name in rest:
             raise InvalidConfig(f"{name}: KRaft is not supported; name a metadata store with --metadata")
+    for name in _POLICIES:
+        if name in rest:
+            raise InvalidConfig(f"{name}: policies are Java classes, which are not supported")
+    for name, default in _DEFAULT_ONLY.items():
+        if (value := rest.pop(name, default)) != default:
+            raise InvalidConfig(f"{name} is {value!r}; only Kafka's default {default} is supported")
     said: dict[str, str] = {}
     for names, key in (
         (("broker.id", "node.id"), "node.id"),

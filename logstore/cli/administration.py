@@ -39,6 +39,7 @@ _SENSITIVE: Final = "***"
 _REFUSALS: Final = {
     57: "LOG_DIR_NOT_FOUND (57): the broker has no such log dir; `logstore brokers log-dirs` lists them",
     56: "KAFKA_STORAGE_ERROR (56): a log dir or the replica is offline; `logstore health` shows which one",
+    31: "CLUSTER_AUTHORIZATION_FAILED (31): the user lacks Alter on the cluster (`logstore acls add`)",
     17: "INVALID_TOPIC_EXCEPTION (17): the topic's name is too long, or not valid",
     9: "REPLICA_NOT_AVAILABLE (9): it is not on this broker; if added, it will be created in that log dir",
 }

@@ -90,6 +90,11 @@ class BrokerOperator:
             },
         )
 
+    def _read_to_change(self, topic: str, *, settings: bool = False) -> Cluster:
+        """Read a topic for a change that needs rights on it alone: what moves may be hidden, silently."""
+        self._has_told_what_is_hidden = True
+        return self.read((topic,), settings=settings, may_hide_moves=True)
+
     def _topics(self) -> Iterable[str]:
         return self.read(may_hide_moves=True).topics
 
@@ -124,7 +129,7 @@ class BrokerOperator:
         return id_from_wire(made.topic_id)
 
     def delete(self, name: str) -> None:
-        cluster = self.read((name,))
+        cluster = self._read_to_change(name)
         if name in cluster.doomed:
             return
         check_topics(cluster, (name,), self._topics)
@@ -141,7 +146,7 @@ class BrokerOperator:
     def alter(
         self, name: str, partitions: int | None, changed: Mapping[str, str], dropped: Collection[str]
     ) -> None:
-        cluster = self.read((name,), settings=True)
+        cluster = self._read_to_change(name, settings=bool(dropped))
         check_topics(cluster, (name,), self._topics)
         if unknown := sorted(set(dropped) - cluster.topics[name].config.keys()):
             raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
@@ -313,7 +318,7 @@ def described_settings(
     found = {}
     for each in answer.results:
         if each.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            check(each.error_code, f"settings of {each.resource_name}", each.error_message)
+            check(each.error_code, _settings_of(kind, each.resource_name), each.error_message)
             found[each.resource_name] = each.configs
     return found
 
@@ -347,7 +352,11 @@ def alter_settings(
     request = t.IncrementalAlterConfigsRequest(resources=[resource])
     answer = brokers.broker(int(name), request) if kind == BROKER and name else brokers.controller(request)
     (done,) = answer.responses
-    check(done.error_code, f"settings of {name or 'all brokers'}", done.error_message)
+    check(done.error_code, _settings_of(kind, name), done.error_message)
+
+
+def _settings_of(kind: int, name: str) -> str:
+    return f"settings of {'broker ' * (kind == BROKER) + name if name else 'all brokers'}"
 
 
 def _registration(broker: t.MetadataResponseBroker) -> BrokerRegistration:

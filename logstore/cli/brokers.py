@@ -220,7 +220,9 @@ class Brokers:
         }
         led: dict[int, list[TopicPartition]] = {}
         for each in sorted(wanted):
-            leader = leaders.get(each, -1)
+            if (leader := leaders.get(each)) is None:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise RequestRefused(error, f"no partition {each}; `logstore topics list` shows all topics")
             if leader < 0:
                 raise RequestRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"{each} has no leader")
             led.setdefault(leader, []).append(each)
@@ -285,6 +287,7 @@ _MEANINGS: Final = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is below the log start offset or above the high watermark; "
     "`logstore offsets` shows both",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition; `logstore topics list` shows all",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic is internal, or its name is not valid",
     ErrorCode.BROKER_NOT_AVAILABLE: "no such broker is registered; `logstore brokers list` shows all",
     ErrorCode.GROUP_ID_NOT_FOUND: "no such group; `logstore groups list` shows all",
     ErrorCode.NON_EMPTY_GROUP: "the group has members; stop its consumers first",

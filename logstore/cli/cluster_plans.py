@@ -159,7 +159,7 @@ def proposal(
 ) -> Plan:
     """Spread the topics over `brokers`, with as many replicas as they have now.
 
-    Raises `BadPlan` and `InvalidReplicationFactor`.
+    Raises `BadPlan`.
     """
     if len(set(brokers)) != len(brokers):
         raise BadPlan(f"a broker is listed twice: {list(brokers)}")
@@ -171,6 +171,8 @@ def proposal(
     for name in topics:
         count = sum(each.topic == name for each in current)
         factor = len(current[TopicPartition(name, 0)])
+        if factor > len(brokers):
+            raise BadPlan(f"{name} has {factor} replicas: list at least as many brokers, not {len(brokers)}")
         lists = assignment.placed(racks, count, factor, start=start, shift=shift)
         plan.update({TopicPartition(name, number): replicas for number, replicas in enumerate(lists)})
     return plan

@@ -56,8 +56,8 @@ def drained_by(asked: Brokers, broker: int, wait_s: float, *, as_json: bool) -> 
         print(f"broker {broker} leads no partition that another could lead; stop its process, or restart it")
     else:
         print_error(
-            f"broker {broker} still leads {', '.join(left)}: no other replica is in sync. "
-            f"See logstore why {left[0]}, or wait longer with --wait"
+            f"broker {broker} still leads {', '.join(left)}: no other replica is in sync, and none joins "
+            f"before broker {broker} is restarted. See logstore why {left[0]}"
         )
     return 0 if done else 1
 

@@ -156,7 +156,10 @@ def _throttle(to: Operator, cluster: Cluster, plan: Plan, rate: int) -> None:
     for topic, lists in wanted.of_topics.items():
         to.alter(topic, None, lists, ())
     to.limit_replication((broker for broker in wanted.brokers if broker in cluster.brokers), rate)
-    print_error(f"throttled to {rate} bytes/s on brokers {', '.join(map(str, wanted.brokers)) or 'none'}")
+    told = ", ".join(map(str, wanted.brokers))
+    print_error(
+        f"throttled to {rate} bytes/s on brokers {told}" if told else "nothing to throttle: no replica moves"
+    )
 
 
 def _remove_throttles(to: Operator, cluster: Cluster, plan: Plan, *, as_json: bool) -> None:
@@ -174,9 +177,8 @@ def _remove_throttles(to: Operator, cluster: Cluster, plan: Plan, *, as_json: bo
     if as_json:
         print_json({"throttles_removed": {"brokers": limited, "topics": list(listed)}})
     else:
-        print(
-            f"throttles removed: brokers {', '.join(map(str, limited)) or 'none'}; topics {', '.join(listed)}"
-        )
+        brokers, topics = (", ".join(map(str, each)) or "none" for each in (limited, listed))
+        print(f"throttles removed: brokers {brokers}; topics {topics}")
 
 
 def _is_moving(cluster: Cluster) -> bool:

@@ -145,8 +145,9 @@ def table(rows: Sequence[Row], groups: Sequence[tuple[str, int]]) -> Table:
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), caption_justify="left")
     rates = ("in/s", "out/s", "rec/s", "req/s")
-    for head in ("broker", "leads", "<repl", "<min", *rates, "idle", "pause", "mem", "free"):
-        drawn.add_column(head, justify="left" if head == "broker" else "right", no_wrap=True)
+    drawn.add_column("broker", overflow="fold")  # it gives way: a figure without its end says nothing
+    for head in ("leads", "<repl", "<min", *rates, "idle", "pause", "mem", "free"):
+        drawn.add_column(head, justify="right", no_wrap=True)
     for each in rows:
         is_known, bad = each.leaders is not None, "red" if each.state == "down" else ""
         short = (each.under_replicated, each.under_min_isr)

@@ -79,10 +79,11 @@ def describe(
         bool, typer.Option("--unavailable", help="Only partitions without a live leader.")
     ] = False,
     under_min_isr: Annotated[
-        bool, typer.Option("--under-min-isr", help="Only partitions that refuse writes with acks=all.")
+        bool,
+        typer.Option("--under-min-isr", help="Only partitions with an ISR smaller than min.insync.replicas."),
     ] = False,
     at_min_isr: Annotated[
-        bool, typer.Option("--at-min-isr", help="Only partitions that would do so with one replica less.")
+        bool, typer.Option("--at-min-isr", help="Only partitions with an ISR of that size.")
     ] = False,
     with_overrides: Annotated[
         bool,

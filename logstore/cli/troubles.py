@@ -257,7 +257,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             if led
             else DRAINED.format(broker),
             frozenset(hosted.get(broker, ())),
-            waits_for="other replicas in sync" if led else f"the end of broker {broker}'s process",
+            waits_for=f"the end of broker {broker}'s process",
             acts="you, if it was drained; else nobody",
             no_help="killing it: its logs would be recovered at the next start"
             if led
@@ -373,11 +373,13 @@ def _not_in_sync(
     observed: Observed, each: TopicPartition, state: LeaderAndIsr, replicas: tuple[int, ...]
 ) -> Trouble:
     throttle = told(throttle_of(observed.cluster, observed.rates, each))
-    wanted = observed.min_isr.get(each.topic, 1)
+    wanted = min(observed.min_isr.get(each.topic, 1), len(replicas))  # as a leader counts
     is_short = len(state.isr) < wanted
     missing = [broker for broker in replicas if broker not in state.isr]
     absences = [_absence(observed, each, broker) for broker in missing]
     step = _bring_back(observed.cluster, missing)
+    if state.leader in observed.stopping and observed.cluster.brokers.keys() >= set(missing):
+        step = f"restart broker {state.leader}, which leads: no replica joins before"
     return Trouble(
         Rank.REFUSES_WRITES if is_short else Rank.AT_RISK,
         str(each),
@@ -522,6 +524,13 @@ def _absence(observed: Observed, each: TopicPartition, broker: int) -> _Absence:
         if each in log_dir.replicas and not log_dir.error:
             if log_dir.problem:
                 return _Absence(f"the disk of {log_dir.path} on {own} is full", f"{own}, {log_dir.path}")
+            state = observed.cluster.states.get(each)
+            if state is not None and state.leader in observed.stopping:
+                # Nobody joins the ISR of such a leader: the controller refuses its proposals.
+                leader = f"broker {state.leader}"
+                return _Absence(
+                    f"{own} cannot join: {leader}, which leads, is shutting down or drained", leader
+                )
             return _Absence(f"{own} is up and behind")
     for log_dir in dirs:
         if log_dir.error:

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -63,8 +65,7 @@ def set_password(
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"--password-file: {error}") from error
     else:
-        asked = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-        password = Secret(asked)
+        password = Secret(_asked_password())
     if not password:
         raise typer.BadParameter("--password-file: the password is empty")
     if metadata is not None:
@@ -74,6 +75,20 @@ def set_password(
     if as_json:
         print_json({"user": user, "mechanism": mechanism, "iterations": iterations})
     return 0
+
+
+def _asked_password() -> str:
+    import warnings
+    from getpass import GetPassWarning
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GetPassWarning)  # without a terminal it is read from stdin
+            return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise typer.BadParameter("no password on stdin: give --password-file") from None
 
 
 @app.command("list")
@@ -194,6 +209,8 @@ def with_store(
             async with StoreSession(opened.client) as session:
                 return await work(session.ask)
 
+    # Each attempt to connect is a line of the client library; the error at the end says it once.
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
     if metadata == "embedded":
         raise typer.BadParameter("--metadata: name the directory, embedded:DIR")
     kind, _, directory = metadata.partition(":")

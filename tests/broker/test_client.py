@@ -441,7 +441,7 @@ def test_a_broker_too_old_or_too_new_is_named() -> None:
             script.versions = serving(Fetch=3)
             with pytest.raises(RequestRefused, match="versions 0 to 3 of Fetch; this client knows 4 to 12"):
                 await script.client.fetch(TP, 0)
-            with pytest.raises(RequestRefused, match="UNSUPPORTED_VERSION"):
+            with pytest.raises(RequestRefused, match=r"^UNSUPPORTED_VERSION.* does not serve ListOffsets$"):
                 await script.client.offset(TP, -1)
 
     run(test)

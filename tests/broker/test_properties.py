@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from logstore.broker.properties import WITHOUT_EFFECT, parse_log_dirs, split_properties
@@ -116,3 +118,42 @@ def test_log_dirs_that_cannot_be(text: str, complaint: str) -> None:
 
 def test_log_dirs_beside_each_other() -> None:
     assert parse_log_dirs("data, data2,/data/1,data.more/") == ("data", "data2", "/data/1", "data.more/")
+
+
+EVERY = parse_properties((Path(__file__).parent / "kafka-3.9.1.properties").read_bytes(), path="every")
+"""Every setting of a broker of Kafka."""
+
+
+def test_no_setting_of_kafka_is_unknown() -> None:
+    """It has an effect, is accepted without one, or is refused with the reason."""
+    unknown = []
+    for name, default in EVERY.items():
+        try:
+            _, rest = split_properties({name: default or "x"})
+            read_settings(rest, node_id=1, host="host", port=1)
+        except InvalidConfig as error:
+            unknown += [name] if "unknown settings" in str(error) else []
+    assert (len(EVERY), unknown) == (314, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("remote.log.storage.system.enable", "true", "only Kafka's default false is supported"),
+        ("queued.max.request.bytes", "1000", "only Kafka's default -1 is supported"),
+        ("create.topic.policy.class.name", "org.example.Policy", "policies are Java classes"),
+        ("controller.quorum.bootstrap.servers", "one:9093", "KRaft is not supported"),
+    ],
+)
+def test_what_would_turn_on_a_part_that_does_not_exist_is_refused(name: str, value: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        split_properties({name: value})
+
+
+def test_kafkas_default_of_a_part_that_does_not_exist_is_accepted() -> None:
+    names = (
+        "remote.log.storage.system.enable",
+        "queued.max.request.bytes",
+        "eligible.leader.replicas.enable",
+    )
+    assert split_properties({name: EVERY[name] for name in names}) == ({}, {})

@@ -110,6 +110,17 @@ def test_each_reason_of_a_live_broker_is_a_cause() -> None:
     assert first(replace(behind, log_dirs=(full,))) == "broker 3, /data"
 
 
+def test_a_leader_that_is_drained_lets_no_replica_join() -> None:
+    """The controller refuses each ISR that it proposes: waiting for followers would never end."""
+    alone = troubles(replace(observed(isr=(1,)), stopping=frozenset((1,))))
+    (drained,) = causes(alone)
+    assert (drained.subject, drained.waits_for) == ("broker 1", "the end of broker 1's process")
+    assert "1 partition lacks a replica in sync (orders-0)" in drained.says
+    (partition,) = (each for each in alone if each.subject == "orders-0")
+    assert "broker 3 cannot join: broker 1, which leads, is shutting down or drained" in partition.evidence
+    assert partition.next_step == "restart broker 1, which leads: no replica joins before"
+
+
 def test_a_controller_that_is_silent_keeps_leaders_from_being_elected() -> None:
     (found,) = causes(troubles(observed(silent={1: "no answer in 5 s"})))
     assert (found.subject, found.rank) == ("broker 1", Rank.UNAVAILABLE)

@@ -508,7 +508,7 @@ class TestReassign:
             ('{"topics":[{"topic":"x"}]}', "0,1", "no topic 'x'"),
             ('{"topics":[{"topic":"t"}]}', "0,0", "listed twice"),
             ('{"topics":[{"topic":"t"}]}', "0,9", "[9] are not alive"),
-            ('{"topics":[{"topic":"t"}]}', "0", "2 replicas requested"),
+            ('{"topics":[{"topic":"t"}]}', "0", "t has 2 replicas: list at least as many brokers"),
         ],
     )
     def test_a_proposal_that_cannot_be(

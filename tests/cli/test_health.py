@@ -48,6 +48,12 @@ def observed(
     return Observed(cluster, {"orders": min_isr}, everywhere if log_dirs is None else log_dirs, silent or {})
 
 
+def test_no_more_replicas_are_needed_than_there_are() -> None:
+    """`min.insync.replicas` above the number of replicas counts as that number, for leaders too."""
+    (found,) = (each for each in troubles(observed(isr=(1, 2), min_isr=5)) if each.subject == "orders-0")
+    assert found.says.endswith("2 replicas are in sync, 3 are needed")
+
+
 def test_a_cause_comes_before_what_follows_from_it() -> None:
     partitions = {TopicPartition("__consumer_offsets", number): (1, 2, 3) for number in range(2)}
     topic = Topic(TopicAssignment("id", {each.partition: to for each, to in partitions.items()}), {}, -1, -1)

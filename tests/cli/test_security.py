@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
+import logging
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +106,30 @@ def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
     assert command("users", "list").code == 2
 
 
+def test_rights_on_a_topic_are_enough_to_change_it(command: Command, tmp_path: Path) -> None:
+    """As for Kafka's tools: a right on the cluster, to see what moves, is not needed."""
+    with secured_broker(tmp_path, {}) as secured:
+        secured.broker.create_topic("orders")
+        to = {}
+        for user in ("admin", "alice"):
+            config = tmp_path / f"{user}.properties"
+            config.write_text("".join(f"{name}={it}\n" for name, it in secured.properties(user).items()))
+            to[user] = ("--bootstrap", secured.bootstrap, "--command-config", config)
+        for right in ("alter", "alter-configs", "delete"):
+            rule = ("--principal", "User:alice", "--operation", right, "--topic", "orders")
+            assert command("acls", "add", *rule, *to["admin"]).code == 0
+        for words in (
+            ("topics", "alter", "orders", "--partitions", 2),
+            ("topics", "alter", "orders", "--config", "retention.ms=9000000"),
+            ("configs", "alter", "--topic", "orders", "--delete-config", "retention.ms"),
+            ("topics", "delete", "orders", "--wait", 10),
+        ):
+            done = command(*words, *to["alice"])
+            assert (done.code, "not shown" in done.err) == (0, False), (words, done)
+        moved = command("brokers", "move-log", "orders-0", "--broker", 1, "--to", "/b", *to["alice"])
+        assert (moved.code, "31): the user lacks Alter on the cluster" in moved.err) == (1, True), moved
+
+
 def test_a_password_is_asked_for_beside_the_output(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +138,36 @@ def test_a_password_is_asked_for_beside_the_output(
     done = command("users", "set", "ann", "--metadata", f"embedded:{tmp_path / 'store'}", "--json")
     assert json.loads(done.out)["user"] == "ann"
     assert done.err.startswith("Password:")
+
+
+def test_a_password_without_a_terminal(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read from stdin, without Python's warnings about that; if none is there, the option is named."""
+
+    def from_stdin(_: str) -> str:
+        warnings.warn("Can not control echo on the terminal.", getpass.GetPassWarning, stacklevel=2)
+        if line := sys.stdin.readline():
+            return line.rstrip("\n")
+        raise EOFError
+
+    monkeypatch.setattr(getpass, "getpass", from_stdin)
+    words = ("users", "set", "ann", "--metadata", f"embedded:{tmp_path / 'store'}")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hush\nhush\n"))
+    done = command(*words)
+    assert (done.code, "GetPassWarning" in done.err) == (0, False), done
+    refused = command(*words)
+    assert (refused.code, "no password on stdin: give --password-file" in refused.err) == (2, True), refused
+
+
+def test_a_store_that_does_not_answer_is_told_once(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by each attempt of ZooKeeper's client library."""
+    client = logging.getLogger("kazoo")
+    monkeypatch.setattr(client, "handlers", [])
+    command("users", "list", "--metadata", f"embedded:{tmp_path}")
+    assert client.handlers
 
 
 def test_what_users_refuses(command: Command, tmp_path: Path) -> None:

@@ -76,7 +76,6 @@ def test_the_life_of_a_token(tokens: Command, tmp_path: Path) -> None:
     [
         (("create", "--owner", "eve"), "'eve' is not a principal; expected User:NAME"),
         (("renew",), "name a token by its ID, or by --hmac-file"),
-        (("renew", "nothing"), "there is no token nothing, or you may not describe it"),
         (("expire", "--hmac-file", "broken"), "broken has no HMAC in base64"),
     ],
 )
@@ -92,3 +91,9 @@ def test_wrong_words(
     outcome = tokens("ann", *words)
     assert outcome.code == 2
     assert complaint in outcome.err
+
+
+def test_a_token_that_does_not_exist_is_refused(tokens: Command) -> None:
+    """A negative answer, and no wrong usage: exit code 1."""
+    outcome = tokens("ann", "renew", "nothing")
+    assert (outcome.code, "there is no token nothing, or you may not describe it" in outcome.err) == (1, True)

@@ -71,6 +71,16 @@ def test_a_table_has_every_broker_and_the_largest_lags() -> None:
     assert "and 2 groups more" in text
 
 
+def test_the_names_of_brokers_give_way_on_a_narrow_terminal() -> None:
+    told = io.StringIO()
+    name = "https://three.example.org:9644"
+    row = Row(name, "controller", 3, 0, 1, 1_234_567.0, 123_456.0, 12.0, 5.0, 0.25, 0.012, 2e8, 78.9e9)
+    Console(file=told, width=72).print(table([row], []))
+    text = told.getvalue()
+    assert all(each in text for each in ("leads", "<repl", "pause", "1.23M", "123K", "12ms", "78.9G"))
+    assert name in "".join(line.split(" ")[0] for line in text.splitlines()[1:])
+
+
 @contextmanager
 def answering(access: HttpAccess | None = None) -> Iterator[str]:
     """The HTTP port of a broker, in a thread; yields its name."""

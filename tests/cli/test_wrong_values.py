@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from logstore.broker import Broker
 from logstore.broker.errors import RequestRefused
 from logstore.cli.brokers import check
+from logstore.cli.cluster_plans import BadPlan, proposal
+from logstore.cli.cluster_state import Cluster, Topic
 from logstore.disk.errors import ErrorCode
+from logstore.replication.metastore.layout import BrokerRegistration, TopicAssignment
 from tests.cli.conftest import Outcome
 
 Command = Callable[..., Outcome]
@@ -66,6 +70,7 @@ def test_the_log_dirs_of_a_topic_that_does_not_exist(command: Command, bootstrap
         ("retention.ms=1", "unknown settings: retention.ms (did you mean log.retention.ms?)"),
         ("num.partitions=2", "num.partitions cannot be changed while brokers run"),
         ("node.id=2", "node.id cannot be changed while brokers run"),
+        ("num.network.threads=2", "num.network.threads has no effect here: it cannot be changed"),
     ],
 )
 def test_settings_that_a_running_broker_does_not_change(
@@ -90,13 +95,16 @@ def test_the_code_of_a_refusal_is_told_once(command: Command, bootstrap: str) ->
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
     ],
 )
 def test_a_refusal_without_words_is_explained(error: ErrorCode) -> None:
     with pytest.raises(RequestRefused) as refused:
         check(error, "topic o2")
     explanation = str(refused.value).removeprefix(f"{error.name}: topic o2: ")
-    assert explanation.startswith(("the user lacks a permission on the ", "the brokers make no tokens"))
+    assert explanation.startswith(
+        ("the user lacks a permission on the ", "the brokers make no tokens", "the topic is internal")
+    )
 
 
 def test_a_setting_that_a_topic_does_not_have_is_not_dropped_silently(
@@ -113,3 +121,44 @@ def test_a_topic_that_exists_is_shown_to_who_asks_for_json(command: Command, boo
     made = command("topics", "create", "once", *over)
     again = command("topics", "create", "once", *over)
     assert (again.code, again.out) == (0, made.out)
+
+
+def test_a_broker_is_named_as_one(command: Command, bootstrap: str) -> None:
+    refused = command("configs", "alter", "--broker", 1, "--config", "nope=1", "--bootstrap", bootstrap)
+    assert "INVALID_CONFIG: settings of broker 1: unknown settings: nope" in refused.err
+
+
+def test_a_partition_of_a_file_that_does_not_exist(command: Command, bootstrap: str, tmp_path: Path) -> None:
+    """It is not one without a leader, for which waiting would help."""
+    offsets = tmp_path / "offsets.csv"
+    offsets.write_text("orders,7,1\n")
+    reset = command("groups", "reset", "billing", "--from-file", offsets, "--bootstrap", bootstrap)
+    assert (reset.code, "UNKNOWN_TOPIC_OR_PARTITION: no partition orders-7" in reset.err) == (1, True), reset
+
+
+def test_a_plan_for_too_few_brokers_and_one_that_moves_nothing(
+    command: Command, bootstrap: str, tmp_path: Path
+) -> None:
+    over = ("--bootstrap", bootstrap)
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1]}]}')
+    still = command("reassign", "execute", plan, "--throttle", 9, *over)
+    assert (still.code, still.err) == (0, "logstore: nothing to throttle: no replica moves\n")
+    cluster = Cluster(
+        {each: BrokerRegistration("host", 9092) for each in (1, 2)},
+        {"orders": Topic(TopicAssignment("id", {0: (1, 2)}), {}, -1, -1)},
+        {},
+        1,
+    )
+    with pytest.raises(BadPlan, match="orders has 2 replicas: list at least as many brokers, not 1"):
+        proposal(cluster, ["orders"], [1], with_racks=False, start=0, shift=0)
+
+
+def test_throttles_of_a_topic_that_is_gone(command: Command, bootstrap: str, tmp_path: Path) -> None:
+    over = ("--bootstrap", bootstrap)
+    rate = "leader.replication.throttled.rate=9"
+    assert command("configs", "alter", "--broker", 1, "--config", rate, *over).code == 0
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"version": 1, "partitions": [{"topic": "gone", "partition": 0, "replicas": [1]}]}')
+    verified = command("reassign", "verify", plan, *over)
+    assert verified.out.splitlines()[-1] == "throttles removed: brokers 1; topics none"

@@ -407,7 +407,7 @@ def _answered(answer: Callable[[], Answer | Page]) -> Page:
     except RequestUnanswered as error:
         return _json({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
     except RequestRefused as error:
-        is_unknown = error.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown = error.error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
         status = HTTPStatus.NOT_FOUND if is_unknown else HTTPStatus.CONFLICT
         return _json({"error": str(error), "code": error.error.name}, status)
     except EngineError as error:

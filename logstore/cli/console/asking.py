@@ -15,7 +15,7 @@ from logstore.cli.facts import Selection, Shown, record_facts
 from logstore.cli.group_facts import committed_offsets, membership
 from logstore.cli.terminal import Encoding
 from logstore.cli.verification import Problem
-from logstore.disk.errors import EngineError
+from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -73,9 +73,11 @@ def groups(brokers: Brokers, match: str, offset: int, limit: int) -> dict[str, A
 
 
 def group(brokers: Brokers, name: str) -> dict[str, Any]:
-    """Return a group: its members, and its offset and lag in each partition."""
+    """Return a group: its members, and its offset and lag in each partition. Raises for an unknown one."""
     found, members = membership(brokers, name)
     committed = committed_offsets(brokers, name)
+    if found.group_state == "Dead" and not committed:
+        raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, f"no group {name}")
     reads = {each: member for member in members for each in member.partitions}
     ends = _ends(brokers, {*committed, *reads})
     return {

@@ -207,6 +207,8 @@ def test_groups_with_their_lag(cluster: BrokerCluster, console: Console) -> None
     (row,) = console.get("/api/group", name="billing")["partitions"]
     assert (row["partition"], row["committed"], row["end"], row["lag"]) == ("orders-0", 1, 3, 2)
     assert console.get("/api/groups", match="none")["total"] == 0
+    status, text = console.get("/api/group", name="none")
+    assert (status, "no group none" in text) == (404, True)
     assert "2 records wait" in json.dumps(console.get("/api/why", kind="group", name="billing"))
 
 
