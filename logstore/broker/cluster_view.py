@@ -56,13 +56,7 @@ class ClusterView:
 
     async def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
         """Return the metadata of the best informed broker. Raises `RequestUnanswered` if none answers."""
-        newest = max(await self.ask_all(topics), key=_knowledge, default=None)
-        if newest is None:
-            failures = self._connections.failures
-            reasons = [failures.get(each, f"{each} gave no metadata in time") for each in self._addresses]
-            raise self._connections.closed or RequestUnanswered(f"{NO_BROKER}: {'; '.join(reasons)}")
-        live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
-        self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
+        newest = self._best_of(await self.ask_all(topics))
         if topics is None:
             self._metadata = newest
             self._topics_until_s = asyncio.get_running_loop().time() + _METADATA_AGE_S
@@ -74,8 +68,21 @@ class ClusterView:
 
         It has no topics if all brokers name the same one. Otherwise only they tell which broker knows better.
         """
-        named = {answer.controller_id for answer in await self.ask_all(())}
-        return await self.metadata(() if len(named) == 1 else None)
+        answers = await self.ask_all(())
+        if len({answer.controller_id for answer in answers}) == 1:
+            return self._best_of(answers)
+        return await self.metadata()
+
+    def _best_of(self, answers: Sequence[MetadataResponse]) -> MetadataResponse:
+        """Return the answer of the best informed broker, and note the addresses in it."""
+        newest = max(answers, key=_knowledge, default=None)
+        if newest is None:
+            failures = self._connections.failures
+            reasons = [failures.get(each, f"{each} gave no metadata in time") for each in self._addresses]
+            raise self._connections.closed or RequestUnanswered(f"{NO_BROKER}: {'; '.join(reasons)}")
+        live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
+        self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
+        return newest
 
     async def refreshed(self) -> MetadataResponse:
         """Return fresh metadata as one attempt: raises `TryAgain` if no broker answers."""

@@ -356,7 +356,8 @@ def alter_settings(
 
 
 def _settings_of(kind: int, name: str) -> str:
-    return f"settings of {'broker ' * (kind == BROKER) + name if name else 'all brokers'}"
+    of_broker = f"broker {name}" if name else "all brokers"
+    return f"settings of {of_broker if kind == BROKER else name}"
 
 
 def _registration(broker: t.MetadataResponseBroker) -> BrokerRegistration:

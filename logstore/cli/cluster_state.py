@@ -110,14 +110,18 @@ class Cluster:
                 yield TopicPartition(name, partition), replicas
 
 
+def quieten_kazoo() -> None:
+    """Print no line for each attempt to connect to ZooKeeper: the error at the end says it once."""
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
+
 def open_store(metadata: str, security: StoreSecurity | None = None) -> ClosableStore:
     """Connect to a store. Raises `InvalidConfig`, and `ValueError` for an invalid address."""
     from logstore.broker.security.store import access_of
     from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
     from logstore.replication.metastore.zookeeper_access import OPEN
 
-    # Each attempt to connect is a line of the client library; the error at the end says it once.
-    logging.getLogger("kazoo").addHandler(logging.NullHandler())
+    quieten_kazoo()
     access = access_of(security) if security is not None else OPEN
     return BlockingZooKeeperStore(metadata, access=access)
 

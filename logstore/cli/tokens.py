@@ -174,9 +174,6 @@ def _password(brokers: Brokers, token_id: str | None, hmac_file: Path | None) ->
     """Return the HMAC of a token: from the file, or as the brokers describe it."""
     if (token_id is None) == (hmac_file is None):
         raise typer.BadParameter("name a token by its ID, or by --hmac-file")
-    from logstore.broker.errors import RequestRefused
-    from logstore.disk.errors import ErrorCode
-
     if hmac_file is not None:
         try:
             return base64.b64decode(hmac_file.read_text().partition("\n")[0].strip(), validate=True)
@@ -185,6 +182,9 @@ def _password(brokers: Brokers, token_id: str | None, hmac_file: Path | None) ->
     for each in _described(brokers, None):
         if each.token_id == token_id:
             return bytes(each.hmac)
+    from logstore.broker.errors import RequestRefused
+    from logstore.disk.errors import ErrorCode
+
     error = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
     raise RequestRefused(error, f"there is no token {token_id}, or you may not describe it")
 

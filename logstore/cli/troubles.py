@@ -378,8 +378,8 @@ def _not_in_sync(
     missing = [broker for broker in replicas if broker not in state.isr]
     absences = [_absence(observed, each, broker) for broker in missing]
     step = _bring_back(observed.cluster, missing)
-    if state.leader in observed.stopping and observed.cluster.brokers.keys() >= set(missing):
-        step = f"restart broker {state.leader}, which leads: no replica joins before"
+    if (leader := _stopping_leader(observed, each)) and observed.cluster.brokers.keys() >= set(missing):
+        step = f"restart {leader}, which leads: no replica joins before"
     return Trouble(
         Rank.REFUSES_WRITES if is_short else Rank.AT_RISK,
         str(each),
@@ -524,10 +524,7 @@ def _absence(observed: Observed, each: TopicPartition, broker: int) -> _Absence:
         if each in log_dir.replicas and not log_dir.error:
             if log_dir.problem:
                 return _Absence(f"the disk of {log_dir.path} on {own} is full", f"{own}, {log_dir.path}")
-            state = observed.cluster.states.get(each)
-            if state is not None and state.leader in observed.stopping:
-                # Nobody joins the ISR of such a leader: the controller refuses its proposals.
-                leader = f"broker {state.leader}"
+            if leader := _stopping_leader(observed, each):
                 return _Absence(
                     f"{own} cannot join: {leader}, which leads, is shutting down or drained", leader
                 )
@@ -536,6 +533,12 @@ def _absence(observed: Observed, each: TopicPartition, broker: int) -> _Absence:
         if log_dir.error:
             return _Absence(f"{log_dir.path} on {own} is offline", f"{own}, {log_dir.path}")
     return _Absence(f"{own} has no log of it" if dirs else f"{own} is up, and its log dirs are not known")
+
+
+def _stopping_leader(observed: Observed, each: TopicPartition) -> str:
+    """Return the leader if it is shutting down or drained: the controller refuses its ISR proposals."""
+    state = observed.cluster.states.get(each)
+    return f"broker {state.leader}" if state is not None and state.leader in observed.stopping else ""
 
 
 def _roots(absences: Iterable[_Absence]) -> frozenset[str]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -200,6 +199,7 @@ def with_store(
 
     from logstore.broker.metadata.opening import store_named
     from logstore.broker.store_session import StoreSession
+    from logstore.cli.cluster_state import quieten_kazoo
     from logstore.disk.files import OsDisk
     from logstore.errors import LogGone
     from logstore.replication.metastore.embedded import holds_store
@@ -209,8 +209,7 @@ def with_store(
             async with StoreSession(opened.client) as session:
                 return await work(session.ask)
 
-    # Each attempt to connect is a line of the client library; the error at the end says it once.
-    logging.getLogger("kazoo").addHandler(logging.NullHandler())
+    quieten_kazoo()
     if metadata == "embedded":
         raise typer.BadParameter("--metadata: name the directory, embedded:DIR")
     kind, _, directory = metadata.partition(":")

@@ -49,8 +49,7 @@ class Segments:
         given = list(segments)
         # The writer's own: copying a plain dictionary costs a twentieth of copying a sorted one.
         self._unsorted = {segment.base_offset: segment for segment in given}
-        bases = [segment.base_offset for segment in given]
-        assert len(self._unsorted) == len(given), f"base offsets {bases} are not distinct"
+        assert len(self._unsorted) == len(given), f"base offsets are not distinct: {given}"
         self._by_base = _sorted(self._unsorted)
         self.active: Segment = self._by_base.peekitem()[1]
         """The segment that takes appends."""

@@ -1,4 +1,4 @@
-"""Who is woken when somebody stops waiting."""
+"""The wake-ups when a waiter leaves."""
 
 from __future__ import annotations
 
