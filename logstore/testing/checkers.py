@@ -87,6 +87,8 @@ class PartitionChecker:
         self._unclean_epoch = -1
         self._deleted_up_to = 0
         """The highest low watermark of an answered deletion; no leader brings the records below it back."""
+        self._deleted_in = -1
+        """The leader epoch of that deletion; a leader of an older epoch that wakes late may not know it."""
         self.is_cut_due = False
         """An unclean election happened, and its leader has not acted yet."""
 
@@ -269,7 +271,7 @@ class PartitionChecker:
                     self.declared_lost += len(lost)
                 if (newest := self._committed.newest_before(epoch)) is not None:
                     self._check_holds(view, newest)
-                if view.log_start < self._deleted_up_to:
+                if epoch >= self._deleted_in and view.log_start < self._deleted_up_to:
                     text = f"leads with records from {view.log_start} on, deleted up to {self._deleted_up_to}"
                     self._fail("C22", f"{text}; {view}")
         key = view.node, view.life, epoch
@@ -366,8 +368,8 @@ class PartitionChecker:
         state = self.state
         if state is None:
             return
-        if not self.is_cut_due:
-            self._deleted_up_to = max(self._deleted_up_to, low_watermark)
+        if not self.is_cut_due and low_watermark > self._deleted_up_to:
+            self._deleted_up_to, self._deleted_in = low_watermark, state.leader_epoch
         for member, epoch in zip(state.isr, state.isr_broker_epochs, strict=True):
             view = self.views.get(member)
             if view is None or not is_registered(member, epoch) or self.incarnation(member) != epoch:

@@ -482,6 +482,16 @@ def test_an_unclean_leader_may_bring_deleted_records_back() -> None:
     history.show(2, A, leads=True, epoch=2, hw=1)
 
 
+def test_a_superseded_leader_that_wakes_late_need_not_know_of_a_deletion() -> None:
+    """Paused while it was elected, it takes its role when a later leader has already deleted records."""
+    history = History()
+    history.all_hold(A, B, hw=2)
+    elect(history, 1, (1, 2), epoch=1)
+    elect(history, 2, (2,), epoch=2)
+    history.checker.records_deleted(1, lambda node, epoch: False)
+    history.show(1, A, B, leads=True, epoch=1, hw=2, hw_before=2)
+
+
 def test_an_unclean_leader_gives_up_both_places_of_what_was_sent_again() -> None:
     """Sent again after it was deleted, and committed anew: then somebody leads who holds neither."""
     history = History(unclean=True)
