@@ -103,10 +103,12 @@ class Cluster:
         """The rack of each broker."""
         return {broker_id: broker.rack for broker_id, broker in sorted(self.brokers.items())}
 
-    def partitions(self) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
-        """Yield every partition and its replicas, in order."""
-        for name, topic in sorted(self.topics.items()):
-            for partition, replicas in sorted(topic.assignment.partitions.items()):
+    def partitions(
+        self, topics: Iterable[str] | None = None
+    ) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
+        """Yield every partition, of all topics or of these, and its replicas, in order."""
+        for name in sorted(self.topics if topics is None else topics):
+            for partition, replicas in sorted(self.topics[name].assignment.partitions.items()):
                 yield TopicPartition(name, partition), replicas
 
 
