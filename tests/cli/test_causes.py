@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from logstore.cli.causes import causes, named
 from logstore.cli.cluster_state import Cluster, Topic
 from logstore.cli.explanations import explain_partition
 from logstore.cli.group_explanations import troubles_of_groups
 from logstore.cli.log_dirs import LogDir
-from logstore.cli.trouble import Rank, Trouble
+from logstore.cli.trouble import Rank
 from logstore.cli.troubles import Observed, Since, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
@@ -47,35 +45,6 @@ def test_a_dead_broker_is_one_trouble_with_all_that_follows() -> None:
     assert cause.rank is Rank.AT_RISK
     assert "53 partitions lack a replica in sync (t-0, t-1, t-2 and 50 more)" in cause.says
     assert len(cause.partitions) == MANY
-
-
-def test_partitions_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 20,000 of them that took minutes."""
-    looked = 0
-
-    class Roots(frozenset[str]):
-        def __contains__(self, subject: object) -> bool:
-            nonlocal looked
-            looked += 1
-            return super().__contains__(subject)
-
-    def equal(one: Trouble, other: object) -> bool:
-        nonlocal looked
-        looked += 1
-        return one is other
-
-    def text(each: TopicPartition) -> str:
-        nonlocal looked
-        looked += 1
-        return f"{each.topic}-{each.partition}"
-
-    monkeypatch.setattr(Trouble, "__eq__", equal)
-    monkeypatch.setattr(TopicPartition, "__str__", text)
-    seen = many()
-    found = troubles(replace(seen, damaged={2: {f"t-{number}": "damaged" for number in range(MANY)}}))
-    assert sum(each.subject.startswith("broker 2, t-") for each in found) == MANY
-    causes([replace(each, roots=Roots(each.roots)) for each in found])
-    assert looked < 10 * MANY
 
 
 def test_transactions_that_hang_are_one_trouble() -> None:

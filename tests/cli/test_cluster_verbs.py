@@ -17,7 +17,6 @@ import pytest
 
 import logstore.cli.cluster_state
 import logstore.cli.operating
-from logstore.cli.cluster_state import Cluster
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.config import NodeConfig
@@ -51,7 +50,6 @@ class Shared:
         self.loses_write = False
         self.is_open = True
         self.read: list[str] = []
-        self.rounds = 0
 
     def open_session(self, timeout_ms: int, now_ms: int) -> int:
         return self._cluster.store.open_session(1 << 40, self._cluster.now_ms)
@@ -66,7 +64,6 @@ class Shared:
         return outcome, []
 
     def read_many(self, session_id: int, reads: Sequence[Get]) -> list[Outcome]:
-        self.rounds += 1
         return [self.call(session_id, each, 0)[0] for each in reads]
 
     def close_session(self, session_id: int) -> list[WatchFired]:
@@ -555,29 +552,6 @@ def test_one_topic_is_asked_about_and_each_node_is_read_once(
         assert layout.partition_state_path(TopicPartition("t", 0)) in store.read
         assert len(set(store.read)) == len(store.read)
         assert not [path for path in store.read if "other" in path]
-
-
-def test_each_topic_is_described_without_a_look_at_the_others(
-    command: Command, cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """5,000 topics with 20,000 partitions took a minute."""
-    names = [f"t{number}" for number in range(10)]
-    for name in names:
-        cluster.create_topic(NewTopic(name, assignment=((1, 0), (0, 1))))
-    looks, partitions = 0, Cluster.partitions
-
-    def looked(*arguments: Any) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
-        nonlocal looks
-        for each in partitions(*arguments):
-            looks += 1
-            yield each
-
-    store = Shared(cluster)
-    monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url, security: store)
-    monkeypatch.setattr(Cluster, "partitions", looked)
-    assert [each["topic"] for each in described(command)] == [name for name in names for _ in range(2)]
-    assert looks == 2 * len(names)
-    assert store.rounds < 10, "nodes are read many at a time"
 
 
 def test_a_lost_reply_is_told_as_what_it_is(

@@ -154,30 +154,6 @@ def test_a_plan_for_too_few_brokers_and_one_that_moves_nothing(
         proposal(cluster, ["orders"], [1], with_racks=False, start=0, shift=0)
 
 
-class Name(str):
-    """The name of a topic that counts its comparisons."""
-
-    compared = 0
-
-    def __eq__(self, other: object) -> bool:
-        Name.compared += 1
-        return super().__eq__(other)
-
-    __hash__ = str.__hash__
-
-
-def test_a_plan_for_many_topics_does_not_compare_each_with_all() -> None:
-    names = [Name(f"t{number}") for number in range(50)]
-    topic = Topic(TopicAssignment("id", {0: (1, 2)}), {}, -1, -1)
-    cluster = Cluster(
-        {each: BrokerRegistration("host", 9092) for each in (1, 2)}, dict.fromkeys(names, topic), {}, 1
-    )
-    Name.compared = 0
-    plan = proposal(cluster, [*names], [1, 2], with_racks=False, start=0, shift=0)
-    assert [each.topic for each in plan] == names
-    assert Name.compared < 5 * len(names)
-
-
 def test_throttles_of_a_topic_that_is_gone(command: Command, bootstrap: str, tmp_path: Path) -> None:
     over = ("--bootstrap", bootstrap)
     rate = "leader.replication.throttled.rate=9"
