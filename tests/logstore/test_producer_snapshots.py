@@ -288,7 +288,7 @@ def test_of_many_batches_of_a_producer_few_are_read() -> None:
     """Kafka's producers give each batch their id: a log of 1 GiB may have a million."""
     disk, data = empty_disk(), b"".join(produced(number, number) for number in range(200))
     put(disk, file_name(0, ".log"), data)
-    recording = RecordingDisk(disk)
+    recording = RecordingDisk(disk, reads=True)
     segment = Segment(recording, DIRECTORY, 0, LogConfig(), size=len(data), now_ms=0)
     state = ProducerState()
     replay_into(state, segment)
