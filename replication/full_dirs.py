@@ -23,21 +23,25 @@ ASK_AGAIN_MS = 30_000
 
 
 class Relief:
-    """Limits how often a node requests to move its leaderships: once in 30 seconds."""
+    """Limits how often a node looks for leaderships to move, and how often it requests that."""
 
     def __init__(self) -> None:
         self._due_ms = 0
 
     def ask_at_once(self) -> None:
-        """Make the next request due: there is a new reason."""
+        """Make the next look due: there is a new reason."""
         self._due_ms = 0
 
-    def is_due(self, now_ms: int) -> bool:
-        """Return whether to ask now; the next request is due in a while then."""
+    def is_due(self, now_ms: int, is_wanted: Callable[[], bool]) -> bool:
+        """Return whether to ask now; the next request is due in a while then.
+
+        `is_wanted` looks at all partitions: not with each tick of a busy node.
+        """
         if now_ms < self._due_ms:
             return False
-        self._due_ms = now_ms + ASK_AGAIN_MS
-        return True
+        found = is_wanted()
+        self._due_ms = now_ms + (ASK_AGAIN_MS if found else PROBE_MS)
+        return found
 
 
 class FullDirs:

@@ -524,11 +524,15 @@ def wants_relief(manager: ReplicaManager, partition: Partition, isr: Collection[
 
 def _ask_for_relief(manager: ReplicaManager, now_ms: int) -> None:
     """Have the controller assign the roles here again, if others can take leaderships over."""
-    if (manager.full_dirs.since_ms or manager.damaged.known) and any(
-        partition.is_leader and wants_relief(manager, partition, partition.isr.committed)
-        for partition in manager.partitions.values()
-    ):
-        manager.failures += manager.relief.is_due(now_ms)
+
+    def is_wanted() -> bool:
+        return any(
+            partition.is_leader and wants_relief(manager, partition, partition.isr.committed)
+            for partition in manager.partitions.values()
+        )
+
+    if manager.full_dirs.since_ms or manager.damaged.known:
+        manager.failures += manager.relief.is_due(now_ms, is_wanted)
 
 
 def _note_full(manager: ReplicaManager, path: str, what: str, now_ms: int) -> None:

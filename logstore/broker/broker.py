@@ -190,6 +190,7 @@ class Assembly:
                     store,
                     node.replicas.metadata,
                     audit,
+                    clock,
                     creates_topics=settings.broker.auto_create_topics_enable,
                 )
                 await authorizer.open()

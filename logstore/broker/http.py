@@ -64,8 +64,10 @@ class Site(Protocol):
         """Let go of everything; requests that come later may fail."""
 
 
-Route: TypeAlias = Callable[[], Page | Callable[[], Page]]
-"""Makes a page on the loop; or gathers what is in it there, and returns what makes it in a thread."""
+OnLoop: TypeAlias = Callable[[Callable[[], Any]], Any]
+"""Calls a function on the loop, and returns its result."""
+Route: TypeAlias = Callable[[], Page | Callable[[OnLoop], Page]]
+"""Makes a page on the loop; or returns what makes it in a thread, and looks at the loop's in pieces."""
 
 
 class HttpServer:
@@ -89,23 +91,26 @@ class HttpServer:
         """
         loop, doorkeeper = asyncio.get_running_loop(), access or HttpAccess()
 
+        def on_loop(act: Callable[[], Any]) -> Any:
+            answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+            def call() -> None:
+                try:
+                    answer.set_result(act())
+                except Exception as error:
+                    answer.set_exception(error)
+
+            loop.call_soon_threadsafe(call)
+            return answer.result(patience_s)
+
         def page(path: str) -> Page:
             route = routes.get(path)
             if route is None:
                 known = ", ".join(sorted(routes)).encode()
                 return Page(b"not found; known paths: " + known + b"\n", "text/plain", HTTPStatus.NOT_FOUND)
-            answer: concurrent.futures.Future[Page | Callable[[], Page]] = concurrent.futures.Future()
-
-            def read() -> None:
-                try:
-                    answer.set_result(route())
-                except Exception as error:
-                    answer.set_exception(error)
-
             try:
-                loop.call_soon_threadsafe(read)
-                found = answer.result(patience_s)
-                return found if isinstance(found, Page) else found()
+                found: Page | Callable[[OnLoop], Page] = on_loop(route)
+                return found if isinstance(found, Page) else found(on_loop)
             except (TimeoutError, RuntimeError):
                 late = b'{"alive":false,"why":"the event loop is blocked"}\n'
                 return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)

@@ -25,7 +25,7 @@ from typing import TypeAlias
 from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock, stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
-from logstore.broker.http import Asked, HttpServer, Page, Route, Site
+from logstore.broker.http import Asked, HttpServer, OnLoop, Page, Route, Site
 from logstore.broker.http_access import HttpAccess, read_http
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
@@ -203,7 +203,7 @@ class _Served:
             return Page(json.dumps(error).encode() + b"\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return self.site.answer(asked)
 
-    def metrics(self) -> Callable[[], Page]:
+    def metrics(self) -> Callable[[OnLoop], Page]:
         broker = self.broker
         if broker is None:
             return gather(Watched(elections=self.elections))

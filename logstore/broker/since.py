@@ -45,6 +45,7 @@ class Since:
         self._departures: dict[int, deque[int]] = {}
         self._live: frozenset[int] = frozenset()
         self._updates = 0
+        self._deleted: tuple[TopicPartition, ...] = ()
 
     def on_change(self, change: StateChange) -> None:
         """Take a controller's decision; one that leaves leader and ISR as they were changes nothing."""
@@ -65,8 +66,10 @@ class Since:
             self._departures.setdefault(broker, deque(maxlen=MOST_DEPARTURES)).append(now_ms)
         self._left = {broker: left_ms for broker, left_ms in self._left.items() if broker not in live}
         self._live = live
-        for deleted in self._changed.keys() - metadata.partitions.keys():
-            del self._changed[deleted]
+        if metadata.deleted is not self._deleted:  # not at each change of one partition among thousands
+            self._deleted = metadata.deleted
+            for deleted in self._changed.keys() - metadata.partitions.keys():
+                del self._changed[deleted]
 
     def departures(self, now_ms: int) -> list[t.Departures]:
         """Return when brokers left in the last ten minutes."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
+from itertools import islice
 from typing import Final
 
 from logstore.broker.identity import AskStore
@@ -9,6 +12,7 @@ from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Children, Create, Get, Outcome, StoreError
 
 _ROUNDS: Final = 20
+_AT_ONCE: Final = 500
 
 
 async def read(ask: AskStore, operation: Get | Children, what: str) -> Outcome:
@@ -18,6 +22,15 @@ async def read(ask: AskStore, operation: Get | Children, what: str) -> Outcome:
         if found.error in (None, StoreError.NO_NODE):
             return found
     raise MetadataStoreFailed(f"the metadata store does not answer reads of {what}; check the store")
+
+
+async def read_many(ask: AskStore, paths: Collection[str], what: str) -> dict[str, Outcome]:
+    """Return what each of these nodes holds, asked in groups. Raises as `read`."""
+    waiting, found = iter(paths), dict[str, Outcome]()
+    while some := tuple(islice(waiting, _AT_ONCE)):
+        outcomes = await asyncio.gather(*(read(ask, Get(each), what) for each in some))
+        found.update(zip(some, outcomes, strict=True))
+    return found
 
 
 async def make(ask: AskStore, path: str, what: str) -> None:

@@ -92,6 +92,11 @@ class StoreSession(AsyncClosing):
             if not answer.done():
                 answer.set_result(Outcome(StoreError.CONNECTION_LOSS))
 
+    @property
+    def session_id(self) -> int | None:
+        """The session in use; None before the first, and between two."""
+        return self._opened.result() if self._opened is not None and self._opened.done() else None
+
     async def _session(self) -> int:
         if self._opened is None:
             self._opened = self._loop.create_future()
@@ -100,7 +105,7 @@ class StoreSession(AsyncClosing):
 
     def _forget(self, session_id: int) -> None:
         """Open another session for the next question, unless that was done since this one ended."""
-        if self._opened is not None and self._opened.done() and self._opened.result() == session_id:
+        if self.session_id == session_id:
             self._opened = None
 
     def _from_any_thread(self, event: StoreEvent) -> None:

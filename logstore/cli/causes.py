@@ -7,7 +7,7 @@ one as well.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -24,13 +24,15 @@ def causes(found: Sequence[Trouble]) -> list[Trouble]:
     A cause is as bad as the worst that follows from it.
     """
     subjects = {each.subject for each in found if each.kind is None}
-    folded = [each for each in found if each.roots and each.roots <= subjects]
-    rest = [each for each in found if each not in folded]
-    causing = [
-        _with(each, [known for known in folded if each.subject in known.roots])
-        for each in rest
-        if not each.kind
-    ]
+    following: defaultdict[str, list[Trouble]] = defaultdict(list)
+    rest = []
+    for each in found:
+        if not each.roots or not each.roots <= subjects:
+            rest.append(each)
+            continue
+        for root in each.roots:
+            following[root].append(each)
+    causing = [_with(each, following[each.subject]) for each in rest if not each.kind]
     alike: dict[tuple[object, ...], list[Trouble]] = {}
     for each in rest:
         if each.kind:

@@ -145,7 +145,7 @@ def encode_plan(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
 def current_plan(cluster: Cluster, topics: Collection[str]) -> Plan:
     """Return the current replicas of these topics. Raises `BadPlan` for an unknown one."""
     check_topics(cluster, topics)
-    return {each: replicas for each, replicas in cluster.partitions() if each.topic in topics}
+    return dict(cluster.partitions(topics))
 
 
 def proposal(
@@ -169,7 +169,7 @@ def proposal(
     current = current_plan(cluster, topics)
     racks = {broker: cluster.racks[broker] if with_racks else None for broker in brokers}
     for name in topics:
-        count = sum(each.topic == name for each in current)
+        count = len(cluster.topics[name].assignment.partitions)
         factor = len(current[TopicPartition(name, 0)])
         if factor > len(brokers):
             raise BadPlan(f"{name} has {factor} replicas: list at least as many brokers, not {len(brokers)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +39,9 @@ class MetadataUnavailable(EngineError):
 class ClosableStore(MetadataStore, Protocol):
     """A metadata store behind connections."""
 
+    def read_many(self, session_id: int, reads: Sequence[Get]) -> list[Outcome]:
+        """Read nodes, many at a time."""
+
     def close(self) -> None:
         """Close every connection."""
 
@@ -46,7 +49,7 @@ class ClosableStore(MetadataStore, Protocol):
 class Session:
     """A blocking session with the store, for one command."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: ClosableStore) -> None:
         self._store = store
         self._id = store.open_session(SESSION_TIMEOUT_MS, self._now_ms)
 
@@ -61,6 +64,14 @@ class Session:
             if outcome.error is not StoreError.CONNECTION_LOSS:
                 return outcome
         raise MetadataUnavailable("the metadata store does not answer; check that it is running")
+
+    def read_many(self, paths: Iterable[str]) -> dict[str, Outcome]:
+        """Read the data of nodes, many at a time. Raises as `read`."""
+        reads = [Get(path) for path in paths]
+        return {
+            each.path: outcome if outcome.error in (None, StoreError.NO_NODE) else self.read(each)
+            for each, outcome in zip(reads, self._store.read_many(self._id, reads), strict=True)
+        }
 
     def call(self, operation: Operation) -> Outcome:
         """Send one operation once; CONNECTION_LOSS means that it may have been applied."""
@@ -103,10 +114,12 @@ class Cluster:
         """The rack of each broker."""
         return {broker_id: broker.rack for broker_id, broker in sorted(self.brokers.items())}
 
-    def partitions(self) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
-        """Yield every partition and its replicas, in order."""
-        for name, topic in sorted(self.topics.items()):
-            for partition, replicas in sorted(topic.assignment.partitions.items()):
+    def partitions(
+        self, topics: Iterable[str] | None = None
+    ) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
+        """Yield every partition, of all topics or of these, and its replicas, in order."""
+        for name in sorted(self.topics if topics is None else topics):
+            for partition, replicas in sorted(self.topics[name].assignment.partitions.items()):
                 yield TopicPartition(name, partition), replicas
 
 
@@ -137,7 +150,7 @@ def session(metadata: str, security: StoreSecurity | None = None) -> Iterator[Se
 
 
 def read_cluster(session: Session, topics: Iterable[str] | None = None, *, settings: bool = False) -> Cluster:
-    """Read brokers, topics and states; with `topics`, only those: each partition takes a round trip.
+    """Read brokers, topics and states; with `topics`, only those: each partition is a node to read.
 
     With `settings`, the topics' own settings, too.
 
@@ -145,33 +158,33 @@ def read_cluster(session: Session, topics: Iterable[str] | None = None, *, setti
     """
     unreadable: dict[str, str] = {}
     brokers: dict[int, BrokerRegistration] = {}
-    for name in session.read(Children(layout.BROKER_IDS_PATH)).children:
-        if not (name.isascii() and name.isdecimal()):
-            continue
-        path = layout.broker_path(int(name))
-        node = session.read(Get(path))
+    ids = session.read(Children(layout.BROKER_IDS_PATH)).children
+    registered = {layout.broker_path(int(id_)): int(id_) for id_ in ids if id_.isascii() and id_.isdecimal()}
+    for path, node in session.read_many(registered).items():
         if node.stat is not None:
             with _reported(unreadable, path):
-                brokers[int(name)] = layout.parse_broker(node.data)
-    known: dict[str, Topic] = {}
-    states: dict[TopicPartition, LeaderAndIsr] = {}
-    names = session.read(Children(layout.TOPICS_PATH)).children if topics is None else sorted(set(topics))
-    for name in names:
+                brokers[registered[path]] = layout.parse_broker(node.data)
+    wanted: list[str] = []
+    for name in (
+        session.read(Children(layout.TOPICS_PATH)).children if topics is None else sorted(set(topics))
+    ):
         try:
             check_topic_name(name)
+            wanted.append(name)
         except InvalidTopic as error:
             unreadable[layout.topic_path(name)] = str(error)
-            continue
-        topic = _read_topic(session, name, unreadable, settings=settings)
-        if topic is None:
-            continue
-        known[name] = topic
-        for partition in topic.assignment.partitions:
-            each = TopicPartition(name, partition)
-            state = session.read(Get(layout.partition_state_path(each)))
-            if state.stat is not None:
-                with _reported(unreadable, layout.partition_state_path(each)):
-                    states[each] = layout.parse_state(state.data)
+    known = _read_topics(session, wanted, unreadable, settings=settings)
+    paths = {
+        layout.partition_state_path(each): each
+        for each in (
+            TopicPartition(name, number) for name in known for number in known[name].assignment.partitions
+        )
+    }
+    states: dict[TopicPartition, LeaderAndIsr] = {}
+    for path, state in session.read_many(paths).items():
+        if state.stat is not None:
+            with _reported(unreadable, path):
+                states[paths[path]] = layout.parse_state(state.data)
     controller = session.read(Get(layout.CONTROLLER_PATH))
     holder = layout.parse_controller(controller.data) if controller.stat is not None else None
     requested = session.read(Children(layout.DELETE_TOPICS_PATH)).children
@@ -191,20 +204,26 @@ def _awaited(name: str, topic: Topic | None, brokers: Collection[int]) -> str:
     return deletion.awaited
 
 
-def _read_topic(session: Session, name: str, unreadable: dict[str, str], *, settings: bool) -> Topic | None:
-    path, config_path = layout.topic_path(name), layout.topic_config_path(name)
-    node = session.read(Get(path))
-    if node.stat is None:
-        return None
-    config: Mapping[str, str] = {}
-    config_version = -1
-    if settings and (found := session.read(Get(config_path))).stat is not None:
-        config_version = found.stat.version
-        with _reported(unreadable, config_path):
-            config = layout.parse_topic_config(found.data)
-    with _reported(unreadable, path):
-        return Topic(layout.parse_topic(node.data), config, node.stat.version, config_version)
-    return None
+def _read_topics(
+    session: Session, names: Sequence[str], unreadable: dict[str, str], *, settings: bool
+) -> dict[str, Topic]:
+    nodes = session.read_many(map(layout.topic_path, names))
+    configs = session.read_many(map(layout.topic_config_path, names if settings else ()))
+    found = {}
+    for name in names:
+        path, config_path = layout.topic_path(name), layout.topic_config_path(name)
+        if (stat := nodes[path].stat) is None:
+            continue
+        config: Mapping[str, str] = {}
+        config_version = -1
+        if config_path in configs and (own := configs[config_path].stat) is not None:
+            config_version = own.version
+            with _reported(unreadable, config_path):
+                config = layout.parse_topic_config(configs[config_path].data)
+        with _reported(unreadable, path):
+            assignment = layout.parse_topic(nodes[path].data)
+            found[name] = Topic(assignment, config, stat.version, config_version)
+    return found
 
 
 @contextmanager

@@ -244,7 +244,8 @@ def _cluster(brokers: Brokers) -> Cluster:
 
 def _home(cluster: Cluster, group: str) -> TopicPartition | None:
     """Return the partition that keeps the group; None if the topic of offsets is not there yet."""
-    count = sum(each.topic == OFFSETS_TOPIC for each in cluster.states)
+    topic = cluster.topics.get(OFFSETS_TOPIC)
+    count = len(topic.assignment.partitions) if topic is not None else 0
     return TopicPartition(OFFSETS_TOPIC, partition_for(group, count)) if count else None
 
 

@@ -125,11 +125,13 @@ def describe(
             continue
         if is_whole and name in cluster.doomed:
             _show_doomed(cluster, name, as_json=as_json)
-        if is_whole and not as_json and (topic := cluster.topics.get(name)) is not None:
+        if (topic := cluster.topics.get(name)) is None:
+            continue
+        if is_whole and not as_json:
             settings = ",".join(f"{key}={value}" for key, value in sorted(topic.config.items()))
             print(f"{name}  id {topic.assignment.topic_id or '-'}  {settings}".rstrip())
-        for each, _ in cluster.partitions():
-            if each.topic == name and is_wanted(each):
+        for each, _ in cluster.partitions([name]):
+            if is_wanted(each):
                 _describe(cluster, each, as_json=as_json)
     return _report_unreadable(cluster)
 

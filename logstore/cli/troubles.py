@@ -231,6 +231,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             no_help="restarting the brokers that answer",
         )
     for broker, damaged in sorted(observed.damaged.items()):
+        named = {str(each): frozenset((each,)) for each in hosted.get(broker, ())}
         for name, why in sorted(damaged.items()):
             yield Trouble(
                 Rank.AT_RISK,
@@ -240,7 +241,7 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 "if other replicas are intact, wait: the broker repairs it from them. Otherwise stop the "
                 "broker, and check "
                 "the partition's directory with logstore verify",
-                frozenset(each for each in hosted.get(broker, ()) if str(each) == name),
+                named.get(name, frozenset()),
                 waits_for="an intact replica on another broker",
                 acts="the broker, while another replica is intact; otherwise you",
                 no_help="restarting the broker, or deleting files by hand",

@@ -10,15 +10,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from logstore.config import MAX_LONG
 from logstore.disk.files import TEMPORARY_SUFFIX, Disk, read_small_file, remove_if_exists
 from logstore.errors import CorruptSnapshot
-from logstore.format.batch import LOG_OVERHEAD, Batch
+from logstore.format.batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL, Batch
 from logstore.format.record import MAX_INT
-from logstore.log.producer_state import CompletedTransaction, ProducerState, decode_snapshot
+from logstore.lazily import np
+from logstore.log.producer_state import (
+    REMEMBERED_BATCHES,
+    CompletedTransaction,
+    ProducerState,
+    decode_snapshot,
+)
 from logstore.segment.damage import Bad, misplaced, swept
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class ProducerSnapshots:
@@ -136,7 +146,7 @@ def replay_into(
     end_offset: int = MAX_LONG,
     on_bad: Callable[[Bad], None] = lambda _: None,
 ) -> None:
-    """Replay the batches from `state.end_offset` to `end_offset`; only batches with a producer are read.
+    """Replay the batches from `state.end_offset` to `end_offset`; only those that count are read.
 
     `on_bad` receives the stretches that hold no sound batch.
     """
@@ -149,6 +159,7 @@ def replay_into(
         for wrong in misplaced(headers):
             is_sound[wrong.slot] = False
         wanted = is_sound & (headers["producer_id"] >= 0) & (scanned.bases >= state.end_offset)
+        wanted[_replaced(headers, wanted)] = False
         for slot in wanted.nonzero()[0].tolist():
             size = int(headers["batch_length"][slot]) + LOG_OVERHEAD
             batch = Batch(segment.log_file.pread(size, int(scanned.positions[slot])))
@@ -157,3 +168,17 @@ def replay_into(
                 on_completed(completed)
         if is_sound.any():
             state.end_offset = max(state.end_offset, int(lasts[is_sound][-1]) + 1)
+
+
+def _replaced(headers: npt.NDArray[np.void], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the batches that leave no trace in the state: as many of their producer follow as it remembers.
+
+    The first one of a producer stays, which gives it its place, and those of transactions.
+    """
+    plain = np.flatnonzero(wanted & (headers["attributes"] & (TRANSACTIONAL | CONTROL) == 0))
+    order = plain[np.argsort(headers["producer_id"][plain], kind="stable")]
+    ids, last = headers["producer_id"][order], REMEMBERED_BATCHES
+    found: npt.NDArray[np.int64] = order[1:-last][
+        (ids[1:-last] == ids[: -last - 1]) & (ids[1:-last] == ids[1 + last :])
+    ]
+    return found

@@ -70,7 +70,7 @@ def find_batches(data: Buffer, size: int, *, largest: int = SMALL_BYTES) -> tupl
     nothing else.
     """
     first = LOG_OVERHEAD + _LENGTH.unpack_from(data)[0] if size >= HEADER_BYTES else 0
-    if not HEADER_BYTES <= first <= largest or first * FEWEST > size:
+    if not HEADER_BYTES <= first <= largest or min(first, SMALL_BYTES) * FEWEST > size:
         return np.empty(0, np.int64), 0
     count = size // first
     if (np.ndarray(count, ">i4", data, _LENGTH_AT, (first,)) == first - LOG_OVERHEAD).all():

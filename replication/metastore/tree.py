@@ -15,6 +15,7 @@ operation that fired it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,6 +108,8 @@ class Tree:
         """About how many bytes the nodes take in memory."""
         self._nodes: dict[str, Node] = {ROOT: Node(b"", 0, 0)}
         self._sessions: dict[int, int] = {}
+        self._ephemeral: defaultdict[int, set[str]] = defaultdict(set)
+        """The ephemeral nodes of each session."""
         # Insertion order is the order of firing: a dict is a set that remembers it.
         self._data_watches: dict[str, dict[int, None]] = {}
         self._child_watches: dict[str, dict[int, None]] = {}
@@ -161,7 +164,7 @@ class Tree:
                 if not watches[path]:
                     del watches[path]
         fired: list[WatchFired] = []
-        for path in sorted(path for path, node in self._nodes.items() if node.ephemeral_owner == session_id):
+        for path in sorted(self._ephemeral.pop(session_id, ())):
             self._remove(path)
             self._stamp(path, WatchKind.DELETED)
             fired += self._fire(path, WatchKind.DELETED)
@@ -286,11 +289,16 @@ class Tree:
 
     def _insert(self, path: str, node: Node) -> None:
         self._nodes[path] = node
+        if node.ephemeral_owner:
+            self._ephemeral[node.ephemeral_owner].add(path)
         self._nodes[parent_of(path)].children.add(path.rpartition("/")[2])
         self.size += size_of(path, node.data)
 
     def _remove(self, path: str) -> None:
-        self.size -= size_of(path, self._nodes.pop(path).data)
+        node = self._nodes.pop(path)
+        self.size -= size_of(path, node.data)
+        if node.ephemeral_owner in self._ephemeral:
+            self._ephemeral[node.ephemeral_owner].discard(path)
         self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
 
     def _stamp(self, path: str, kind: WatchKind) -> None:

@@ -38,7 +38,7 @@ is logged and reported as CONNECTION_LOSS.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 
 from logstore.disk.closing import Closing
@@ -167,6 +167,10 @@ class BlockingZooKeeperStore(Closing):
 
     # --- beyond the protocol ------------------------------------------------------------------
 
+    def read_many(self, session_id: int, reads: Sequence[Get]) -> list[Outcome]:
+        """Read nodes, many at a time; what a silent server leaves open is lost."""
+        return self._wait([self._submit(session_id, each) for each in reads])
+
     def close(self) -> None:
         """End all sessions."""
         self._store.close()
@@ -179,21 +183,20 @@ class BlockingZooKeeperStore(Closing):
         self._store.submit(StoreCall(session_id, self._calls, operation))
         return self._calls
 
-    def _wait(self, call_id: int) -> Outcome:
-        while (outcome := self._replies[call_id]) is None:
-            if self._take_event() is None:
-                outcome = Outcome(StoreError.CONNECTION_LOSS)
-                break
-        del self._replies[call_id]
-        return outcome
+    def _wait(self, call_ids: Iterable[int]) -> list[Outcome]:
+        outcomes, is_silent = [], False
+        for call_id in call_ids:
+            while self._replies[call_id] is None and not is_silent:
+                is_silent = self._take_event() is None
+            outcomes.append(self._replies.pop(call_id) or Outcome(StoreError.CONNECTION_LOSS))
+        return outcomes
 
     def _answer(self, session_id: int, operation: Operation) -> Outcome:
-        return self._wait(self._submit(session_id, operation))
+        return self._wait([self._submit(session_id, operation)])[0]
 
     def _catch_up(self, but: int = 0) -> list[WatchFired]:
         """Take in all that the servers have sent; return the watches of open sessions."""
-        for call_id in [self._submit(session, Get(ROOT)) for session in self._open if session != but]:
-            self._wait(call_id)
+        self._wait([self._submit(session, Get(ROOT)) for session in self._open if session != but])
         fired, self._fired = [watch for watch in self._fired if watch.session_id in self._open], []
         return fired
 

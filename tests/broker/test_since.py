@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from logstore.broker.since import Since
 from logstore.broker.wire import types as t
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.messages import BrokerEndpoint, PartitionState, UpdateMetadataRequest
+from logstore.replication.messages import BEING_DELETED, BrokerEndpoint, PartitionState, UpdateMetadataRequest
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.state_change import Side, StateChange
 
@@ -56,3 +58,24 @@ def test_the_first_of_decisions_that_change_nothing_counts() -> None:
     assert (told.name, told.since_ms, told.reason) == ("orders-0", 2_000, "broker 2 fell behind")
     since.look(metadata(cache, (1, 2), 1, (1, 2)), 6_000)
     assert since.troubled(cache) == [], "another broker made it whole"
+
+
+def test_partitions_are_compared_only_when_one_was_deleted() -> None:
+    """With 20,000 of them each change of one ISR held the controller's event loop for 4.5 ms."""
+
+    class Watched(dict[TopicPartition, PartitionState]):
+        looks = 0
+
+        def keys(self) -> Any:
+            self.looks += 1
+            return super().keys()
+
+    since, cache = Since(), MetadataCache()
+    cache.partitions = watched = Watched()
+    since.on_change(change(1_000, 1, (1,), "broker 2 fell behind"))
+    for time_ms in range(2_000, 5_000, 1_000):
+        since.look(metadata(cache, (1, 2), 1, (1,)), time_ms)
+    assert (watched.looks, len(since.troubled(cache))) == (0, 1)
+    since.look(metadata(cache, (1, 2), BEING_DELETED, ()), 5_000)
+    metadata(cache, (1, 2), 1, (1,))
+    assert since.troubled(cache) == [], "of a former topic"

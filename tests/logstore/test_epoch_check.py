@@ -410,10 +410,10 @@ def test_a_right_file_costs_some_headers_for_each_entry(batches_an_epoch: int) -
     assert read < 8 * 4 * 1000
 
 
-def many_small(rng: Random, count: int) -> bytes:
+def many_small(rng: Random, count: int, base: int = 0) -> bytes:
     """Batches end to end, of one size or of several, with a gap here and there."""
     sizes = [60] if rng.random() < 0.5 else [10, 40, 90]
-    base, found = 0, b""
+    found = b""
     for _ in range(count):
         record = Record(base, T0, None, b"v" * rng.choice(sizes))
         found += encode_batch([record], base_offset=base, leader_epoch=0)
@@ -426,9 +426,9 @@ def test_small_batches_without_index_entries_are_not_looked_at_one_by_one(
 ) -> None:
     """As after a crash, which may leave a whole segment without them."""
     for seed in range(4):
-        disk = disk_with(
-            {log_file(0): many_small(Random(seed), 3000), LEADER_EPOCH_CHECKPOINT: b"0\n1\n0 0\n"}
-        )
+        log = encode_batch([Record(0, T0, None, bytes(seed * 10_000))], leader_epoch=0)
+        log += many_small(Random(seed), 3000, base=1)
+        disk = disk_with({log_file(0): log, LEADER_EPOCH_CHECKPOINT: b"0\n1\n0 0\n"})
         looked_at = 0
         place = segments_module._place
 

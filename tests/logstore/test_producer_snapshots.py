@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
+from random import Random
 
 import pytest
 
 from logstore.config import LogConfig
-from logstore.format.batch import Batch, encode_batch
-from logstore.format.record import Record
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
-from logstore.log.producer_state import ProducerState
+from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.segment.segment import Segment, file_name
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
@@ -220,3 +222,75 @@ def test_the_batches_behind_damage_count() -> None:
     assert last_sequence(state) == 1
     assert state.get(8) is not None
     assert state.end_offset == 3
+
+
+def history(seed: int) -> list[bytes]:
+    """Batches of a few producers: plain ones, those of transactions, markers, and new epochs."""
+    draw, offset, batches = Random(seed), 0, list[bytes]()
+    epochs, open_ones, sequences = Counter[int](), set[int](), Counter[int]()
+    for _ in range(draw.choice((3, 6, 7, 8, 60))):
+        producer = draw.randrange(-1, 3)
+        if producer in open_ones and draw.random() < 0.3:
+            open_ones.discard(producer)
+            marker = EndTransactionMarker(draw.choice((ControlType.COMMIT, ControlType.ABORT)), 0)
+            batches.append(
+                encode_marker_batch(
+                    marker,
+                    base_offset=offset,
+                    timestamp_ms=offset,
+                    producer_id=producer,
+                    producer_epoch=epochs[producer],
+                )
+            )
+            offset += 1
+            continue
+        if producer not in open_ones and draw.random() < 0.1:
+            epochs[producer] += 1
+            sequences[producer] = 0
+        if producer == 1 and draw.random() < 0.3:
+            open_ones.add(producer)
+        count = draw.randrange(1, 4)
+        rows = [Record(offset + each, 1000 + offset, None, b"v") for each in range(count)]
+        batches.append(
+            encode_batch(
+                rows,
+                base_offset=offset,
+                producer_id=producer,
+                producer_epoch=epochs[producer] if producer >= 0 else -1,
+                base_sequence=sequences[producer] if producer >= 0 else -1,
+                is_transactional=producer in open_ones,
+            )
+        )
+        sequences[producer] += count
+        offset += count
+    return batches
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_not_read_leaves_no_trace(seed: int) -> None:
+    batches = history(seed)
+    state, whole = ProducerState(), ProducerState()
+    completed, expected = list[CompletedTransaction](), list[CompletedTransaction]()
+    for each in batches:
+        if (one := whole.replay(Batch(each))) is not None:
+            expected.append(one)
+    disk, data = empty_disk(), b"".join(batches)
+    put(disk, file_name(0, ".log"), data)
+    segment = Segment(disk, DIRECTORY, 0, LogConfig(), size=len(data), now_ms=0)
+    replay_into(state, segment, completed.append)
+    assert completed == expected
+    assert repr([*state]) == repr([*whole])
+    assert state.encode_snapshot() == whole.encode_snapshot()
+    assert state.end_offset == whole.end_offset
+
+
+def test_of_many_batches_of_a_producer_few_are_read() -> None:
+    """Kafka's producers give each batch their id: a log of 1 GiB may have a million."""
+    disk, data = empty_disk(), b"".join(produced(number, number) for number in range(200))
+    put(disk, file_name(0, ".log"), data)
+    recording = RecordingDisk(disk, reads=True)
+    segment = Segment(recording, DIRECTORY, 0, LogConfig(), size=len(data), now_ms=0)
+    state = ProducerState()
+    replay_into(state, segment)
+    assert last_sequence(state) == 199
+    assert sum(operation.name == "pread" for operation in recording.operations) < 10

@@ -111,9 +111,22 @@ def test_the_state_ends_with_room_for_more_than_a_batch() -> None:
 
 
 def test_it_asks_once_in_a_while() -> None:
-    relief = Relief()
-    asked = [now_ms for now_ms in range(5, 3 * ASK_AGAIN_MS, 100) if relief.is_due(now_ms)]
+    relief, always = Relief(), lambda: True
+    asked = [now_ms for now_ms in range(5, 3 * ASK_AGAIN_MS, 100) if relief.is_due(now_ms, always)]
     assert asked == [5, 5 + ASK_AGAIN_MS, 5 + 2 * ASK_AGAIN_MS]
-    assert not relief.is_due(asked[-1] + 1)
+    assert not relief.is_due(asked[-1] + 1, always)
     relief.ask_at_once()
-    assert relief.is_due(asked[-1] + 1)
+    assert relief.is_due(asked[-1] + 1, always)
+
+
+def test_it_looks_once_a_second_at_most() -> None:
+    """A look at thousands of partitions, with each tick of a busy broker."""
+    relief, looks = Relief(), 0
+
+    def never() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    assert not any(relief.is_due(now_ms, never) for now_ms in range(0, 3 * PROBE_MS, 100))
+    assert looks == 3

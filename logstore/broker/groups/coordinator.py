@@ -298,7 +298,8 @@ class Coordinator:
         if entry.group.generation == 0 and entry.group.is_vacant and entry.offsets.is_empty:
             self._served.drop(entry)
         else:
-            self._served.schedule(entry)
+            soonest_ms = min(request.session_timeout_ms, joining.NEW_MEMBER_JOIN_TIMEOUT_MS)
+            self._served.reschedule(entry, now_ms + soonest_ms)
 
     def _memory_error(self, request: JoinGroupRequest, entry: Entry | None) -> ErrorCode:
         """Return the error of a member for which there is no memory; one that is known may stay as it is."""
@@ -328,7 +329,7 @@ class Coordinator:
         if entry is not None and member is not None:
             mark("groups: a join is answered to a closed connection")
             member.deadline_ms = min(member.deadline_ms, now_ms + UNDELIVERED_MS)
-            self._served.schedule(entry)
+            self._served.reschedule(entry, member.deadline_ms)
 
     @property
     def memory(self) -> int:
@@ -384,7 +385,7 @@ class Coordinator:
             self._served.answer(token, LeaveGroupResponse(members=unknown))
         else:
             self._carry_out(entry, sessions.leave(entry.group, request, token, now_ms), now_ms)
-            self._served.schedule(entry)
+            self._served.reschedule(entry)
 
     # --- views ------------------------------------------------------------------------------------
 

@@ -102,6 +102,10 @@ class Group:
         return self.state is State.EMPTY and not self.members.pending_ids
 
     @property
+    def phase(self) -> tuple[State, int]:
+        return self.state, self.generation
+
+    @property
     def deadline_ms(self) -> int | None:
         """The time at which `sessions.tick` must be called; None: never."""
         if self.state is State.DEAD:

@@ -64,7 +64,7 @@ def _has_room_for(group: Group, request: JoinGroupRequest) -> bool:
     match group.state:
         case State.PREPARING_REBALANCE:
             has_joined = member is not None and member.join_token is not None
-            return has_joined or group.members.joined_count < most
+            return has_joined or len(group.members) < most or group.members.joined_count < most
         case State.COMPLETING_REBALANCE | State.STABLE:
             return member is not None or len(group.members) < most
     return True
@@ -137,7 +137,7 @@ def _add(group: Group, member_id: str, request: JoinGroupRequest, token: Hashabl
 
 
 def _update(group: Group, member: Member, request: JoinGroupRequest, token: Hashable) -> None:
-    member.protocols = request.protocols
+    group.members.subscribe(member, request.protocols)
     member.rebalance_timeout_ms = rebalance_timeout_ms(request)
     member.session_timeout_ms = request.session_timeout_ms
     if member.join_token is not None:

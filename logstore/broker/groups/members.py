@@ -133,6 +133,10 @@ class Members:
         """Ids that were given out and not used yet, and when each one expires."""
         self._by_id: dict[str, Member] = {}
         self._static_ids: dict[str, str] = {}
+        # Kept, not counted at each request: a thousand members join one after the other.
+        self._bytes = 0
+        self._supporters = Counter[str]()
+        """How many members support each protocol."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -150,7 +154,7 @@ class Members:
     def size(self) -> int:
         """About how many bytes the members and the ids given out take in memory."""
         pending = sum(map(len, self.pending_ids)) + _PENDING_BYTES * len(self.pending_ids)
-        return pending + sum(each.size for each in self)
+        return pending + self._bytes
 
     def id_of_instance(self, group_instance_id: str | None) -> str | None:
         """Return the member id that a static member has at present."""
@@ -159,6 +163,7 @@ class Members:
     # --- coming and going -------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
+        self._count(member, 1)
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:
             self._static_ids[member.group_instance_id] = member.member_id
@@ -168,6 +173,7 @@ class Members:
     def remove(self, member: Member) -> None:
         """Remove a member; the next in order leads if it was the leader."""
         del self._by_id[member.member_id]
+        self._count(member, -1)
         if member.group_instance_id is not None:
             del self._static_ids[member.group_instance_id]
         if self.leader_id == member.member_id:
@@ -175,6 +181,8 @@ class Members:
 
     def replace(self, earlier_id: str, member: Member) -> None:
         """Put `member` into the place, and the position in order, of the member `earlier_id`."""
+        self._count(self._by_id[earlier_id], -1)
+        self._count(member, 1)
         self._by_id = {
             (member.member_id if each == earlier_id else each): (member if each == earlier_id else known)
             for each, known in self._by_id.items()
@@ -183,6 +191,21 @@ class Members:
         self._static_ids[member.group_instance_id] = member.member_id
         if self.leader_id == earlier_id:
             self.leader_id = member.member_id
+
+    def subscribe(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self._bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def _count(self, member: Member, by: int) -> None:
+        self._bytes += by * member.size
+        self._supporters.update(dict.fromkeys((each.name for each in member.protocols), by))
+        if by < 0:
+            self._supporters = +self._supporters  # names that nobody has any more
 
     def elect_leader(self) -> bool:
         """Keep a leader that has joined, else take the first member that has; False if none has."""
@@ -230,7 +253,10 @@ class Members:
 
     def common_protocols(self) -> set[str] | None:
         """Return the protocols that all members support; None without members."""
-        return set.intersection(*({each.name for each in m.protocols} for m in self)) if self._by_id else None
+        count = len(self)
+        return (
+            {name for name, supporters in self._supporters.items() if supporters == count} if count else None
+        )
 
     def voted_protocol(self) -> str:
         """Return the elected protocol: a vote for each first common one; ties go by order."""

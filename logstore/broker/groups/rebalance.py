@@ -70,7 +70,7 @@ def end_syncing(group: Group, error: ErrorCode, now_ms: int) -> None:
     """Answer all SyncGroup requests that wait with an error and drop the assignments."""
     group.proposal = None
     for member in group.members:
-        member.assignment = b""
+        group.members.assign(member, b"")
         if member.sync_token is not None:
             group.outbox.fail_sync(member, error)
             member.renew(now_ms)

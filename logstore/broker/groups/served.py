@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.group import Group
+from logstore.broker.groups.group import Group, State
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.offsets import Offsets
 from logstore.broker.groups.records import OffsetAndMetadata, fits
@@ -57,6 +57,8 @@ class Entry:
     bytes: int = 0
     """The last result of `Served.weigh`."""
     wake_ms: int | None = None
+    phase: tuple[State, int] | None = None
+    """The phase of the group when `wake_ms` was exact."""
 
 
 @dataclass(slots=True)
@@ -200,7 +202,21 @@ class Served:
     def schedule(self, entry: Entry) -> None:
         """Wake the group at its deadline. A renewed session leaves the earlier wake-up, which is harmless."""
         self.weigh(entry)
-        deadline_ms = entry.group.deadline_ms
+        entry.phase = entry.group.phase
+        self._wake(entry, entry.group.deadline_ms)
+
+    def reschedule(self, entry: Entry, deadline_ms: int | None = None) -> None:
+        """As `schedule`, after a request that brought no deadline before `deadline_ms`.
+
+        While the phase goes on, without a look at all members: a thousand of them ask one after the other.
+        """
+        if entry.phase != entry.group.phase:
+            self.schedule(entry)
+            return
+        self.weigh(entry)
+        self._wake(entry, deadline_ms)
+
+    def _wake(self, entry: Entry, deadline_ms: int | None) -> None:
         if deadline_ms is not None and (entry.wake_ms is None or deadline_ms < entry.wake_ms):
             entry.wake_ms = deadline_ms
             heappush(self.wakes, (deadline_ms, next(self._wake_order), entry))

@@ -86,7 +86,7 @@ def _assigned(group: Group, assignments: dict[str, bytes], error: ErrorCode, now
     group.proposal = None
     group.become(State.STABLE, now_ms)
     for member in group.members:
-        member.assignment = assignments[member.member_id]
+        group.members.assign(member, assignments[member.member_id])
         if member.sync_token is not None:
             answer_sync(group, member, now_ms)
 

@@ -5,7 +5,8 @@
     /kafka-acl-changes/acl_changes_<n>             notifications: TOPIC:orders
     /kafka-acl-extended-changes/acl_changes_<n>    the same for prefixes, as JSON
 
-A broker reads all rules when it starts, and again after each notification; its own changes count at once.
+A broker reads all rules when it starts, and then what the notifications name (`notices.py`); its own changes
+count at once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from logstore.broker.identity import AskStore
-from logstore.broker.security.acls import Acl, Operation, Pattern, Permission, Resource
-from logstore.broker.store_reads import read
+from logstore.broker.security.acls import Acl, Named, Operation, Pattern, Permission, Resource
+from logstore.broker.store_reads import read, read_many
 from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
 from logstore.replication.metastore.operations import (
     Children,
@@ -91,32 +92,57 @@ def parse(resource: Resource, pattern: Pattern, name: str, data: bytes) -> froze
 
 async def read_all(ask: AskStore) -> set[Acl]:
     """Return all rules. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
-    found: set[Acl] = set()
+    found: list[Named] = []
     for root, pattern in ((LITERAL_PATH, Pattern.LITERAL), (PREFIXED_PATH, Pattern.PREFIXED)):
         for kind in (await read(ask, Children(root), "ACLs")).children:
             resource = _RESOURCES.get(kind)
             if resource is None:
                 _log.warning("rules for the unknown resource type %s are not followed", kind)
                 continue
-            for name in (await read(ask, Children(f"{root}/{kind}"), "ACLs")).children:
-                node = await read(ask, Get(path_of(resource, pattern, name)), "ACLs")
-                if node.stat is not None and node.data:
-                    found |= parse(resource, pattern, name, node.data)
-    return found
+            names = (await read(ask, Children(f"{root}/{kind}"), "ACLs")).children
+            found += ((resource, pattern, name) for name in names)
+    return {acl for acls in (await read_of(ask, found)).values() for acl in acls}
+
+
+async def read_of(ask: AskStore, named: Collection[Named]) -> dict[Named, frozenset[Acl]]:
+    """Return the rules that name these resources. Raises as `read_all`."""
+    by_path = {path_of(*each): each for each in named}
+    return {
+        by_path[path]: parse(*by_path[path], node.data) if node.data else frozenset()
+        for path, node in (await read_many(ask, by_path, "ACLs")).items()
+    }
+
+
+def resources_in(notices: Iterable[bytes]) -> set[Named] | None:
+    """Return what notifications name; None if one is malformed, or of an unknown type."""
+    try:
+        return {_resource_in(each.decode()) for each in notices}
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("a notification of changed ACLs is malformed (%r): all are read again", error)
+        return None
+
+
+def _resource_in(notice: str) -> Named:
+    kind, _, name = notice.partition(":")
+    pattern = Pattern.LITERAL
+    if notice.startswith("{"):
+        facts: Any = json.loads(notice)
+        kind, name, pattern = facts["resourceType"], facts["name"], Pattern[facts["patternType"]]
+    if name in ("", ".", "..") or "/" in name:
+        raise ValueError(f"no resource has the name {name!r}")
+    return Resource[kind], pattern, name
 
 
 async def change(ask: AskStore, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
     """Add and remove rules: all of one resource together. Raises as `read_all`."""
-    by_node: defaultdict[tuple[Resource, Pattern, str], list[Acl]] = defaultdict(list)
+    by_node: defaultdict[Named, list[Acl]] = defaultdict(list)
     for acl in (*add, *remove):
-        by_node[acl.resource, acl.pattern, acl.name].append(acl)
+        by_node[acl[:3]].append(acl)
     gone = frozenset(remove)
-    for (resource, pattern, name), acls in by_node.items():
+    for named, acls in by_node.items():
         await _change(
             ask,
-            resource,
-            pattern,
-            name,
+            *named,
             lambda now, acls=frozenset(acls): (now | (acls - gone)) - gone,  # type: ignore[misc]
         )
 

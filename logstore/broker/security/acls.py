@@ -12,12 +12,12 @@ matching rules   those of the very name, of the literal `*`, and of every prefix
 from __future__ import annotations
 
 import ipaddress
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
-from functools import lru_cache
-from typing import Final, NamedTuple
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 
 class Resource(IntEnum):
@@ -124,6 +124,10 @@ class Acl(NamedTuple):
         return self.principal in (principal, EVERYONE) and self.host in (host, WILDCARD)
 
 
+Named: TypeAlias = tuple[Resource, Pattern, str]
+"""What a rule names: its first three fields."""
+
+
 class AclFilter(NamedTuple):
     """Selects rules; None stands for any."""
 
@@ -164,35 +168,43 @@ class Rules:
         self, acls: Iterable[Acl] = (), *, super_users: Iterable[str] = (), allow_if_none: bool = False
     ) -> None:
         """`allow_if_none` is `allow.everyone.if.no.acl.found`."""
-        self.acls = frozenset(acls)
         self.super_users, self.allow_if_none = frozenset(super_users), allow_if_none
-        literal: defaultdict[tuple[Resource, str], list[Acl]] = defaultdict(list)
-        prefixed: defaultdict[tuple[Resource, str], list[Acl]] = defaultdict(list)
-        for acl in sorted(self.acls):
-            (literal if acl.pattern is Pattern.LITERAL else prefixed)[acl.resource, acl.name].append(acl)
-        self._literal, self._prefixed = dict(literal), dict(prefixed)
-        self._lengths = {
-            resource: sorted({len(name) for kind, name in prefixed if kind is resource})
-            for resource in Resource
-        }
+        rules: defaultdict[Named, set[Acl]] = defaultdict(set)
+        for acl in acls:
+            rules[acl[:3]].add(acl)
+        self._rules: dict[Named, Collection[Acl]] = dict(rules)
+        self._lengths = _lengths(rules)
         # The same few questions come with every request.
         self._remembered = lru_cache(_MOST_DECISIONS)(self._allows)
+        self._any_remembered = lru_cache(_MOST_DECISIONS)(self._allows_any)
+
+    @cached_property
+    def acls(self) -> frozenset[Acl]:
+        return frozenset(chain.from_iterable(self._rules.values()))
 
     def replaced_by(self, acls: Iterable[Acl]) -> Rules:
         """Return other rules with the same settings."""
         return Rules(acls, super_users=self.super_users, allow_if_none=self.allow_if_none)
 
+    def changed(self, read: Mapping[Named, Collection[Acl]]) -> Rules:
+        """Return the rules after those that name these resources were read again."""
+        rules = self.replaced_by(())
+        rules._rules, rules._lengths = {**self._rules, **read}, self._lengths | _lengths(read)
+        return rules
+
     def is_super(self, principal: str) -> bool:
         return principal in self.super_users
 
     def _matching(self, resource: Resource, name: str) -> list[Acl]:
-        found = [*self._literal.get((resource, name), ())]
-        if name != WILDCARD:
-            found += self._literal.get((resource, WILDCARD), ())
-        lengths = self._lengths[resource]
-        for length in lengths[: bisect_right(lengths, len(name))]:
-            found += self._prefixed.get((resource, name[:length]), ())
-        return found
+        literals = (name,) if name == WILDCARD else (name, WILDCARD)
+        prefixes = (
+            name[:length] for kind, length in self._lengths if kind is resource and length <= len(name)
+        )
+        matching = [
+            *((resource, Pattern.LITERAL, each) for each in literals),
+            *((resource, Pattern.PREFIXED, each) for each in prefixes),
+        ]
+        return [acl for named in matching for acl in self._rules.get(named, ())]
 
     def allows(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
         """Return whether the principal may do this from this host (an address as `host_of` writes it)."""
@@ -214,6 +226,9 @@ class Rules:
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         """Return whether the principal may do this with some resource of the type; nothing is implied."""
+        return self._any_remembered(principal, host, operation, resource)
+
+    def _allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         if principal in self.super_users:
             return True
         mine = [
@@ -240,6 +255,11 @@ class Rules:
             )
             for acl in mine
         )
+
+
+def _lengths(named: Iterable[Named]) -> frozenset[tuple[Resource, int]]:
+    """Return the lengths of the prefixes of each type."""
+    return frozenset((kind, len(name)) for kind, pattern, name in named if pattern is Pattern.PREFIXED)
 
 
 def supported_operations(resource: Resource) -> tuple[Operation, ...]:

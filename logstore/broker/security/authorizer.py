@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from logstore.broker.notices import Notices
 from logstore.broker.security import acl_store
 from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Resource, Rules, host_of
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.permissions import PERMISSIONS, Question
-from logstore.broker.store_reads import make, read
 from logstore.broker.store_session import StoreSession
 from logstore.broker.wire.declarations import Struct
-from logstore.disk.errors import EngineError
 from logstore.replication.metadata_cache import MetadataCache
-from logstore.replication.metastore.operations import Children
 
 if TYPE_CHECKING:
     from logstore.broker.dispatch import Call
@@ -25,9 +21,6 @@ if TYPE_CHECKING:
 MOST_AUDITED: Final = 20
 """Denials of a request that have a line each in the audit log; the others are counted in one. A request may
 have a quarter of a million, whose lines would replace all earlier ones."""
-_AGAIN_S: Final = 1.0
-
-_log = logging.getLogger(__name__)
 
 
 class Authorizer:
@@ -39,51 +32,35 @@ class Authorizer:
         store: StoreSession,
         metadata: MetadataCache,
         audit: Audit,
+        now_ms: Callable[[], int],
         *,
         creates_topics: bool = True,
     ) -> None:
         """`creates_topics` is `auto.create.topics.enable`."""
         self.rules, self._store, self._metadata = rules, store, metadata
         self._audit, self._creates_topics = audit, creates_topics
-        self._changed = asyncio.Event()
-        self._reading = asyncio.Lock()
-        self._following: asyncio.Task[None] | None = None
-        self._hosts: dict[str, str] = {}
+        self._notices = Notices(store, now_ms, acl_store.CHANGES, "ACLs", self.refresh, are_removed=True)
 
     async def open(self) -> None:
         """Read the rules and follow them. Raises `MetadataStoreFailed` and `CorruptMetadata`."""
-        for path in acl_store.CHANGES:
-            await make(self._store.ask, path, "ACLs")
-            self._store.watchers[path] = self._changed.set
-        await self.refresh()
-        self._following = asyncio.get_running_loop().create_task(self._follow())
+        await self._notices.open()
 
     def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        self._notices.close()
 
     async def refresh(self) -> None:
-        """Read all rules, and watch for changes from before that. Raises as `open`."""
-        async with self._reading:  # one that began earlier, and ends later, would bring former rules back
-            for path in acl_store.CHANGES:
-                await read(self._store.ask, Children(path, watch=True), "ACLs")
-            self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
+        """Read the rules that have changed. Raises as `open`."""
+        async with self._notices.news() as news:
+            named = None if news is None else acl_store.resources_in(news)
+            if named is None:
+                self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
+            else:
+                self.rules = self.rules.changed(await acl_store.read_of(self._store.ask, named))
 
     async def change(self, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
         """Write rules; they count here from now on. Raises as `open`."""
         await acl_store.change(self._store.ask, add, remove)
         await self.refresh()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self.refresh()
-            except EngineError as error:
-                _log.error("changed ACLs are not in force, the former ones stay: %s", error)
-                await asyncio.sleep(_AGAIN_S)
-                self._changed.set()
 
     def is_broker(self, call: Call) -> bool:
         """Return whether a request comes from a broker, on the listener for brokers."""

@@ -4,8 +4,7 @@
     /config/brokers/<id>, …/<default>           … {"log.retention.ms":"3600000"}
     /config/changes/config_change_<n>           {"version":2,"entity_path":"users/<u>"}
 
-A broker reads all quotas at its start, and then what the notifications name. Notifications are kept for
-fifteen minutes, so a broker that has not looked for ten reads all again.
+A broker reads all quotas at its start, and then what the notifications name (`notices.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Final
 
 from logstore.broker.config_nodes import read_live
 from logstore.broker.configs import (
@@ -26,21 +24,18 @@ from logstore.broker.configs import (
     number_of,
 )
 from logstore.broker.identity import AskStore
+from logstore.broker.notices import Notices
 from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.quotas import Quotas, entity_of, parse
-from logstore.broker.store_reads import make, read
+from logstore.broker.store_reads import read, read_many
 from logstore.broker.store_session import StoreSession
-from logstore.disk.errors import EngineError
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import LogManagerConfig
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
-from logstore.replication.metastore.operations import Children, Get
+from logstore.replication.metastore.operations import Children
 from logstore.replication.node import Node
 from logstore.replication.orders import change_defaults
-
-_AGAIN_S: Final = 1.0
-_ALL_AGAIN_MS: Final = 600_000
 
 _log = logging.getLogger(__name__)
 
@@ -64,10 +59,10 @@ async def reread(ask: AskStore, paths: Iterable[str], now: Quotas) -> Quotas:
 
     Of an entity with malformed data the former quotas stay, and the log has an error.
     """
-    entities = {path: entity for path in sorted(set(paths)) if (entity := entity_of(path)) is not None}
-    found = await asyncio.gather(*(read(ask, Get(f"/config/{path}"), "quotas") for path in entities))
+    entities = {f"/config/{path}": entity for path in sorted(set(paths)) if (entity := entity_of(path))}
     values = dict(now.values)
-    for (path, entity), node in zip(entities.items(), found, strict=True):
+    for path, node in (await read_many(ask, entities, "quotas")).items():
+        entity = entities[path]
         try:
             settings = layout.parse_topic_config(node.data) if node.stat is not None else {}
             values[entity] = parse(settings, entity)
@@ -91,48 +86,30 @@ class Followed:
         node: Node,
         logs: LogManagerConfig,
     ) -> None:
-        self._store, self._now_ms, self.limiter, self._node = store, now_ms, limiter, node
+        self._store, self.limiter, self._node = store, limiter, node
         self._logs = logs
         self._live = frozenset((f"brokers/{node.node_id}", f"brokers/{layout.DEFAULT_ENTITY}"))
-        self._reading = asyncio.Lock()
-        self._seen = frozenset[str]()
-        self._looked_ms = 0
-        self._news = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._notices = Notices(store, now_ms, (layout.CONFIG_CHANGES_PATH,), "quotas", self.refresh)
 
     async def open(self) -> None:
         """Read the quotas and follow them. Raises `MetadataStoreFailed`."""
-        await make(self._store.ask, layout.CONFIG_CHANGES_PATH, "quotas")
-        self._store.watchers[layout.CONFIG_CHANGES_PATH] = self._news.set
-        self._looked_ms = self._now_ms() - _ALL_AGAIN_MS
-        await self.refresh()
-        self._following = asyncio.get_running_loop().create_task(self._follow())
+        await self._notices.open()
 
     def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        self._notices.close()
 
     async def refresh(self, *paths: str) -> None:
         """Read what has changed, and these entities. Raises `MetadataStoreFailed`."""
-        async with self._reading:
-            self.limiter.replace(await self._refreshed(paths))
-
-    async def _refreshed(self, paths: Iterable[str]) -> Quotas:
-        ask, now_ms = self._store.ask, self._now_ms()
-        notices = Children(layout.CONFIG_CHANGES_PATH, watch=True)
-        listed = frozenset((await read(ask, notices, "quotas")).children)
-        if now_ms - self._looked_ms >= _ALL_AGAIN_MS:
-            quotas = await read_all(ask)
-            await self._read_live()
-        else:
-            news = (Get(f"{layout.CONFIG_CHANGES_PATH}/{each}") for each in listed - self._seen)
-            found = await asyncio.gather(*(read(ask, each, "quotas") for each in news))
-            named = [_entity_path(each.data) for each in found if each.stat is not None]
-            quotas = await reread(ask, [*paths, *named], self.limiter.quotas)
-            if not self._live.isdisjoint((*paths, *named)):
+        async with self._notices.news() as news:
+            if news is None:
+                quotas, is_live = await read_all(self._store.ask), True
+            else:
+                changed = [*paths, *map(_entity_path, news)]
+                quotas = await reread(self._store.ask, changed, self.limiter.quotas)
+                is_live = not self._live.isdisjoint(changed)
+            if is_live:
                 await self._read_live()
-        self._seen, self._looked_ms = listed, now_ms
-        return quotas
+            self.limiter.replace(quotas)
 
     async def _read_live(self) -> None:
         """Read the broker's live settings. If one is invalid, the former ones stay; the log has an error."""
@@ -156,17 +133,6 @@ class Followed:
         replicas.followers.throttle.limit(follower)
         replicas.moves.limit(moves)
         replicas.followers.resize(fetchers)
-
-    async def _follow(self) -> None:
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            try:
-                await self.refresh()
-            except EngineError as error:
-                _log.error("changed quotas are not in force, the former ones stay: %s", error)
-                await asyncio.sleep(_AGAIN_S)
-                self._news.set()
 
 
 def _entity_path(notice: bytes) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.loading import Loader
+from logstore.broker.groups.members import Members
 from logstore.broker.groups.records import (
     GroupKey,
     GroupMetadata,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 def check(world: World, node: Node, asked: Asked, response: Any) -> None:
     request: Any = asked.request
+    check_tallies(node)
     if isinstance(response, OffsetFetchResponse):
         check_fetch(world, node, asked, response)
     elif isinstance(response, OffsetCommitResponse):
@@ -66,6 +68,20 @@ def check(world: World, node: Node, asked: Asked, response: Any) -> None:
             case HeartbeatResponse():
                 if world.leads(node, request.group_id):
                     check_self(world, node, asked)
+
+
+def check_tallies(node: Node) -> None:
+    """What is kept of a group beside its members is what they say, and no deadline is slept through."""
+    for group_id, entry in node.coordinator._served.entries.items():
+        members, deadline_ms = entry.group.members, entry.group.deadline_ms
+        alone = Members()
+        for each in members:
+            alone.add(each)
+        alone.pending_ids = members.pending_ids
+        if members.size != alone.size or members.common_protocols() != alone.common_protocols():
+            raise Violation(f"{group_id} is miscounted")
+        if deadline_ms is not None and (entry.wake_ms is None or entry.wake_ms > deadline_ms):
+            raise Violation(f"{group_id} sleeps until {entry.wake_ms}, and is due at {deadline_ms}")
 
 
 def removed(world: World, asked: Asked, keys: list[Key]) -> None:

@@ -328,7 +328,7 @@ class Gate:
     """An authorizer without a store, and a handler that keeps what it gets."""
 
     def __init__(self, acls: Iterable[Acl]) -> None:
-        self.authorizer = Authorizer(Rules(acls), None, metadata(), Audit())  # type: ignore[arg-type]
+        self.authorizer = Authorizer(Rules(acls), None, metadata(), Audit(), int)  # type: ignore[arg-type]
         self.handled: Struct | None = None
 
     def serve(self, row: Asked, api: Any, version: int) -> Any:

@@ -51,7 +51,7 @@ class Gate:
     def __init__(self, *acls: Acl, known: MetadataCache | None = None, **settings: bool) -> None:
         self.audit = Audited()
         found = known or metadata()
-        self.authorizer = Authorizer(Rules(acls), None, found, self.audit, **settings)  # type: ignore[arg-type]
+        self.authorizer = Authorizer(Rules(acls), None, found, self.audit, int, **settings)  # type: ignore[arg-type]
 
     def passes(self, body: Struct, version: int) -> tuple[bool, Callable[[Any], Any]]:
         """Whether the handler sees it, and what makes its answer the one that is sent."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -200,6 +202,25 @@ _OPERATIONS = st.one_of(
     st.builds(Get, _PATHS, st.booleans()),
     st.builds(Children, _PATHS, st.booleans()),
 )
+
+
+def test_the_end_of_a_session_looks_at_its_own_nodes() -> None:
+    """Not at the 60,000 of 20,000 partitions."""
+
+    class Nodes(dict[str, Node]):
+        def items(self) -> Any:
+            raise AssertionError("all nodes are looked at")
+
+    tree = Tree()
+    session = tree.open_session(1000)
+    tree.apply(session, Create("/stays"))
+    for _ in range(2):
+        tree.apply(session, Create("/mine", ephemeral=True))
+        tree.apply(session, Delete("/mine"))
+    tree.apply(session, Create("/mine", ephemeral=True))
+    tree._nodes = Nodes(tree._nodes)
+    tree.close_session(session)
+    assert (tree.node("/mine"), tree.node("/stays") is None) == (None, False)
 
 
 @settings(derandomize=True, max_examples=300)

@@ -23,6 +23,7 @@ from logstore.replication.metastore.operations import (
     StoreError,
     WatchKind,
 )
+from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
 from tests import zookeeper
 from tests.metadata_server import StoreProcess
 from tests.zookeeper import Client, Proxy, ZooKeeperServer, eventually
@@ -352,3 +353,19 @@ def test_what_is_missing_is_named_with_its_cure(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(zookeeper, "JAR", tmp_path / "none.jar")
     with pytest.raises(AssertionError, match="apt-get install -y zookeeper"):
         ZooKeeperServer(tmp_path)
+
+
+def test_many_nodes_are_read_at_a_time(proxy: Proxy, chroot: str) -> None:
+    """What a server leaves open is lost after one wait, not after one for each node."""
+    with BlockingZooKeeperStore(proxy.url + chroot) as store:
+        session = store.open_session(10_000, 0)
+        for number in range(0, 100, 2):
+            store.call(session, Create(f"/n{number}", b"%d" % number), 0)
+        reads = [Get(f"/n{number}") for number in range(100)]
+        found = store.read_many(session, reads)
+        assert [each.data for each in found[::2]] == [b"%d" % number for number in range(0, 100, 2)]
+        assert {each.error for each in found[1::2]} == {StoreError.NO_NODE}
+        proxy.cut()
+        store._patience_s = 0.05
+        assert {each.error for each in store.read_many(session, reads)} == {StoreError.CONNECTION_LOSS}
+        proxy.mend()
