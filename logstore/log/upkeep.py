@@ -69,7 +69,7 @@ def delete_records(log: PartitionLog, offset: int) -> int:
             f"{log.topic_partition} has cleanup.policy={log.config.cleanup_policy}: "
             f"records {kept} add delete to the policy"
         )
-    with log.lock:
+    with changing(log, "a deletion of records"):
         wanted = log.high_watermark if offset == -1 else offset
         if wanted < 0:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
