@@ -289,3 +289,23 @@ def test_a_writer_goes_on_after_an_interrupt() -> None:
         if not was_interrupted:
             return
     raise AssertionError("an append has more moments")
+
+
+def test_a_record_is_told_of_an_interrupt_of_its_write() -> None:
+    """Nobody else wrote its batch any more: `written` waited for ever."""
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        log = opened(MemoryDisk(directories=["/data"]))
+        writer = log.writer(linger_ms=3_600_000)
+        pending = writer.append(b"first")
+        was_interrupted = interrupted(writer.flush, at)
+        writer.close()
+        try:
+            offset = pending.written(0).last_offset
+        except InterruptedError:
+            assert len(log) <= 1
+        else:
+            assert log[offset].value == b"first", f"moment {at}"
+        log.close()
+    assert at > 10
