@@ -18,6 +18,7 @@ suite checks that they all behave like `OsDisk`. Callers rely on these rules:
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import posixpath
@@ -401,7 +402,7 @@ class _OsLock:
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, directory: str) -> None:
-        self._descriptor = -1
+        self._file: io.FileIO | None = None
         self._directory = directory
         with self._guard:
             status = os.stat(directory)
@@ -412,54 +413,52 @@ class _OsLock:
                 raise DirectoryLocked(
                     f"{directory} is already open in this process; close the other owner first"
                 )
-            self._descriptor = _open_locked(directory)
+            self._file = _open_locked(directory)
             self._held[self._identity] = self
 
     def release(self) -> None:
         with self._guard:
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                del self._held[self._identity]
-                os.close(descriptor)
+            if self._file is not None and not self._file.closed:
+                self._held.pop(self._identity, None)
+                self._file.close()
 
     def __del__(self) -> None:
         # Dropped without a close: as after the death of a process, the next owner recovers.
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self._file is not None and not self._file.closed:
+            self._file.close()
             warnings.warn(f"unclosed owner of {self._directory}", ResourceWarning, stacklevel=2, source=self)
 
     @classmethod
     def abandon_all(cls) -> None:
         """Close the copies of the descriptors in a forked child; the parent keeps its locks."""
         for lock in list(cls._held.values()):
-            descriptor, lock._descriptor = lock._descriptor, -1
-            os.close(descriptor)
+            if lock._file is not None:
+                lock._file.close()
         cls._held.clear()
 
 
-def _open_locked(directory: str) -> int:
-    """Open the directory's lock file and take both locks. Returns the descriptor."""
+def _open_locked(directory: str) -> io.FileIO:
+    """Open the directory's lock file and take both locks. An interrupt drops, and closes, the file."""
     path = f"{directory}/{LOCK_FILE}"
     while True:
-        descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
+        file = io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT), "r+")
         try:
-            _lock_descriptor(descriptor)
+            _lock_descriptor(file.fileno())
             # A JVM broker removes the file when it releases the lock. We then hold an unlinked file, and
             # another process could create and lock a new one. Start again with the current file.
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
         except FileNotFoundError:
             pass
         except OSError as error:
-            os.close(descriptor)
+            file.close()
             if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                 raise
             raise DirectoryLocked(
                 f"{directory} is in use by another process, which holds {path}; "
                 "stop that process or use another directory"
             ) from error
-        os.close(descriptor)
+        file.close()
 
 
 def _lock_descriptor(descriptor: int) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 import logstore
 from logstore import Log, LogConfig, LogDirOffline
+from logstore.disk.files import OsDisk
 from logstore.disk.memory import MemoryDisk
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
@@ -308,4 +310,28 @@ def test_a_record_is_told_of_an_interrupt_of_its_write() -> None:
         else:
             assert log[offset].value == b"first", f"moment {at}"
         log.close()
+    assert at > 10
+
+
+def test_a_directory_is_free_behind_an_interrupt_of_the_close() -> None:
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, known = filled(disk)
+        was_interrupted = interrupted(log.close, at)
+        with suppress(LogDirOffline):  # its files are closed already: the next opening recovers it
+            log.close()
+        with opened(disk) as again:
+            assert {record.offset: record.value for record in again.read()} == known, f"moment {at}"
+    assert at > 20
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_directory_is_free_behind_an_interrupt_of_its_lock(tmp_path: Path) -> None:
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        was_interrupted = interrupted(lambda: OsDisk().lock(str(tmp_path)).release(), at)
+        OsDisk().lock(str(tmp_path)).release()
     assert at > 10
