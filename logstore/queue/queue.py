@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, overload
 
 from logstore.arguments import Path, as_config, as_directory, as_int, as_timeout
 from logstore.config import MAX_INT, LogConfig
@@ -251,6 +251,16 @@ class Queue(Closing):
         return lane
 
     # --- getting --------------------------------------------------------------------------------------
+
+    @overload
+    def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: None = ..., lease: float | None = ...
+    ) -> Message: ...
+
+    @overload
+    def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: float | None, lease: float | None = ...
+    ) -> Message | None: ...
 
     def get(
         self,
