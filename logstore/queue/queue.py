@@ -169,6 +169,7 @@ class Queue(Closing):
             return
         with self._lock:
             if self._is_closed:
+                self._abandon()  # an interrupt may have ended the close before
                 return
             self._is_closed = True
             self._waiters.ring_all()
