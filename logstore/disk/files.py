@@ -18,6 +18,7 @@ suite checks that they all behave like `OsDisk`. Callers rely on these rules:
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import mmap
 import os
@@ -400,9 +401,9 @@ class _OsLock:
 
     _held: ClassVar[weakref.WeakValueDictionary[tuple[int, int], _OsLock]] = weakref.WeakValueDictionary()
     _guard: ClassVar[threading.Lock] = threading.Lock()
+    _file: io.FileIO | None = None
 
     def __init__(self, directory: str) -> None:
-        self._file: io.FileIO | None = None
         self._directory = directory
         with self._guard:
             status = os.stat(directory)
@@ -431,9 +432,8 @@ class _OsLock:
     @classmethod
     def abandon_all(cls) -> None:
         """Close the copies of the descriptors in a forked child; the parent keeps its locks."""
-        for lock in list(cls._held.values()):
-            if lock._file is not None:
-                lock._file.close()
+        for file in [lock._file for lock in cls._held.values() if lock._file is not None]:
+            file.close()
         cls._held.clear()
 
 
@@ -549,7 +549,11 @@ class OsDisk:
 
     def lock(self, directory: str) -> Lock:
         """Lock a directory for this process; see `Disk.lock`."""
-        return _OsLock(directory)
+        try:
+            return _OsLock(directory)
+        except DirectoryLocked:
+            gc.collect()  # a log that an interrupt, or its program, dropped without a close
+            return _OsLock(directory)
 
     def room(self, directory: str) -> Room:
         """Return the free bytes and all bytes of the file system; see `Disk.room`."""
@@ -562,11 +566,8 @@ class OsDisk:
 
 def make_private(path: str) -> None:
     """Create a file, unless it exists, and let only its owner read and write it. Raises `OSError`."""
-    descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
+    with io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        os.fchmod(file.fileno(), 0o600)
 
 
 def refuse_lock_file(path: str) -> None:
