@@ -206,7 +206,7 @@ class OffsetFile:
     Each change replaces the file durably, then updates `offsets`. Raises `OSError`.
     """
 
-    __slots__ = ("_directory", "_disk", "_name", "is_corrupt", "is_there", "offsets")
+    __slots__ = ("_directory", "_disk", "_is_in_doubt", "_name", "is_corrupt", "is_there", "offsets")
 
     def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self._disk, self._directory, self._name = disk, directory, name
@@ -218,6 +218,8 @@ class OffsetFile:
         self.is_there = found is not None
         """Whether there is a file: then a partition without an entry has offset 0, else an unknown one."""
         self.offsets: dict[TopicPartition, int] = found or {}
+        self._is_in_doubt = False
+        """Whether a write failed, or was interrupted: the file may have its offsets, or those of before."""
 
     def get(self, partition: TopicPartition) -> int:
         """Return the partition's offset; 0 if there is none."""
@@ -229,18 +231,20 @@ class OffsetFile:
 
     def write(self, offsets: dict[TopicPartition, int]) -> None:
         """Replace all entries."""
+        self._is_in_doubt = True
         write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
         self.offsets, self.is_there, self.is_corrupt = offsets, True, False
+        self._is_in_doubt = False
 
     def set(self, partition: TopicPartition, offset: int) -> None:
         """Set one entry; nothing is written if it is unchanged."""
-        if self.get(partition) != offset:
+        if self._is_in_doubt or self.get(partition) != offset:
             self.write({**self.offsets, partition: offset})
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Lower one entry to `offset` if it is higher."""
-        if self.get(partition) > offset:
-            self.write({**self.offsets, partition: offset})
+        if self._is_in_doubt or self.get(partition) > offset:
+            self.write({**self.offsets, partition: min(self.get(partition), offset)})
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the entries of these partitions; nothing is written if there are none."""

@@ -140,7 +140,8 @@ class AsyncLog(AsyncReading, AsyncClosing):
     def appended(error: BaseException) -> AppendInfo | None:
         """Return what an interrupted `append` left in the log; None if it left nothing.
 
-        `error` is the `CancelledError`, or the `TimeoutError` that `asyncio.timeout` made of it.
+        `error` is the `CancelledError` of a task that awaits the append itself, or the `TimeoutError` that
+        `asyncio.timeout` made of it.
         """
         cause: BaseException | None = error
         while cause is not None:

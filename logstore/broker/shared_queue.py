@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Self
+from typing import Final, Self, overload
 
 from logstore.arguments import as_config, as_int, as_timeout
 from logstore.broker.blocking import BlockingCalls, BlockingClient
@@ -182,6 +182,16 @@ class SharedQueue(Closing):
         return self._lanes.get(topic)
 
     # --- getting --------------------------------------------------------------------------------------
+
+    @overload
+    def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: None = ..., lease: float | None = ...
+    ) -> Message: ...
+
+    @overload
+    def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: float | None, lease: float | None = ...
+    ) -> Message | None: ...
 
     def get(
         self,

@@ -18,6 +18,8 @@ suite checks that they all behave like `OsDisk`. Callers rely on these rules:
 from __future__ import annotations
 
 import errno
+import gc
+import io
 import mmap
 import os
 import posixpath
@@ -399,9 +401,9 @@ class _OsLock:
 
     _held: ClassVar[weakref.WeakValueDictionary[tuple[int, int], _OsLock]] = weakref.WeakValueDictionary()
     _guard: ClassVar[threading.Lock] = threading.Lock()
+    _file: io.FileIO | None = None
 
     def __init__(self, directory: str) -> None:
-        self._descriptor = -1
         self._directory = directory
         with self._guard:
             status = os.stat(directory)
@@ -412,54 +414,51 @@ class _OsLock:
                 raise DirectoryLocked(
                     f"{directory} is already open in this process; close the other owner first"
                 )
-            self._descriptor = _open_locked(directory)
+            self._file = _open_locked(directory)
             self._held[self._identity] = self
 
     def release(self) -> None:
         with self._guard:
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                del self._held[self._identity]
-                os.close(descriptor)
+            if self._file is not None and not self._file.closed:
+                self._held.pop(self._identity, None)
+                self._file.close()
 
     def __del__(self) -> None:
         # Dropped without a close: as after the death of a process, the next owner recovers.
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self._file is not None and not self._file.closed:
+            self._file.close()
             warnings.warn(f"unclosed owner of {self._directory}", ResourceWarning, stacklevel=2, source=self)
 
     @classmethod
     def abandon_all(cls) -> None:
         """Close the copies of the descriptors in a forked child; the parent keeps its locks."""
-        for lock in list(cls._held.values()):
-            descriptor, lock._descriptor = lock._descriptor, -1
-            os.close(descriptor)
+        for file in [lock._file for lock in cls._held.values() if lock._file is not None]:
+            file.close()
         cls._held.clear()
 
 
-def _open_locked(directory: str) -> int:
-    """Open the directory's lock file and take both locks. Returns the descriptor."""
+def _open_locked(directory: str) -> io.FileIO:
+    """Open the directory's lock file and take both locks. An interrupt drops, and closes, the file."""
     path = f"{directory}/{LOCK_FILE}"
     while True:
-        descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
+        file = io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT), "r+")
         try:
-            _lock_descriptor(descriptor)
+            _lock_descriptor(file.fileno())
             # A JVM broker removes the file when it releases the lock. We then hold an unlinked file, and
             # another process could create and lock a new one. Start again with the current file.
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
         except FileNotFoundError:
             pass
         except OSError as error:
-            os.close(descriptor)
+            file.close()
             if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                 raise
             raise DirectoryLocked(
                 f"{directory} is in use by another process, which holds {path}; "
                 "stop that process or use another directory"
             ) from error
-        os.close(descriptor)
+        file.close()
 
 
 def _lock_descriptor(descriptor: int) -> None:
@@ -550,7 +549,11 @@ class OsDisk:
 
     def lock(self, directory: str) -> Lock:
         """Lock a directory for this process; see `Disk.lock`."""
-        return _OsLock(directory)
+        try:
+            return _OsLock(directory)
+        except DirectoryLocked:
+            gc.collect()  # a log that an interrupt, or its program, dropped without a close
+            return _OsLock(directory)
 
     def room(self, directory: str) -> Room:
         """Return the free bytes and all bytes of the file system; see `Disk.room`."""
@@ -563,11 +566,8 @@ class OsDisk:
 
 def make_private(path: str) -> None:
     """Create a file, unless it exists, and let only its owner read and write it. Raises `OSError`."""
-    descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
+    with io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        os.fchmod(file.fileno(), 0o600)
 
 
 def refuse_lock_file(path: str) -> None:

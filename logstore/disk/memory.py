@@ -11,9 +11,11 @@ does the same, and makes every later call on this disk and its open files fail.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
+from weakref import WeakValueDictionary
 
 from logstore.disk.errors import DirectoryLocked
 from logstore.disk.files import LOCK_FILE, Buffer, DirectoryEntry, Room, refuse_lock_file
@@ -52,7 +54,7 @@ class MemoryDisk:
         self._clock = clock
         self._root = Directory(clock())
         self._changes: list[Change] = []
-        self._locked: dict[Directory, MemoryLock] = {}
+        self._locked = WeakValueDictionary[Directory, MemoryLock]()
         self._used = 0
         self._alive = True
         for directory in directories:
@@ -164,6 +166,8 @@ class MemoryDisk:
 
     def lock(self, directory: str) -> MemoryLock:
         node = self._directory(directory)
+        if node in self._locked:
+            gc.collect()  # as `OsDisk`
         if node in self._locked:
             raise DirectoryLocked(f"{directory} is already open; close the other owner first")
         if LOCK_FILE not in node.entries:
@@ -468,7 +472,7 @@ class MemoryFile:
 class MemoryLock:
     """The lock of a directory on a `MemoryDisk`."""
 
-    def __init__(self, locked: dict[Directory, MemoryLock], directory: Directory) -> None:
+    def __init__(self, locked: WeakValueDictionary[Directory, MemoryLock], directory: Directory) -> None:
         self._locked = locked
         self._directory = directory
 

@@ -135,10 +135,12 @@ class Follower:
         At the end of the log the bell is rung by the next change, and the caller ends the wait by what is
         returned. Raises as `__next__`.
         """
-        if self.bell.is_set():
-            self._batches = self._read(self.offset)  # first of all: a new watch costs time
         if self._next_batch(ahead_bytes) or self._is_disturbed():
             return None
+        if self.bell.is_set():  # before a new watch, which costs time
+            self._batches = self._read(self.offset)
+            if self._next_batch(ahead_bytes) or self._is_disturbed():
+                return None
         # Watch first: what came before is found now, what comes later wakes.
         self.bell.clear()
         try:

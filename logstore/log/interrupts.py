@@ -3,8 +3,9 @@
 Python raises such an exception between any two instructions of the main thread. A batch may be in the file
 then without being counted, or counted in one place and not in another: the next append would write a second
 batch at the same offset. So a change leaves a note in `log.changing` while it goes on. If the next change
-finds one, an append (with its roll) is undone as far as the log end had not moved, and any other change takes
-the log offline: recovery completes or undoes it.
+finds one, an append (with its roll) is undone as far as the log end had not moved, the log start of a
+deletion of records is written again, and any other change takes the log offline: recovery completes or undoes
+it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
     from logstore.log.partition_log import PartitionLog
 
 APPENDING: Final = "an append"
+DELETING: Final = "a deletion of records"
 
 
 def begin_change(log: PartitionLog) -> None:
     """Check that the log may change, and undo what an interrupt left. The caller holds the lock.
 
-    Raises as `PartitionLog.check_writable`, and `LogDirOffline` if more than an append was interrupted.
+    Raises as `PartitionLog.check_writable`, and as `mend`.
     """
     log.check_writable()
     if log.changing:
@@ -57,16 +59,27 @@ def changing(log: PartitionLog, what: str) -> Iterator[None]:
 
 
 def mend(log: PartitionLog) -> None:
-    """Undo what an interrupted append left, or take the log offline. The caller holds the lock.
+    """Undo or complete what was interrupted, or take the log offline. The caller holds the lock.
 
-    Raises `LogDirOffline`.
+    Raises `LogDirOffline`, and `DiskFull` for a deletion of records.
     """
-    if log.changing != APPENDING:
+    if log.changing == DELETING:
+        mark("interrupt: a log start is written again")
+        start_at(log, log.log_start_offset)
+    elif log.changing == APPENDING:
+        mark("interrupt: an append is undone")
+        log.or_offline(lambda: _undo_append(log))
+    else:
         log.fail(InterruptedError(errno.EINTR, f"{log.changing} was interrupted"))
-    mark("interrupt: an append is undone")
-    log.or_offline(lambda: _undo_append(log))
     log.changing = ""
     log.waiters.wake()
+
+
+def start_at(log: PartitionLog, offset: int) -> None:
+    """Let the log and its epochs start at `offset`, durably. The caller holds the lock."""
+    log.publish_log_start(offset)
+    log.replicated_offset = max(log.replicated_offset, offset)
+    log.change_epochs(lambda epochs: epochs.truncate_from_start(offset))
 
 
 def _undo_append(log: PartitionLog) -> None:

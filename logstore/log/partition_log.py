@@ -498,6 +498,7 @@ class PartitionLog:
             return
         with self.group_commit.exclusive(), self.lock:
             if self.is_closed:
+                self.owner.abandoned(self)  # an interrupt may have ended the close before
                 return
             is_clean = False
             try:

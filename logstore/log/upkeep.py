@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from logstore.disk.marks import mark
 from logstore.errors import DiskFull, OffsetOutOfRange, PolicyViolation
-from logstore.log.interrupts import changing
+from logstore.log.interrupts import DELETING, changing, start_at
 from logstore.log.partition_log import PartitionLog
 from logstore.log.retention import Expired, believed_ms, expired
 from logstore.segment.segment import Segment
@@ -35,13 +35,11 @@ def advance_log_start_offset(log: PartitionLog, offset: int) -> bool:
         # Published before anything below it is forgotten: after a crash in between, records must not be
         # served whose epochs are gone. The recovery point stays: nothing was synced here.
         try:
-            log.publish_log_start(offset)
+            start_at(log, offset)
         except DiskFull:
             if not _free_snapshots(log, offset):
                 raise
-            log.publish_log_start(offset)
-        log.replicated_offset = max(log.replicated_offset, offset)
-        log.change_epochs(lambda epochs: epochs.truncate_from_start(offset))
+            start_at(log, offset)
         return True
 
 
@@ -69,7 +67,7 @@ def delete_records(log: PartitionLog, offset: int) -> int:
             f"{log.topic_partition} has cleanup.policy={log.config.cleanup_policy}: "
             f"records {kept} add delete to the policy"
         )
-    with log.lock:
+    with changing(log, DELETING):
         wanted = log.high_watermark if offset == -1 else offset
         if wanted < 0:
             raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)

@@ -58,8 +58,8 @@ class _Batch:
 
     def finish(self, outcomes: AppendInfo | list[AppendInfo | BaseException]) -> None:
         self.outcomes = outcomes
-        self.rows = []
         self.done.set()
+        self.rows = []
 
 
 class Pending:
@@ -288,21 +288,26 @@ class Writer(Closing):
 
     def _write_next(self) -> None:
         """Write the open batch; `_writing` is held. Its records have the errors."""
+        batch = self._open
+        if not batch.rows:
+            return
+        try:
+            self._write(batch)
+        except BaseException as interrupt:
+            if self._open is not batch and not batch.done.is_set():
+                lost = InterruptedError("the write was interrupted: look in the log for its records")
+                lost.__cause__ = interrupt
+                batch.finish([lost] * len(batch.rows))
+            raise
+
+    def _write(self, batch: _Batch) -> None:
         with self._lock:
-            batch = self._open
-            if not batch.rows:
-                return
             self._open = _Batch(self)
         outcomes: AppendInfo | list[AppendInfo | BaseException]
         try:
             outcomes = append_records(self._log, batch.rows, target_bytes=batch.target_bytes)
         except Exception as error:
             outcomes = self._one_by_one(batch.rows, error)
-        except BaseException as interrupt:
-            lost = InterruptedError("the write was interrupted: look in the log for its records")
-            lost.__cause__ = interrupt
-            batch.finish([lost] * len(batch.rows))
-            raise
         if isinstance(outcomes, list):
             failed = [each for each in outcomes if isinstance(each, BaseException)]
             if failed:

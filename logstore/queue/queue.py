@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, overload
 
 from logstore.arguments import Path, as_config, as_directory, as_int, as_timeout
 from logstore.config import MAX_INT, LogConfig
@@ -169,6 +169,7 @@ class Queue(Closing):
             return
         with self._lock:
             if self._is_closed:
+                self._abandon()  # an interrupt may have ended the close before
                 return
             self._is_closed = True
             self._waiters.ring_all()
@@ -251,6 +252,16 @@ class Queue(Closing):
         return lane
 
     # --- getting --------------------------------------------------------------------------------------
+
+    @overload
+    def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: None = ..., lease: float | None = ...
+    ) -> Message: ...
+
+    @overload
+    def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: float | None, lease: float | None = ...
+    ) -> Message | None: ...
 
     def get(
         self,

@@ -18,7 +18,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from logstore.arguments import as_int
 from logstore.disk.closing import AsyncClosing
@@ -96,6 +96,16 @@ class AsyncQueue(AsyncClosing):
     """Do as `Queue.redrive`."""
     stats = _in_thread(Queue.stats)
     """Do as `Queue.stats`."""
+
+    @overload
+    async def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: None = ..., lease: float | None = ...
+    ) -> Message: ...
+
+    @overload
+    async def get(
+        self, topics: str | Collection[str] | None = ..., *, timeout: float | None, lease: float | None = ...
+    ) -> Message | None: ...
 
     async def get(
         self,

@@ -245,9 +245,9 @@ class SegmentIndexes:
         Their maps are dropped at once: a reader may be about to look something up in one, and the next user
         of the file may cut it. A read of a map past the end of its file kills the process.
         """
-        for index in self._open or ():
+        opened, self._open = self._open or (), None  # first: an interrupt must not leave one that is let go
+        for index in opened:
             index.let_go()
-        self._open = None
         self.hints.clear()
 
     @property

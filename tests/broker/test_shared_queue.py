@@ -314,7 +314,7 @@ def test_wrong_arguments(broker: Broker) -> None:
         with pytest.raises(TypeError, match="most is an int"):
             queue.get_many("3")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="one str or several"):
-            queue.get(5)  # type: ignore[arg-type]
+            queue.get(5)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="not a mapping"):
             queue.put_many({b"a": b"b"})
         queue.put(b"job")

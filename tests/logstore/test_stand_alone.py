@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import random
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.disk.errors import DirectoryLocked
-from logstore.disk.files import DirectoryEntry, OsDisk
+from logstore.disk.files import DirectoryEntry, Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
 from logstore.log.log import Log
@@ -325,3 +326,17 @@ def test_an_opening_does_not_list_what_lies_beside_the_log(monkeypatch: pytest.M
     assert list(LogReader("/data/copy-0", disk=disk).batches()) == []
     assert "/data/copy-0" in listed
     assert "/data" not in listed
+
+
+@pytest.mark.filterwarnings("ignore:unclosed owner")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("disk", [OsDisk(), new_disk()])
+def test_a_log_that_was_dropped_is_opened_again_at_once(tmp_path: Path, disk: Disk) -> None:
+    """It is a cycle of objects: its lock stayed until Python looked for such."""
+    directory = tmp_path / "orders-0" if isinstance(disk, OsDisk) else DIRECTORY
+    gc.disable()
+    try:
+        Log.open(directory, disk=disk).append(b"placed")
+        Log.open(directory, disk=disk).close()
+    finally:
+        gc.enable()

@@ -307,7 +307,7 @@ def test_threads_share_the_work(tmp_path: object) -> None:
     done: list[bytes] = []
 
     def work() -> None:
-        while (message := queue.get()) is not None and message.value != b"stop":
+        while (message := queue.get()).value != b"stop":
             queue.ack(message)
             done.append(message.value)
 

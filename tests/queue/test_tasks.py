@@ -20,7 +20,7 @@ def test_tasks_share_the_work(tmp_path: Path, durability: str) -> None:
         done: list[int] = []
 
         async def work(queue: AsyncQueue) -> None:
-            while (message := await queue.get()) is not None and message.value != b"stop":
+            while (message := await queue.get()).value != b"stop":
                 if message.deliveries == 1 and int(message.value) % 7 == 0:
                     await queue.nack(message)
                 else:

@@ -97,6 +97,6 @@ def test_an_iterator_of_topics_is_read_once() -> None:
         hands.queue.put_many([b"0", b"1"], topic=topic)
     found = hands.queue.get_many(10, iter(["a", "b"]))  # type: ignore[arg-type]
     assert sorted(each.topic for each in found) == ["a", "a", "b", "b"]
-    message = hands.queue.get(iter(["x", "c"]), timeout=0)  # type: ignore[arg-type]
+    message = hands.queue.get(iter(["x", "c"]), timeout=0)  # type: ignore[call-overload]
     assert message is not None
     assert message.topic == "c"

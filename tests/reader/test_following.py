@@ -219,6 +219,21 @@ def test_a_cut_of_what_was_read_ahead_is_read_again(tmp_path: Path) -> None:
         assert [record.value for record in follower] == [b"new", b"new"]
 
 
+def test_a_follower_that_lags_reads_each_byte_once_however_often_it_is_woken(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    disk = RecordingDisk(OsDisk(), reads=True)
+    with Log.open(directory) as log:
+        for number in range(100):
+            log.append(b"%d" % number)
+        follower = LogReader(directory, disk=disk).follow(timeout=0)
+        next(follower)
+        follower.wake()  # an append came
+        before = len(disk.operations)
+        assert [record.offset for record in islice(follower, 99)] == [*range(1, 100)]
+        opened = [each.path for each in disk.operations[before:] if each.name == "open"]
+        assert len(opened) < 10
+
+
 def test_retention_that_passes_it_is_out_of_range(
     tmp_path: Path, way: str, threads: ThreadPoolExecutor
 ) -> None:

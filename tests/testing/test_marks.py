@@ -24,6 +24,7 @@ NOT_REACHED = {
     "heal: an index of aborted transactions is built anew",
     "heal: another replica has the same batches, the epoch file is wrong",
     "heal: only derived files were damaged",
+    "interrupt: a log start is written again",
     "interrupt: an append is undone",
     "log moves: one cannot go on",
     "log moves: one is done",
