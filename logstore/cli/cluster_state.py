@@ -111,25 +111,27 @@ class Cluster:
 
 
 class _Attempts(logging.Handler):
-    """Prints no line for each attempt to connect to ZooKeeper, and keeps why the last one failed."""
+    """Prints no line for each attempt to connect or to write, and keeps why the last one failed."""
 
     failure = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        dropped, _, reason = record.getMessage().partition("Connection dropped: ")
-        if reason or "refused the login" in dropped:
-            self.failure = reason.removeprefix("socket connection error: ") or dropped
+        said, _, reason = record.getMessage().partition("Connection dropped: ")
+        if reason:
+            self.failure = f"The last attempt to connect: {reason.removeprefix('socket connection error: ')}"
+        elif said.startswith("ZooKeeper refused"):
+            self.failure = said
 
 
 _attempts: Final = _Attempts()
 
 
 def with_attempt(error: Exception) -> str:
-    """Return the text of an error, and why the last attempt to connect failed if it is one of the store."""
+    """Return the text of an error, and if it is one of the store, what its client said last."""
     is_of_store = isinstance(error, MetadataStoreFailed | MetadataUnavailable)
     if not is_of_store or not _attempts.failure:
         return str(error)
-    return f"{error}. The last attempt to connect: {_attempts.failure}"
+    return f"{error}. {_attempts.failure}"
 
 
 def quieten_kazoo() -> None:

@@ -54,8 +54,10 @@ from logstore.replication.metastore.zookeeper_access import OPEN, Access
 from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,
+    failure_in,
     multi_outcome,
     multi_request_of,
+    named,
     outcome_of,
     parents_to_check,
     request_of,
@@ -398,10 +400,10 @@ class Session:
             outcome = multi_outcome(writes, positions, results, transaction, self._address)
             if outcome is None:
                 self._begin_multi(number, writes, is_multi=is_multi)
-            elif is_multi:
-                self._answer(number, outcome)
             else:
-                self._answer(number, Outcome(outcome.error) if outcome.error else outcome.results[0])
+                if not is_multi:
+                    outcome = Outcome(outcome.error) if outcome.error else outcome.results[0]
+                self._answer(number, outcome, results[failure_in(results)])
 
         if not parents:
             commit()
@@ -422,7 +424,9 @@ class Session:
                 self._barrier = None
         if outcome.error is StoreError.CONNECTION_LOSS and not isinstance(cause, ConnectionLoss):
             _log.warning(
-                "ZooKeeper refused %s: %r; the outcome is reported as unknown", call.operation, cause
+                "ZooKeeper refused %s: %s; the outcome is reported as unknown",
+                named(call.operation),
+                type(cause).__name__,
             )
         self._tell(StoreReply(call.call_id, outcome))
         self._send()
