@@ -130,14 +130,11 @@ def elect_unclean(
         def is_shown() -> bool:
             nonlocal after
             after = to.read(topics)
-            return all(
-                code or after.states[each].leader in after.brokers for each, (code, _) in results.items()
-            )
+            elected = [each for each, (code, _) in results.items() if not code]
+            return all(after.states[each].leader in after.brokers for each in elected)
 
-        if accept_loss:
-            wait_until(
-                _PATIENCE_S, is_shown
-            )  # a broker that is asked hears of the leaders after the controller
+        if accept_loss:  # a broker that is asked hears of the leaders after the controller
+            wait_until(_PATIENCE_S, is_shown)
     for each in wanted:
         replicas, isr = (
             before.topics[each.topic].assignment.partitions[each.partition],
