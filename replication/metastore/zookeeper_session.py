@@ -210,6 +210,8 @@ class Session:
         """The pending call of several round trips: later calls wait for its end."""
 
         self._has_root = not address.chroot
+        """Whether it is known to be there; it may be where we have no right to create it."""
+        self._refusal = ""
         self._watches: dict[_Watch, _Seen] = {}
         self._to_check: list[tuple[_Watch, _Seen]] = []
         """Watches whose nodes must still be compared after a break, with their states from before."""
@@ -288,6 +290,7 @@ class Session:
         def made(node: str, result: Any) -> None:
             is_there = not isinstance(result, Exception) or isinstance(result, NodeExistsError)
             self._has_root = self._has_root or (is_there and node == self._address.chroot)
+            self._refusal = type(result).__name__
 
         for node in accumulate(self._address.chroot.split("/")[1:], "{}/{}".format, initial=""):
             if node:
@@ -398,7 +401,14 @@ class Session:
         def committed(positions: list[int], results: Any) -> None:
             transaction = (self._client.last_zxid, self._opened)
             outcome = multi_outcome(writes, positions, results, transaction, self._address)
-            if outcome is None:
+            if outcome is None and not self._has_root:
+                _log.warning(
+                    "ZooKeeper refused to create the root %s, and it is missing: %s",
+                    self._address.chroot,
+                    self._refusal,
+                )
+                self._answer(number, Outcome(StoreError.CONNECTION_LOSS), ConnectionLoss())
+            elif outcome is None:
                 self._begin_multi(number, writes, is_multi=is_multi)
             else:
                 if not is_multi:
