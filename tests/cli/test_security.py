@@ -338,6 +338,25 @@ def test_problems_of_logins_by_tokens(command: Command, tmp_path: Path) -> None:
     assert len(problems) == 3, problems
     for complaint in ("tokens without encryption", "use https", "tokens of any audience"):
         assert any(complaint in each for each in problems)
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    lines |= {
+        "inter.broker.listener.name": "CLIENTS",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "http://id.example/token",
+        "listener.name.clients.oauthbearer.sasl.jaas.config": (
+            f'{module} required clientId="a" clientSecret="b";'
+        ),
+    }
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    found = command("security", "check", "--config", config).out
+    assert "brokers send their clientSecret without encryption (listener CLIENTS): use https" in found
+    token = tmp_path / "token"
+    token.write_text("a.b.c")
+    token.chmod(0o644)
+    del lines["listener.name.clients.oauthbearer.sasl.jaas.config"]
+    lines["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    assert f"chmod 600 {token}" in command("security", "check", "--config", config).out
 
 
 def test_an_open_store_is_a_problem(command: Command, tmp_path: Path) -> None:
