@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 
 from logstore.broker.configs import Live
 from logstore.broker.identity import AskStore
-from logstore.broker.store_reads import read
+from logstore.broker.store_reads import not_written, read
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Create, Get, Multi, Set
+from logstore.replication.metastore.operations import Create, Get, Multi, Outcome, Set
 
 Settings = Mapping[str, str]
 _ROUNDS = 20
@@ -49,6 +48,7 @@ async def change_entity(
         sequential=True,
         make_parents=True,
     )
+    outcome = Outcome()
     for _ in range(_ROUNDS):
         found = await read(ask, Get(path), "settings")
         now = layout.parse_topic_config(found.data) if found.stat is not None else {}
@@ -64,4 +64,4 @@ async def change_entity(
         outcome = await ask(Multi((write, notice)))
         if outcome.error is None:
             return
-    raise MetadataStoreFailed("the settings were changed concurrently; try again")
+    raise not_written("settings", outcome)

@@ -216,7 +216,8 @@ class Link:
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000
             waiting, self._waiting = self._waiting, []
-            self._failure = f"failed to connect to {self.address}: {error}"
+            reason = str(error) or f"no answer in {self.limits.connect_timeout_ms / 1000:g} s"
+            self._failure = f"failed to connect to {self.address}: {reason}"
             kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else NotConnected
             self._lose([each.then for each in waiting], self._failure, kind)
         finally:

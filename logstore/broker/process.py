@@ -3,9 +3,9 @@
 One line of JSON on stdout reports that the broker is registered, and the addresses of its listeners. Later
 events are logged on stderr, a JSON object a line. SIGTERM, SIGINT and SIGHUP stop the broker in order (exit
 code 0), also during its start. A second SIGTERM or SIGINT ends the wait for a controller that is to move its
-leaderships. The exit code is 1 if it fails while running, or if the servers of the metadata store do not
-answer at its start: another start may work. It is 2 if it cannot start. After a crash, the logs recover at
-the next start.
+leaderships. The exit code is 1 if it fails while running, or if at its start the servers of the metadata
+store do not answer or the keys of the identity provider cannot be read: another start may work. It is 2 if
+it cannot start. After a crash, the logs recover at the next start.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from logstore.broker.pauses import PauseReport
 from logstore.broker.scrubbing import ScrubReport
 from logstore.broker.security.audit import AuditState
 from logstore.broker.security.config import refuse_open
+from logstore.broker.security.oauth import KeysUnreadable
 from logstore.broker.server import Descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
@@ -128,7 +129,8 @@ def run(options: ServeOptions, *, disk: Disk | None = None, site_of: SiteOf | No
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         is_elsewhere = options.metadata.partition(":")[0] != EMBEDDED
-        return 1 if is_elsewhere and isinstance(error, MetadataStoreFailed) else 2
+        is_passing = isinstance(error, MetadataStoreFailed) and is_elsewhere
+        return 1 if is_passing or isinstance(error, KeysUnreadable) else 2
 
 
 def state_change_sink(options: ServeOptions, *, disk: Disk) -> Sink:

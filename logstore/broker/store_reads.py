@@ -33,6 +33,13 @@ async def read_many(ask: AskStore, paths: Collection[str], what: str) -> dict[st
     return found
 
 
+def not_written(what: str, outcome: Outcome) -> MetadataStoreFailed:
+    """Return the error of a change that was repeated in vain; `outcome` is the last one."""
+    if outcome.error is StoreError.CONNECTION_LOSS:
+        return MetadataStoreFailed(f"the metadata store does not answer changes of {what}; check the store")
+    return MetadataStoreFailed(f"the {what} were changed concurrently; try again")
+
+
 async def make(ask: AskStore, path: str, what: str) -> None:
     """Make a node, with its parents, unless it is there. Raises as `read`."""
     for _ in range(_ROUNDS):

@@ -15,6 +15,7 @@ from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestRe
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.security.tls_stream import NOT_TRUSTED
+from logstore.broker.security.tokens import NO_TOKEN
 from logstore.broker.translation import by_topic
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -107,7 +108,7 @@ class Brokers:
                 self._first_answers = True
                 return answer
         text = f"no broker answers: {'; '.join(failures)}"
-        if all(NOT_TRUSTED in each for each in failures):  # its reason says what to check
+        if all(NOT_TRUSTED in each or NO_TOKEN in each for each in failures):  # the reason says what to check
             raise RequestUnanswered(text)
         advice = (
             "security.protocol in --command-config: it is that of the listener"
@@ -303,9 +304,12 @@ _MEANINGS: Final = {
             (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic", "topic"),
             (ErrorCode.GROUP_AUTHORIZATION_FAILED, "group", "group"),
             (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id", "transactional-id"),
-            (ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "token", "delegation-token"),
         )
     },
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "the user may not make tokens for another one, or not "
+    "describe this one; `logstore acls add --user-principal` or `--delegation-token` permits it",
+    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "only its owner and its renewers may renew or expire it, not "
+    "even a super user",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the brokers make no tokens without the setting "
     "delegation.token.secret.key",
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "tokens are for users who log in otherwise: give a "

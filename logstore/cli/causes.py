@@ -68,10 +68,11 @@ def _together(alike: Sequence[Trouble]) -> Trouble:
         return first
     partitions: frozenset[TopicPartition] = frozenset().union(*(each.partitions for each in alike))
     names = named([each.subject for each in alike])
+    about_it = first.says.removeprefix("it ")
     return replace(
         first,
         subject=f"{len(alike)} partitions",
-        says=f"{first.says} ({names})",
+        says=f"{'in each, ' if about_it == first.says else 'each '}{about_it} ({names})",
         evidence=first.cause or first.evidence,
         partitions=partitions,
     )

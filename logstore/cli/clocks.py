@@ -45,11 +45,11 @@ def wrong_clocks(clocks: Mapping[int, Clock]) -> list[WrongClock]:
         if abs(off_ms) - each.error_ms > TOLERANCE_MS:
             others = "those of the other brokers" if has_majority else "the one of this host"
             way = "ahead of" if off_ms > 0 else "behind"
-            told = ", ".join(f"broker {one} {known.ahead_ms / 1000:+.1f} s" for one, known in clocks.items())
+            told = ", ".join(f"broker {one} {known.ahead_ms / 1000:+z.1f} s" for one, known in clocks.items())
             found.append(
                 WrongClock(
                     broker,
-                    f"its clock is {abs(off_ms) // 1000} s {way} {others}",
+                    f"its clock is {abs(off_ms) / 1000:.0f} s {way} {others}",
                     f"beside the clock of this host: {told}",
                 )
             )

@@ -12,13 +12,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.replication.controller.deletion import Deletion, replicas_in
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
 from logstore.replication.metastore.memory import MetadataStore
 from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError
@@ -123,9 +123,34 @@ class Cluster:
                 yield TopicPartition(name, partition), replicas
 
 
+class _Attempts(logging.Handler):
+    """Prints no line for each attempt to connect or to write, and keeps why the last one failed."""
+
+    failure = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said, _, reason = record.getMessage().partition("Connection dropped: ")
+        if reason:
+            self.failure = f"The last attempt to connect: {reason.removeprefix('socket connection error: ')}"
+        elif said.startswith("ZooKeeper refused"):
+            self.failure = said
+
+
+_attempts: Final = _Attempts()
+
+
+def with_attempt(error: Exception) -> str:
+    """Return the text of an error, and if it is one of the store, what its client said last."""
+    is_of_store = isinstance(error, MetadataStoreFailed | MetadataUnavailable)
+    if not is_of_store or not _attempts.failure:
+        return str(error)
+    return f"{error}. {_attempts.failure}"
+
+
 def quieten_kazoo() -> None:
-    """Print no line for each attempt to connect to ZooKeeper: the error at the end says it once."""
-    logging.getLogger("kazoo").addHandler(logging.NullHandler())
+    """Print no line for each attempt to connect to ZooKeeper."""
+    for name in ("kazoo", "logstore.replication.metastore"):
+        logging.getLogger(name).addHandler(_attempts)
 
 
 def open_store(metadata: str, security: StoreSecurity | None = None) -> ClosableStore:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,6 +24,8 @@ from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
+
+_PATIENCE_S: Final = 5.0
 
 
 def elect_preferred(
@@ -123,7 +125,16 @@ def elect_unclean(
         needed = [each for each in wanted if before.states[each].leader not in before.brokers]
         if accept_loss:
             results = to.elect_unclean(wanted)
-        after = to.read(topics) if accept_loss else before
+        after = before
+
+        def is_shown() -> bool:
+            nonlocal after
+            after = to.read(topics)
+            elected = [each for each, (code, _) in results.items() if not code]
+            return all(after.states[each].leader in after.brokers for each in elected)
+
+        if accept_loss:  # a broker that is asked hears of the leaders after the controller
+            wait_until(_PATIENCE_S, is_shown)
     for each in wanted:
         replicas, isr = (
             before.topics[each.topic].assignment.partitions[each.partition],

@@ -98,10 +98,19 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 
 def _to_start(directory: Path, count: int | None, metadata: str, *, is_secured: bool) -> LocalCluster:
-    """Return the cluster of the directory, or one that is planned. Raises `ClusterFailed`."""
+    """Return the cluster of the directory, or one that is planned.
+
+    Raises `ClusterFailed`, and `InvalidConfig` for a store that is none.
+    """
+    from logstore.replication.metastore.zookeeper_requests import Address
+
     cluster = read_cluster_file(directory)
     if cluster is not None and all(state_of(directory, each) is State.RUNNING for each in cluster.processes):
         raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
+    if metadata:
+        Address.parse(metadata)
+    if cluster is not None and metadata not in ("", cluster.metadata):
+        raise ClusterFailed(f"the cluster in {directory} has the store {cluster.metadata}, not {metadata}")
     cluster = cluster or _planned(_count_in(directory, count), metadata, is_secured)
     _check_store(directory, cluster)
     if count not in (None, len(cluster.nodes)):
@@ -343,10 +352,14 @@ def _count_in(directory: Path, count: int | None) -> int:
 
 
 def remarks(directory: Path) -> list[str]:
-    """Return what is wrong with a cluster that is to be started; nothing for one that is not there yet."""
+    """Return what is wrong with a cluster that is to be started; nothing for one that is not there yet.
+
+    Raises `ClusterFailed` for one that will not be started.
+    """
     cluster = read_cluster_file(directory)
     if cluster is None:
         return []
+    _check_store(directory, cluster)
     states = {each.name: state_of(directory, each) for each in cluster.members}
     found = [f"{name} was paused, and is resumed" for name, state in states.items() if state is State.PAUSED]
     if any(state in (State.RUNNING, State.PAUSED) for state in states.values()):

@@ -7,6 +7,7 @@ segments: `cat` and `dump` read that directory like a partition's. `logstore rec
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,11 +38,17 @@ def lost(
     ] = None,
 ) -> int:
     """List the losses of logs: offsets, reason, kept bytes. Entries are never deleted."""
+    from logstore.cli.whole_trees import holds_log
     from logstore.disk.files import OsDisk
     from logstore.log.losses import Quarantine
 
     disk = OsDisk()
-    partitions = [place for directory in directories for place in _partitions_in(disk, str(directory))]
+    partitions: list[str] = []
+    for path in (str(directory).rstrip("/") or "/" for directory in directories):
+        found = _partitions_in(disk, path)
+        if not found and not holds_log(disk, path):
+            raise typer.BadParameter(f"{path} holds no log: neither segments nor a log dir's files are in it")
+        partitions += found
     if purge is not None:
         if older_than is not None:
             raise typer.BadParameter("--purge and --older-than cannot be combined")
@@ -140,22 +147,21 @@ def _purge(disk: Disk, partitions: list[str], loss_id: int | None, days: float |
 
 
 def _partitions_in(disk: Disk, path: str) -> list[str]:
-    """`path` itself if it is a partition, otherwise the partitions in it."""
+    """`path` itself if it is a partition, otherwise the partitions with losses below it."""
     from logstore.cli.inspection import segment_offsets
-    from logstore.log.losses import LOST_DIRECTORY
 
-    path = path.rstrip("/") or "/"
-    directories = [entry.name for entry in disk.scan(path) if entry.is_directory]
-    if LOST_DIRECTORY in directories or segment_offsets(disk, path):
-        return [path]
-    below = [f"{path}/{name}" for name in directories]
-    return [place for place in below if _holds_losses(disk, place)]
+    return [path] if segment_offsets(disk, path) else list(_with_losses(disk, path))
 
 
-def _holds_losses(disk: Disk, directory: str) -> bool:
+def _with_losses(disk: Disk, path: str) -> Iterator[str]:
     from logstore.log.losses import LOST_DIRECTORY
 
     try:
-        return any(entry.name == LOST_DIRECTORY and entry.is_directory for entry in disk.scan(directory))
-    except FileNotFoundError:  # deleted by its owner since it was listed
-        return False
+        directories = sorted(entry.name for entry in disk.scan(path) if entry.is_directory)
+    except (FileNotFoundError, PermissionError):  # deleted by its owner since it was listed, or not ours
+        return
+    if LOST_DIRECTORY in directories:
+        yield path
+        return
+    for name in directories:
+        yield from _with_losses(disk, f"{path}/{name}")

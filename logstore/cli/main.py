@@ -179,13 +179,15 @@ def run(arguments: Sequence[str]) -> int:
         print_error(advice)
         return NO
     except Exception as error:
+        from logstore.cli.cluster_state import with_attempt
         from logstore.disk.errors import EngineError
+        from logstore.errors import InvalidConfig
 
         if not isinstance(error, EngineError | OSError):
             raise
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        print_error(f"{error}{'; free some space, then run it again' if is_full else ''}")
-        return NO
+        print_error(f"{with_attempt(error)}{'; free some space, then run it again' if is_full else ''}")
+        return BAD_USAGE if isinstance(error, InvalidConfig) else NO
     return outcome if isinstance(outcome, int) else DONE
 
 

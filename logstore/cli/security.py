@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -243,6 +244,12 @@ def _problems_of_tokens(listener: Listener, oauth: OAuthConfig) -> Iterator[str]
         yield f"listener {listener.name} takes tokens without encryption (OAUTHBEARER without TLS)"
     if oauth.sasl_oauthbearer_jwks_endpoint_url.startswith("http:"):
         yield f"listener {listener.name} reads the keys of tokens without encryption: use https"
+    by_tokens = listener.sasl.sasl_mechanism_inter_broker_protocol == "OAUTHBEARER"
+    endpoint = urlsplit(oauth.sasl_oauthbearer_token_endpoint_url if by_tokens else "")
+    if endpoint.scheme == "file" and (file := Path(unquote(endpoint.path))).exists():
+        yield from _too_open(file)
+    if endpoint.scheme == "http":
+        yield f"brokers send their clientSecret without encryption (listener {listener.name}): use https"
     for what, value in (
         ("audience", oauth.audiences),
         ("issuer", oauth.sasl_oauthbearer_expected_issuer),

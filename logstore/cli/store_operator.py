@@ -19,6 +19,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import InvalidConfig
 from logstore.replication.controller import assignment as placement
 from logstore.replication.controller.deletion import DELETION_DISABLED
 from logstore.replication.controller.topics import by_metric_name, check_new_topic
@@ -47,6 +48,14 @@ def own_min_isr(cluster: Cluster) -> dict[str, int]:
     }
 
 
+def _check(settings: Mapping[str, str]) -> None:
+    """Raise `BadPlan` for settings that no topic has: a refusal, as that of brokers."""
+    try:
+        LogConfig.from_kafka(settings)
+    except InvalidConfig as error:
+        raise BadPlan(str(error)) from error
+
+
 class StoreOperator:
     """The cluster by a session with its metadata store."""
 
@@ -72,7 +81,7 @@ class StoreOperator:
         replication_factor: int | None,
         assignment: Sequence[tuple[int, ...]] | None,
     ) -> str:
-        LogConfig.from_kafka(settings)
+        _check(settings)
         draw = random.SystemRandom()
         cluster = self.read(())
         existing = self._session.read(Children(layout.TOPICS_PATH)).children
@@ -128,7 +137,7 @@ class StoreOperator:
                 raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
             kept = {key: value for key, value in topic.config.items() if key not in dropped}
             settings = {**kept, **changed}
-            LogConfig.from_kafka(settings)
+            _check(settings)
             data, path = layout.encode_topic_config(settings), layout.topic_config_path(name)
             is_new = topic.config_version < 0
             writes.append(

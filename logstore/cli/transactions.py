@@ -108,7 +108,7 @@ def find_hanging(
             )
     if not as_json:
         found = "logstore transactions abort TOPIC-PARTITION --start-offset OFFSET ends one"
-        print(found if hanging else "no hanging transactions")
+        print(found if hanging else f"no hanging transactions{' in the others' if untold else ''}")
     return 1 if hanging or untold else 0
 
 

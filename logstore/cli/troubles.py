@@ -116,7 +116,10 @@ _WHY_IT_ENDS = (
     "journalctl -u logstore), or the kernel's log (out of memory)"
 )
 _CLOSED = "broke"
-_MAKE_ROOM = "lower retention.ms or retention.bytes of large topics, move replicas away, or add room"
+_MAKE_ROOM = (
+    "lower retention.ms or retention.bytes of large topics, move replicas away, or add room. A lower "
+    "retention frees the disk after another minute (file.delete.delay.ms)"
+)
 _FREE = "remove a forgotten throttle with logstore reassign verify PLAN."
 _FASTER = "wait, or raise the rate: logstore reassign execute PLAN --additional --throttle BYTES_PER_S"
 _BY_HAND = "deleting segments by hand: the logs would be damaged"

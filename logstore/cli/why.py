@@ -119,7 +119,7 @@ def _by_brokers(
 def _by_store(
     metadata: str, command_config: Path | None, subject: Subject, *, every: bool
 ) -> Explanation | None:
-    from logstore.cli.cluster_state import MetadataUnavailable, session
+    from logstore.cli.cluster_state import MetadataUnavailable, session, with_attempt
     from logstore.cli.explanations import store_unreachable
     from logstore.cli.observing import observe_store
     from logstore.cli.store_operator import StoreOperator
@@ -133,7 +133,7 @@ def _by_store(
     except (MetadataStoreFailed, MetadataUnavailable) as error:
         if subject.kind != _CLUSTER:
             raise
-        return store_unreachable(str(error))
+        return store_unreachable(with_attempt(error))
     return _explained(observed, subject, every=every)
 
 

@@ -47,6 +47,8 @@ from logstore.replication.metastore.operations import (
     Check,
     Create,
     Delete,
+    Multi,
+    Operation,
     Outcome,
     Set,
     Stat,
@@ -212,6 +214,13 @@ def _outcome_in_multi(write: Write, result: Any, transaction: tuple[int, int], a
         return outcome_of(write, result, address)
     txid, session_id = transaction
     return Outcome(stat=Stat(0, txid, session_id if write.ephemeral else 0), path=address.ours(result))
+
+
+def named(operation: Operation) -> str:
+    """Return an operation for the log, without its data: it may be a credential."""
+    if isinstance(operation, Multi):
+        return ", ".join(map(named, operation.writes))
+    return f"{type(operation).__name__} {operation.path}"
 
 
 def failure_in(results: Sequence[Any]) -> int:

@@ -54,8 +54,10 @@ from logstore.replication.metastore.zookeeper_access import OPEN, Access
 from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,
+    failure_in,
     multi_outcome,
     multi_request_of,
+    named,
     outcome_of,
     parents_to_check,
     request_of,
@@ -208,6 +210,8 @@ class Session:
         """The pending call of several round trips: later calls wait for its end."""
 
         self._has_root = not address.chroot
+        """Whether it is known to be there; it may be where we have no right to create it."""
+        self._refusal = ""
         self._watches: dict[_Watch, _Seen] = {}
         self._to_check: list[tuple[_Watch, _Seen]] = []
         """Watches whose nodes must still be compared after a break, with their states from before."""
@@ -286,6 +290,7 @@ class Session:
         def made(node: str, result: Any) -> None:
             is_there = not isinstance(result, Exception) or isinstance(result, NodeExistsError)
             self._has_root = self._has_root or (is_there and node == self._address.chroot)
+            self._refusal = type(result).__name__
 
         for node in accumulate(self._address.chroot.split("/")[1:], "{}/{}".format, initial=""):
             if node:
@@ -396,12 +401,19 @@ class Session:
         def committed(positions: list[int], results: Any) -> None:
             transaction = (self._client.last_zxid, self._opened)
             outcome = multi_outcome(writes, positions, results, transaction, self._address)
-            if outcome is None:
+            if outcome is None and not self._has_root:
+                _log.warning(
+                    "ZooKeeper refused to create the root %s, and it is missing: %s",
+                    self._address.chroot,
+                    self._refusal,
+                )
+                self._answer(number, Outcome(StoreError.CONNECTION_LOSS), ConnectionLoss())
+            elif outcome is None:
                 self._begin_multi(number, writes, is_multi=is_multi)
-            elif is_multi:
-                self._answer(number, outcome)
             else:
-                self._answer(number, Outcome(outcome.error) if outcome.error else outcome.results[0])
+                if not is_multi:
+                    outcome = Outcome(outcome.error) if outcome.error else outcome.results[0]
+                self._answer(number, outcome, results[failure_in(results)])
 
         if not parents:
             commit()
@@ -422,7 +434,9 @@ class Session:
                 self._barrier = None
         if outcome.error is StoreError.CONNECTION_LOSS and not isinstance(cause, ConnectionLoss):
             _log.warning(
-                "ZooKeeper refused %s: %r; the outcome is reported as unknown", call.operation, cause
+                "ZooKeeper refused %s: %s; the outcome is reported as unknown",
+                named(call.operation),
+                type(cause).__name__,
             )
         self._tell(StoreReply(call.call_id, outcome))
         self._send()

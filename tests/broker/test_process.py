@@ -86,6 +86,24 @@ def test_a_store_that_does_not_answer_yet_is_no_reason_to_stay_down(
     assert "error: did not answer for 30 s" in capsys.readouterr().err
 
 
+def test_an_identity_provider_that_does_not_answer_yet_is_no_reason_to_stay_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are read at the start; a broker that finds none is started again by systemd."""
+    monkeypatch.setattr("logstore.broker.security.oauth.START_PATIENCE_S", 0.0, raising=False)
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security."
+        'scram.ScramLoginModule required username="admin" password="admin-secret";',
+        "sasl.oauthbearer.jwks.endpoint.url": "http://127.0.0.1:1/keys",
+    }
+    options = ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=(str(tmp_path),), settings=settings)
+    assert run(options) == 1
+    assert "error: the keys at http://127.0.0.1:1/keys cannot be read: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("process", ["broker", "metadata store"])
 def test_a_client_that_leaves_does_not_end_the_process(process: str, tmp_path: Path) -> None:
     """The command line has SIGPIPE kill, as in any filter; a server writes to whoever has just left."""

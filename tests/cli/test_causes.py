@@ -54,7 +54,16 @@ def test_transactions_that_hang_are_one_trouble() -> None:
     assert alone.evidence == "producer 7 has one open; its last record is of 1970-01-01 00:00:00,000 UTC"
     (together,) = causes(troubles(replace(many(live=(1, 2, 3)), transactions=hanging)))
     assert together.subject == "2 partitions"
+    assert together.says.startswith("in each, a transaction hangs")
     assert together.says.endswith("(t-0, t-1)")
+
+
+def test_partitions_that_are_told_together_are_not_called_it() -> None:
+    seen = many(live=(1, 2, 3))
+    doomed = replace(seen.cluster, doomed={"t": "an answer"})
+    (found,) = causes(troubles(replace(seen, cluster=doomed)))
+    assert found.subject == "53 partitions"
+    assert found.says.startswith("each is being deleted, and waits for an answer")
 
 
 def test_a_cause_is_as_bad_as_what_follows_from_it() -> None:

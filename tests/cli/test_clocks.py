@@ -76,3 +76,9 @@ def test_a_broker_that_closes_connections() -> None:
     assert "it may have no descriptor left" in closes.next_step
     (hangs,) = of_broker_3(observed(silent={3: "host:9092: no answer in 5 s"}))
     assert "it may be paused" in hangs.next_step
+
+
+def test_a_difference_is_rounded_as_people_write_it() -> None:
+    (found,) = wrong_clocks({1: Clock(-4, 9), 2: Clock(-3_599_980, 9)})
+    assert found.says == "its clock is 3600 s behind the one of this host"
+    assert found.evidence == "beside the clock of this host: broker 1 +0.0 s, broker 2 -3600.0 s"

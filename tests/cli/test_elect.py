@@ -36,6 +36,9 @@ class Lagging:
     def elect(self, partitions: object) -> dict[TopicPartition, str]:
         return {}
 
+    def elect_unclean(self, partitions: object) -> dict[TopicPartition, tuple[int, str | None]]:
+        return {T0: (0, None)}
+
     def is_electing(self) -> bool:
         return False
 
@@ -57,6 +60,21 @@ def test_a_broker_that_hears_of_the_leader_later_is_asked_again(
     monkeypatch.setattr(logstore.cli.operating, "pause", lambda: None)
     ended = command("elect-preferred", "t-0", "--bootstrap", "b1:9092", "--wait", wait)
     assert (ended.code, ended.out) == (0, said + "\n")
+
+
+def test_an_unclean_election_shows_its_leader_not_that_there_was_none(
+    command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = LeaderAndIsr(leader=-1, leader_epoch=1, isr=(1,), controller_epoch=1)
+    topics = {"t": Topic(TopicAssignment("id", {0: (1, 2)}), {}, 0, -1)}
+    before = Cluster({2: BrokerRegistration("b2", 9092)}, topics, {T0: state}, 2)
+    after = replace(before, states={T0: replace(state, leader=2)})
+    lagging = Lagging(before, after, 4)
+    monkeypatch.setattr("logstore.cli.broker_operator.BrokerOperator", lambda _: lagging)
+    monkeypatch.setattr(logstore.cli.operating, "pause", lambda: None)
+    ended = command("elect-unclean", "t-0", "--accept-loss", "--bootstrap", "b2:9092")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "t-0  leader 2  what broker 1 alone has: when it follows, it keeps that as a loss\n"
 
 
 def test_a_preferred_replica_that_is_down_hides_no_election_of_others(

@@ -65,6 +65,16 @@ class TestListing:
         outcome = command("lost", partition, partition.parent)
         assert (outcome.code, outcome.out) == (0, "0 losses, 0 records, 0 bytes in quarantine\n")
 
+    def test_of_the_directory_of_a_whole_cluster(self, command: Command, cut: Path) -> None:
+        """As `cluster start` makes it, with a log dir for each broker."""
+        cut.parent.rename(cut.parent.parent / "node-1")
+        outcome = command("lost", cut.parent.parent)
+        assert (outcome.code, "1 losses, 3 records" in outcome.out) == (0, True)
+
+    def test_of_a_directory_without_logs(self, command: Command, tmp_path: Path) -> None:
+        outcome = command("lost", tmp_path)
+        assert (outcome.code, "holds no log" in outcome.err) == (2, True), outcome
+
     def test_a_damaged_ledger(self, command: Command, cut: Path) -> None:
         """The lines that are sound are listed, and the answer is no."""
         ledger = cut / "lost" / "ledger.jsonl"

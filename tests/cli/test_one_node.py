@@ -120,7 +120,19 @@ def test_a_store_whose_directory_is_gone_is_not_started_empty(home: Path) -> Non
     written(home)
     with pytest.raises(ClusterFailed, match="is gone, and with it topics and the cluster's id"):
         start(home, None, {}, patience_s=0)
+    with pytest.raises(ClusterFailed, match="is gone"):
+        remarks(home)  # nor is it said what starts empty
     assert not (home / "metadata").exists()
+
+
+def test_another_store_than_that_of_the_cluster_is_refused(command: Command, home: Path) -> None:
+    written(home)
+    (home / "metadata").mkdir()
+    other = command("cluster", "start", home, "--metadata", "zookeeper://127.0.0.1:2")
+    assert (
+        other.code,
+        "has the store zookeeper://127.0.0.1:1, not zookeeper://127.0.0.1:2" in other.err,
+    ) == (1, True)
 
 
 def test_a_broker_whose_directory_is_gone_is_named(home: Path) -> None:

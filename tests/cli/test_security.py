@@ -9,6 +9,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from logstore.broker import BlockingClient, client_security
 from logstore.broker.secured import secured_broker
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
+from logstore.cli.cluster_state import with_attempt
 from logstore.cli.operating import security_of, store_security_of
 from logstore.errors import InvalidConfig
+from logstore.replication.metastore import zookeeper
+from logstore.replication.metastore.errors import MetadataStoreFailed
 from tests.cli.conftest import Outcome
 from tests.metadata_server import served
 
@@ -170,6 +174,23 @@ def test_a_store_that_does_not_answer_is_told_once(
     assert client.handlers
 
 
+@pytest.mark.parametrize("verb", [("topics", "list"), ("why", "cluster")])
+def test_a_store_that_is_not_reached_is_reported_with_the_reason(
+    verb: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a certificate that one of both does not trust, or a refused login."""
+    impatient = partial(zookeeper.BlockingZooKeeperStore, patience_s=0.1)
+    monkeypatch.setattr(zookeeper, "BlockingZooKeeperStore", impatient)
+    silent = command(*verb, "--metadata", "zookeeper://127.0.0.1:1")
+    said = silent.out + silent.err
+    assert silent.code == 1
+    assert "answered within 0.1 s. The last attempt to connect: Connection refused" in said, said
+    logging.getLogger("logstore.replication.metastore.zookeeper_session").error("ZooKeeper refused the login")
+    refused = with_attempt(MetadataStoreFailed("no"))
+    assert refused == "no. ZooKeeper refused the login"
+    assert with_attempt(OSError("no")) == "no"
+
+
 def test_what_users_refuses(command: Command, tmp_path: Path) -> None:
     store = ("--metadata", f"embedded:{tmp_path / 'store'}")
     empty = tmp_path / "empty"
@@ -184,7 +205,7 @@ def test_what_users_refuses(command: Command, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("x")
     few = command("users", "set", "ann", *store, "--password-file", password, "--iterations", "1")
-    assert (few.code, "expected 4096 to 16384" in few.err) == (1, True)
+    assert (few.code, "expected 4096 to 16384" in few.err) == (2, True)
 
 
 def test_a_sound_broker_passes_the_check(command: Command, tmp_path: Path) -> None:
@@ -317,6 +338,25 @@ def test_problems_of_logins_by_tokens(command: Command, tmp_path: Path) -> None:
     assert len(problems) == 3, problems
     for complaint in ("tokens without encryption", "use https", "tokens of any audience"):
         assert any(complaint in each for each in problems)
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    lines |= {
+        "inter.broker.listener.name": "CLIENTS",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "http://id.example/token",
+        "listener.name.clients.oauthbearer.sasl.jaas.config": (
+            f'{module} required clientId="a" clientSecret="b";'
+        ),
+    }
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    found = command("security", "check", "--config", config).out
+    assert "brokers send their clientSecret without encryption (listener CLIENTS): use https" in found
+    token = tmp_path / "token"
+    token.write_text("a.b.c")
+    token.chmod(0o644)
+    del lines["listener.name.clients.oauthbearer.sasl.jaas.config"]
+    lines["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    assert f"chmod 600 {token}" in command("security", "check", "--config", config).out
 
 
 def test_an_open_store_is_a_problem(command: Command, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ SETTINGS = {
     "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
     "inter.broker.listener.name": "INTERNAL",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-    "listener.name.clients.plain.sasl.jaas.config": f'{PLAIN} user_ann="ann-secret" user_bob="bob-secret";',
+    "listener.name.clients.plain.sasl.jaas.config": f'{PLAIN} user_ann="ann-secret" user_bob="bob-secret" '
+    'user_carl="carl-secret";',
     "delegation.token.secret.key": "a secret of all brokers",
     "connection.failed.authentication.delay.ms": "5",
 }
@@ -38,7 +39,7 @@ def tokens(command: Command, tmp_path: Path) -> Iterator[Command]:
     """`tokens("ann", "create", …)`: as that user."""
     files = {
         name: properties(tmp_path, name, "PLAIN", f'{PLAIN} username="{name}" password="{name}-secret";')
-        for name in ("ann", "bob")
+        for name in ("ann", "bob", "carl")
     }
     with Broker(BrokerConfig(settings=SETTINGS)) as broker:
         address = str(broker._client.listeners["CLIENTS"])
@@ -64,6 +65,8 @@ def test_the_life_of_a_token(tokens: Command, tmp_path: Path) -> None:
     assert (refused.code, "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in refused.err) == (1, True)
     password = tmp_path / "hmac"
     password.write_text(f"{made['hmac']}\n")
+    other = tokens("carl", "expire", "--hmac-file", str(password))
+    assert (other.code, "only its owner and its renewers may renew or expire it" in other.err) == (1, True)
     assert tokens("ann", "expire", "--hmac-file", str(password)).out.startswith("expires ")
     gone = tokens("ann", "expire", "--hmac-file", str(password))
     assert (gone.code, "DELEGATION_TOKEN_NOT_FOUND" in gone.err) == (1, True)

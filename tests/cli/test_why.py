@@ -337,7 +337,7 @@ def test_a_drained_broker_that_still_leads_does_not_end_by_itself() -> None:
             "registered",
             Rank.REFUSES_WRITES,
             "the disk is full: appends are refused",
-            "lower retention.ms",
+            "A lower retention frees the disk after another minute (file.delete.delay.ms)",
         ),
         (
             with_facts(damaged={3: {"orders-0": "damaged: 0.log at byte 61"}}),

@@ -162,3 +162,24 @@ def test_throttles_of_a_topic_that_is_gone(command: Command, bootstrap: str, tmp
     plan.write_text('{"version": 1, "partitions": [{"topic": "gone", "partition": 0, "replicas": [1]}]}')
     verified = command("reassign", "verify", plan, *over)
     assert verified.out.splitlines()[-1] == "throttles removed: brokers 1; topics none"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topics list",
+        "elect-preferred",
+        "reassign list",
+        "brokers drain 1",
+        "users list",
+        "why cluster",
+        "cluster start new",
+    ],
+)
+def test_a_store_that_is_none_is_wrong_usage(
+    words: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = command(*words.split(), "--metadata", "foo://x")
+    assert (refused.code, refused.out, "foo://x" in refused.err) == (2, "", True), refused
+    assert not (tmp_path / "new" / "cluster.json").exists()

@@ -19,14 +19,15 @@ from typing import Any, Final
 
 from logstore.broker.identity import AskStore
 from logstore.broker.security.acls import Acl, Named, Operation, Pattern, Permission, Resource
-from logstore.broker.store_reads import read, read_many
-from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from logstore.broker.store_reads import not_written, read, read_many
+from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import (
     Children,
     Create,
     Delete,
     Get,
     Multi,
+    Outcome,
     Set,
 )
 
@@ -155,6 +156,7 @@ async def _change(
     changed: Callable[[frozenset[Acl]], frozenset[Acl]],
 ) -> None:
     path = path_of(resource, pattern, name)
+    outcome = Outcome()
     for _ in range(_ROUNDS):
         node = await read(ask, Get(path), "ACLs")
         now = frozenset[Acl]() if node.stat is None else parse(resource, pattern, name, node.data)
@@ -167,9 +169,10 @@ async def _change(
             if not wanted:
                 write = Delete(path, node.stat.version)
         notice = _notice(resource, pattern, name)
-        if (await ask(Multi((write, notice)))).error is None:
+        outcome = await ask(Multi((write, notice)))
+        if outcome.error is None:
             return
-    raise MetadataStoreFailed("the rules were changed concurrently; try again")
+    raise not_written("rules", outcome)
 
 
 def _notice(resource: Resource, pattern: Pattern, name: str) -> Create:

@@ -48,7 +48,9 @@ def _topics_created(request: Any, answer: Any) -> _Changes:
     wanted = {each.name: each for each in request.topics}
     for each in _done(answer.topics):
         topic = wanted[each.name]
-        count = topic.num_partitions if not topic.assignments else len(topic.assignments)
+        # -1 in the request is the default, whose number only some answers have.
+        asked = len(topic.assignments) or topic.num_partitions
+        count = next((number for number in (asked, each.num_partitions) if number > 0), "default")
         settings = {one.name: one.value for one in topic.configs}
         yield "topic created", {"topic": each.name, "partitions": count, "settings": settings, **_open(each)}
 

@@ -31,11 +31,11 @@ from logstore.broker.security.delegation import (
 from logstore.broker.security.scram import Credential
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.users import new_credential
-from logstore.broker.store_reads import read
+from logstore.broker.store_reads import not_written, read
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import id_from_text, new_id
 from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
-from logstore.replication.metastore.operations import Children, Create, Delete, Get, Operation, Set
+from logstore.replication.metastore.operations import Children, Create, Delete, Get, Operation, Outcome, Set
 
 TOKENS_PATH: Final = "/delegation_token/tokens"
 _ROUNDS: Final = 20
@@ -116,6 +116,7 @@ class DelegationTokens:
         listed = (await read(self._ask, Children(TOKENS_PATH), "delegation tokens")).children
         token_id = next((each for each in listed if hmac.compare_digest(self.hmac_of(each), password)), "")
         removed: Token | None = None
+        outcome = Outcome()
         for _ in range(_ROUNDS):
             found = await self._read(token_id) if token_id else None
             if found is None and removed is not None:
@@ -127,11 +128,12 @@ class DelegationTokens:
             write: Operation = Delete(path, found.version)
             if wanted is not None:
                 write = Set(path, encode(wanted), found.version)
-            if (await self._ask(write)).error is None:
+            outcome = await self._ask(write)
+            if outcome.error is None:
                 return wanted or found.token
             removed = found.token if wanted is None else None
         else:
-            raise MetadataStoreFailed("the delegation token was changed concurrently; try again")
+            raise not_written("delegation tokens", outcome)
         raise RequestRefused(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "no token has this HMAC")
 
     # --- logins -------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ LEAST_LIFETIME_S: Final = 2.0
 """Some clients log in again without a pause if their session ends sooner."""
 _LEAST_RSA_BITS: Final = 2048
 _UNKNOWN_AGAIN_S: Final = 10.0
+START_PATIENCE_S: float = 30.0
+"""As long as for a metadata store: systemd gives up what fails ten times in five minutes."""
 _PATIENCE_S: Final = 1.0
 """How long a login by a known key waits for keys that are being read again."""
 _LONGEST_KID: Final = 1_000
@@ -216,9 +218,26 @@ class Keys:
         self._failures = 0
         self._reading: asyncio.Future[None] | None = None
 
-    async def open(self) -> None:
-        """Read the keys. Raises `KeysUnreadable`, and `ModuleNotFoundError` without the extra."""
-        self._take(await self._load())
+    async def open(self, patience_s: float = 0.0) -> None:
+        """Read the keys; try again for `patience_s`.
+
+        Raises `KeysUnreadable`, and `ModuleNotFoundError` without the extra.
+        """
+        until_s = self._now_s() + patience_s
+        while not self._keys:
+            try:
+                self._take(await self._load())
+            except KeysUnreadable as error:
+                if self._now_s() >= until_s:
+                    raise
+                self._failures += 1
+                _log.warning("%s; they are read again in %.1f s", error, self._pause_s)
+                await asyncio.sleep(self._pause_s)
+
+    @property
+    def _pause_s(self) -> float:
+        """How long to wait after as many failures."""
+        return min(self._backoff_s * float(2 ** min(self._failures - 1, 20)), self._most_backoff_s)
 
     async def _load(self) -> KeySet:
         loop = asyncio.get_running_loop()
@@ -237,7 +256,7 @@ class Keys:
         """Return the key of this name; without a name the only one. None if there is none."""
         wait_s = self._refresh_s
         if self._failures:
-            wait_s = min(self._backoff_s * 2 ** min(self._failures - 1, 20), self._most_backoff_s)
+            wait_s = self._pause_s
         elif self._named(kid) is None:
             wait_s = min(_UNKNOWN_AGAIN_S, self._refresh_s)
         if self._now_s() - self._tried_s >= wait_s or self._reading is not None:
@@ -337,7 +356,7 @@ async def bearer_logins(
     """Return what begins a login by a token. Raises as `Keys.open`."""
     require("joserfc")
     keys = Keys(config, context)
-    await keys.open()
+    await keys.open(0 if config.sasl_oauthbearer_jwks_endpoint_url.startswith("file:") else START_PATIENCE_S)
     for name, value in (
         ("sasl.oauthbearer.expected.audience", config.sasl_oauthbearer_expected_audience),
         ("sasl.oauthbearer.expected.issuer", config.sasl_oauthbearer_expected_issuer),

@@ -23,10 +23,13 @@ from logstore.broker.security.sasl import OAUTHBEARER
 
 TokenSource: TypeAlias = Callable[[], str]
 """Returns a token; it may block, and is called in a thread. After an `OSError` it is asked again."""
+NO_TOKEN: Final = "no token to log in with"
 _TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*", re.ASCII)
 _USED_FOR: Final = 0.8
 """The part of a token's lifetime for which it is used again."""
 _UNKNOWN_LIFETIME_S: Final = 60.0
+_PATIENCE_S: Final = 4.0
+"""Less than `Limits.connect_timeout_ms`, whose end would blame the broker instead of the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,10 @@ class TokenLogin:
 
         Raises `AuthenticationFailed`, and what `ask` and the source raise.
         """
-        token = (await asyncio.get_running_loop().run_in_executor(None, self.source)).strip()
+        try:
+            token = (await asyncio.get_running_loop().run_in_executor(None, self.source)).strip()
+        except OSError as error:
+            raise ConnectionError(f"{NO_TOKEN}: {error}") from error
         if not _TOKEN.fullmatch(token):
             raise AuthenticationFailed("the token is empty, or has characters that no token has")
         await begin(ask, OAUTHBEARER)
@@ -90,7 +96,8 @@ class ClientCredentials:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         try:
-            answer = web.read(self._url, self._context, data=urlencode(form).encode(), headers=headers)
+            data = urlencode(form).encode()
+            answer = web.read(self._url, self._context, data=data, headers=headers, timeout_s=_PATIENCE_S)
             found = json.loads(answer)
             token, lifetime = found["access_token"], found.get("expires_in", _UNKNOWN_LIFETIME_S)
             # Some providers send it as text.
@@ -100,7 +107,9 @@ class ClientCredentials:
                 raise AuthenticationFailed(
                     f"{self._url} refuses a token: {error.code} {error.reason}"
                 ) from error
-            raise
+            raise OSError(f"{self._url} answers {error.code} {error.reason}") from error
+        except OSError as error:
+            raise OSError(f"{self._url} does not answer: {getattr(error, 'reason', error)}") from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise AuthenticationFailed(f"{self._url} does not answer with an access_token") from error
         if not isinstance(token, str):

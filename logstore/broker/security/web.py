@@ -36,7 +36,12 @@ def check_url(setting: str, url: str) -> None:
 
 
 def read(
-    url: str, context: ssl.SSLContext, *, data: bytes | None = None, headers: Mapping[str, str] | None = None
+    url: str,
+    context: ssl.SSLContext,
+    *,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> bytes:
     """Return the content of a URL; `data` is posted. Raises `OSError`, also for an answer that is too large.
 
@@ -49,7 +54,7 @@ def read(
     else:
         opener = build_opener(HTTPSHandler(context=context), _NoRedirects, ProxyHandler({}))
         try:
-            with opener.open(Request(url, data, dict(headers or {})), timeout=TIMEOUT_S) as answer:
+            with opener.open(Request(url, data, dict(headers or {})), timeout=timeout_s) as answer:
                 content = answer.read(MOST_BYTES + 1)
         except HTTPException as error:
             raise OSError(f"{url} does not speak HTTP: {error!r:.200}") from error

@@ -94,3 +94,11 @@ def test_what_was_passed_on_to_a_controller_that_died_is_audited(lost: RequestUn
     assert {type(body).KEY for body, _ in PASSED_ON} == {
         key for key in ADMINISTRATIVE if HANDLERS[key].__qualname__.startswith("at_the_controller")
     }
+
+
+@pytest.mark.parametrize(("told", "logged"), [(-1, "default"), (5, 5)])
+def test_a_default_number_of_partitions_is_not_logged_as_minus_one(told: int, logged: object) -> None:
+    request = t.CreateTopicsRequest(topics=[t.CreateTopicsRequestCreatableTopic(name="a", num_partitions=-1)])
+    done = t.CreateTopicsResponseCreatableTopicResult(name="a", num_partitions=told)
+    ((_, facts),) = changes_of(19, request, t.CreateTopicsResponse(topics=[done]))
+    assert facts["partitions"] == logged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from logstore.broker import Address, Client, SharedStore, client_security, open_store
 from logstore.broker.errors import RequestUnanswered
+from logstore.broker.limits import Limits
+from logstore.broker.links import Link
 from logstore.broker.peers import Lane
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire import types as t
@@ -23,6 +26,8 @@ from logstore.replication.metastore.layout import encode_broker, parse_broker
 from logstore.replication.metastore.operations import Get
 from tests.broker.asking import Asker
 from tests.broker.security.authority import broker, stores, trusting
+from tests.broker.security.provider import serving
+from tests.broker.security.test_login import by
 
 TWO = {
     "listeners": "INTERNAL://127.0.0.1:0,CLIENTS://localhost:0",
@@ -104,6 +109,47 @@ def test_a_command_that_gets_no_answer_reports_what_to_check(tmp_path: Path) -> 
             text = await asyncio.to_thread(_refused, other.address, plain)
             advice = "security.protocol in --command-config: it is that of the listener"
             assert text.endswith(f". Check --bootstrap, and {advice}")
+
+    run(test)
+
+
+def test_a_command_without_a_token_reports_where_it_asked_for_one(tmp_path: Path) -> None:
+    endpoint = "sasl.oauthbearer.token.endpoint.url"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{module} required clientId="a" clientSecret="b";',
+    }
+    with serving() as provider, socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address(*listener.getsockname())
+        failed = f"no broker answers: failed to connect to {address}: no token to log in with: "
+        text = _refused(address, login | {endpoint: (tmp_path / "token").as_uri()})
+        assert text == f"{failed}[Errno 2] No such file or directory: '{tmp_path}/token'"
+        provider.token = 503, b""
+        text = _refused(address, login | {endpoint: f"{provider.url}/token"})
+        assert text == f"{failed}{provider.url}/token answers 503 Service Unavailable"
+    text = _refused(address, login | {endpoint: f"{provider.url}/token"})
+    assert "Connect call failed" in text  # the broker is gone, too: this comes first
+
+
+def test_a_broker_that_is_silent_at_the_login_is_reported_as_such() -> None:
+    """Its connection is accepted by the operating system, as that of a paused process is."""
+    heard: list[str] = []
+
+    async def test() -> None:
+        answered = asyncio.Event()
+
+        def then(answer: object) -> None:
+            heard.append(str(answer))
+            answered.set()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address, limits = Address(*listener.getsockname()), Limits(connect_timeout_ms=20)
+            link = Link(address, client_id="a", limits=limits, scratch=None, security=by("PLAIN"))
+            link.ask(t.MetadataRequest(), 1, then)
+            await answered.wait()
+            assert heard == [f"failed to connect to {address}: no answer in 0.02 s"]
 
     run(test)
 

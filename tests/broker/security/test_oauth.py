@@ -181,6 +181,29 @@ def test_keys_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:
             asyncio.run(Keys(config, provider_context(TlsConfig())).open())
 
 
+def test_a_start_waits_for_a_provider_that_starts_with_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> bytes:
+        if len(caplog.messages) < 2:
+            raise OSError("refused")
+        return jwks(key())
+
+    async def test() -> None:
+        config = OAuthConfig(
+            sasl_oauthbearer_jwks_endpoint_url="https://id/keys",
+            sasl_oauthbearer_jwks_endpoint_retry_backoff_ms=1,
+        )
+        keys = Keys(config, provider_context(TlsConfig()))
+        await keys.open(30)
+        assert await keys.find("one") is not None
+
+    monkeypatch.setattr(web, "read", read)
+    run(test)
+    again = "the keys at https://id/keys cannot be read: refused; they are read again in 0.0 s"
+    assert caplog.messages == [again, again]
+
+
 def test_new_keys_are_found_and_unknown_ones_ask_seldom(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         late_s = 0.0

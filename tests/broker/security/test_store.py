@@ -14,8 +14,9 @@ from kazoo.exceptions import NoAuthError
 
 from logstore.broker.security.store import StoreSecurity, access_of, split_store
 from logstore.broker.settings import read_settings
+from logstore.cli import main
 from logstore.errors import InvalidConfig
-from logstore.replication.metastore.operations import Create, Get, Set
+from logstore.replication.metastore.operations import Create, Get, Set, StoreError
 from logstore.replication.metastore.zookeeper_requests import acl_of
 from tests.broker.security.authority import stores
 from tests.zookeeper import Client, ZooKeeperServer
@@ -157,6 +158,40 @@ def test_over_tls_with_a_certificate_nodes_belong_to_it(server: ZooKeeperServer,
     with Client(f"{server.url}/owned") as stranger:
         assert stranger.call(Set("/brokers/ids", b"z", -1)).error is not None
         assert stranger.call(Get("/brokers/ids")).data == b"y"
+
+
+def test_a_root_that_is_missing_and_may_not_be_made_is_no_endless_loop(
+    server: ZooKeeperServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker and `users set` waited for ever, and sent the same writes again and again."""
+    with _client(server, _settings(tmp_path, **{"zookeeper.set.acl": "true"}), "/owned-root") as client:
+        assert client.call(Create("/brokers", make_parents=True)).error is None
+    with Client(f"{server.url}/owned-root/mine") as stranger:
+        assert stranger.call(Create("/a/b", make_parents=True)).error is StoreError.CONNECTION_LOSS
+    refused = "ZooKeeper refused to create the root /owned-root/mine, and it is missing: NoAuthError"
+    assert refused in caplog.messages
+    with Client(f"{server.url}/owned-root/brokers") as reader:  # it is there, and may not be made either
+        assert reader.call(Get("/x")).error is StoreError.NO_NODE
+
+
+def test_a_refusal_is_reported_with_its_reason_and_without_the_data(
+    server: ZooKeeperServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Data may be a credential."""
+    with _client(server, _settings(tmp_path, **{"zookeeper.set.acl": "true"}), "/refuses") as client:
+        assert client.call(Create("/config", make_parents=True)).error is None
+    password = tmp_path / "password"
+    password.write_text("a-secret")
+    store = f"{server.url}/refuses"
+    assert main.run(["users", "set", "ann", "--metadata", store, "--password-file", str(password)]) == 1
+    refused = "ZooKeeper refused Create /config/users/ann, Create /config/changes/config_change_: NoAuthError"
+    why = f"the metadata store does not answer changes of settings; check the store. {refused}; the outcome"
+    assert why in capsys.readouterr().err
+    assert refused in caplog.text
+    assert "stored_key" not in caplog.text
 
 
 @pytest.mark.parametrize("wrong", ["no certificate", "another host", "unknown authority"])
