@@ -18,7 +18,6 @@ from logstore.broker import BlockingClient, client_security
 from logstore.broker.secured import secured_broker
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
-from logstore.cli.cluster_state import with_attempt
 from logstore.cli.operating import security_of, store_security_of
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore import zookeeper
@@ -185,6 +184,8 @@ def test_a_store_that_is_not_reached_is_reported_with_the_reason(
     said = silent.out + silent.err
     assert silent.code == 1
     assert "answered within 0.1 s. The last attempt to connect: Connection refused" in said, said
+    from logstore.cli.cluster_state import with_attempt
+
     logging.getLogger("logstore.replication.metastore.zookeeper_session").error("ZooKeeper refused the login")
     refused = with_attempt(MetadataStoreFailed("no"))
     assert refused == "no. ZooKeeper refused the login"
