@@ -9,6 +9,8 @@ Nothing in Kafka's directories is changed: `--apply` writes the store beside the
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -41,7 +43,7 @@ def adopt(
         ),
     ],
     metadata: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--metadata", metavar="DIR", help="The new store; default: LOG_DIR.metadata."),
     ] = None,
     apply: Annotated[
@@ -86,7 +88,9 @@ def adopt(
     brokers = {owner.node_id for owner in owners.values()}
     leave_out_lost(image, found, brokers)
     _compare(image, found, brokers)
-    store = str(metadata.absolute()) if metadata is not None else f"{paths[0]}.metadata"
+    if metadata is not None and re.match("embedded:|[a-z]+://", metadata):
+        raise typer.BadParameter(f"{metadata} is no directory: --metadata takes that of the new store")
+    store = os.path.abspath(metadata) if metadata is not None else f"{paths[0]}.metadata"
     if Path(store).exists():
         raise typer.BadParameter(
             f"{store} exists: a store is written to a new directory only; name one with --metadata"

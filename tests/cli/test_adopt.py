@@ -273,6 +273,13 @@ def record(kind: str, /, **data: object) -> Decoded:
     return Decoded(0, kind, 0, data)
 
 
+@pytest.mark.parametrize("store", ["zookeeper://one:2181/kafka", "embedded:dir.metadata"])
+def test_the_new_store_is_a_directory(command: Command, tmp_path: Path, store: str) -> None:
+    refused = command("adopt", unpack("kraft-dir", tmp_path), "--metadata", store, "--apply")
+    assert refused.code == 2
+    assert f"{store} is no directory: --metadata takes that of the new store" in refused.err
+
+
 def test_records_are_replayed_as_kraft_does() -> None:
     made = record("TopicRecord", name="t", topicId="id")
     partition = record(
