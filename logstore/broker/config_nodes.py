@@ -18,14 +18,11 @@ Settings = Mapping[str, str]
 _ROUNDS = 20
 
 
-async def read_topic(ask: AskStore, topic: str) -> dict[str, str]:
-    """Return a topic's own settings. Raises `CorruptMetadata`, and `MetadataStoreFailed`."""
-    found = await read(ask, Get(layout.topic_config_path(topic)), "settings")
-    return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
-
-
 async def read_live(ask: AskStore, broker: int) -> Live:
-    """Return what was changed for a broker, and for all, while they run. Raises as `read_topic`."""
+    """Return what was changed for a broker, and for all, while they run.
+
+    Raises `CorruptMetadata`, and `MetadataStoreFailed`.
+    """
     own = await read(ask, Get(f"/config/brokers/{broker}"), "settings")
     of_all = await read(ask, Get(layout.BROKER_DEFAULTS_PATH), "settings")
     return Live(
@@ -39,7 +36,7 @@ async def change_entity(
 ) -> None:
     """Write the settings that `change` returns for an entity's: `topics/orders`, `users/ann`, `brokers/1`.
 
-    Raises what `change` raises, or as `read_topic`.
+    Raises what `change` raises, or as `read_live`.
     """
     path = f"/config/{entity}"
     notice = Create(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from logstore.broker import configs
@@ -22,16 +22,17 @@ from logstore.broker.config_nodes import (
     Settings,
     change_entity,
     read_live,
-    read_topic,
 )
-from logstore.broker.configs import Entry, InvalidConfigChange, Operation
+from logstore.broker.configs import Entry, InvalidConfigChange, Live, Operation
 from logstore.broker.dispatch import Call, Services
+from logstore.broker.store_reads import read_many
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import check_topic_name
 from logstore.replication.errors import UnknownTopicOrPartition
 from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Outcome
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
@@ -59,12 +60,13 @@ def describe(call: Call, body: t.DescribeConfigsRequest, services: Services) -> 
 
 
 async def _describe(body: t.DescribeConfigsRequest, services: Services) -> t.DescribeConfigsResponse:
-    results = []
-    for (kind, name), wanted in _wanted(body).items():
+    results, resources = [], _wanted(body)
+    stored = await _read(services, [name for kind, name in resources if kind == _TOPIC])
+    for (kind, name), wanted in resources.items():
         await asyncio.sleep(0)
         result = t.DescribeConfigsResponseDescribeConfigsResult(resource_type=kind, resource_name=name)
         try:
-            entries = await _entries(kind, name, services)
+            entries = _entries(kind, name, services, stored)
             result.configs = [
                 _config(each, body) for each in entries if wanted is None or each.name in wanted
             ]
@@ -87,19 +89,40 @@ def _wanted(body: t.DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | 
     return wanted
 
 
-async def _entries(kind: int, name: str, services: Services) -> list[Entry]:
+class _Stored(NamedTuple):
+    """What the store has: the live settings of this broker, and of topics by their paths."""
+
+    live: Live
+    of_topics: Mapping[str, Outcome]
+
+
+async def _read(services: Services, topics: Iterable[str]) -> _Stored | EngineError:
+    """Read the store once for all resources of a request; return the error if that fails."""
+    ids, known = services.metadata.topic_ids, services.metadata.topics
+    paths = [layout.topic_config_path(name) for name in topics if name in ids or name in known]
+    try:
+        live = await read_live(services.ask_store, services.node.node_id)
+        return _Stored(live, await read_many(services.ask_store, paths, "settings"))
+    except EngineError as error:
+        return error
+
+
+def _entries(kind: int, name: str, services: Services, stored: _Stored | EngineError) -> list[Entry]:
     if kind == _TOPIC:
         _check_known(services, name)
-        own = await read_topic(services.ask_store, name)
-        live = await read_live(services.ask_store, services.node.node_id)
-        return configs.describe_topic(own, live, services.settings)
-    if kind == _BROKER:
-        live = await read_live(services.ask_store, services.node.node_id)
-        if not name:
-            return configs.describe_all_brokers(live.of_all)
+    elif kind != _BROKER:
+        raise InvalidConfigChange(f"resources of type {kind} have no settings")
+    elif name:
         _check_own(services, name)
-        return configs.describe_broker(live, services.settings)
-    raise InvalidConfigChange(f"resources of type {kind} have no settings")
+    if isinstance(stored, EngineError):
+        raise stored
+    if kind == _TOPIC:
+        node = stored.of_topics.get(layout.topic_config_path(name))
+        own = layout.parse_topic_config(node.data) if node is not None and node.stat is not None else {}
+        return configs.describe_topic(own, stored.live, services.settings)
+    if not name:
+        return configs.describe_all_brokers(stored.live.of_all)
+    return configs.describe_broker(stored.live, services.settings)
 
 
 def _check_own(services: Services, broker: str) -> None:

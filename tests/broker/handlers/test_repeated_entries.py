@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from logstore.broker.handlers.metadata import PARTITIONS_A_TURN
+from logstore.broker.store_session import StoreSession
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
+from logstore.replication.metastore.operations import Operation, Outcome
 from tests.broker.asking import Asker
 from tests.broker.handlers import group_requests
 from tests.broker.handlers.data_requests import TP, batch, produce, run
@@ -113,6 +117,38 @@ def test_described_settings() -> None:
         (result,) = answer.results
         assert len(result.configs) > len(names)
 
+    run(test)
+
+
+def test_settings_of_many_topics_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, 5,000 topics took longer than `health` waits: it said that the store is down."""
+    reads = under_way = most = 0
+    ask = StoreSession.ask
+
+    async def counted(store: StoreSession, operation: Operation) -> Outcome:
+        nonlocal reads, under_way, most
+        reads, under_way = reads + 1, under_way + 1
+        most = max(most, under_way)
+        try:
+            return await ask(store, operation)
+        finally:
+            under_way -= 1
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        known = nodes.running[0].node.replicas.metadata
+        names = [f"a-{number}" for number in range(30)]
+        known.topics.update({name: {0: known.partitions[TP]} for name in names})
+        kind = t.DescribeConfigsRequestDescribeConfigsResource
+        resources = [kind(resource_type=2, resource_name=name) for name in names]
+        nonlocal reads, most
+        reads = most = 0
+        answer = await client.ask(t.DescribeConfigsRequest(resources=resources), 4)
+        assert [each.resource_name for each in answer.results] == names
+        assert not any(each.error_code for each in answer.results)
+        assert len(names) <= reads < len(names) + 10
+        assert most > 10
+
+    monkeypatch.setattr(StoreSession, "ask", counted)
     run(test)
 
 
