@@ -121,7 +121,7 @@ def test_described_settings() -> None:
 
 
 def test_settings_of_many_topics_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, 5,000 topics took longer than `health` waits: it said that the store is down."""
+    """One after the other, thousands would take longer than `health` waits: it would call the store down."""
     reads = under_way = most = 0
     ask = StoreSession.ask
 
