@@ -249,7 +249,7 @@ class OffsetFile:
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the entries of these partitions; nothing is written if there are none."""
         going = self.offsets.keys() & partitions
-        if going:
+        if going or self._is_in_doubt:
             self.write({each: offset for each, offset in self.offsets.items() if each not in going})
 
 

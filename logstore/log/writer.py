@@ -294,7 +294,9 @@ class Writer(Closing):
         try:
             self._write(batch)
         except BaseException as interrupt:
-            if self._open is not batch and not batch.done.is_set():
+            if batch.done.is_set():
+                batch.done.set()  # again: the interrupt may have come before it woke those who wait
+            elif self._open is not batch:
                 lost = InterruptedError("the write was interrupted: look in the log for its records")
                 lost.__cause__ = interrupt
                 batch.finish([lost] * len(batch.rows))

@@ -362,8 +362,8 @@ _STORE: Final = [
         ("multi-undone-in-order", "for change in reversed(changes):", "for change in changes:"),
         (
             "ephemeral-outlives-its-session",
-            "if node.ephemeral_owner == session_id):",
-            "if node.ephemeral_owner < session_id):",
+            "in sorted(self._ephemeral.pop(session_id, ())):",
+            "in sorted(self._ephemeral.pop(session_id - 1, ())):",
         ),
         (
             "watch-fires-for-ever",
