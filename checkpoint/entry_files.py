@@ -27,6 +27,7 @@ older file is completed from them when the log is loaded.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -231,8 +232,13 @@ class OffsetFile:
 
     def write(self, offsets: dict[TopicPartition, int]) -> None:
         """Replace all entries."""
-        self._is_in_doubt = True
-        write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
+        try:
+            write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
+        except OSError as error:
+            if error.errno != errno.EIO:  # the file is as it was: a full disk is no doubt
+                self._is_in_doubt = was_in_doubt
+            raise
         self.offsets, self.is_there, self.is_corrupt = offsets, True, False
         self._is_in_doubt = False
 
