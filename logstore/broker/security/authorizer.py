@@ -54,7 +54,7 @@ class Authorizer:
             named = None if news is None else acl_store.resources_in(news)
             if named is None:
                 self.rules = self.rules.replaced_by(await acl_store.read_all(self._store.ask))
-            else:
+            elif named:  # without news the remembered decisions stay
                 self.rules = self.rules.changed(await acl_store.read_of(self._store.ask, named))
 
     async def change(self, add: Collection[Acl] = (), remove: Collection[Acl] = ()) -> None:
