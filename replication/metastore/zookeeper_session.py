@@ -287,15 +287,21 @@ class Session:
             self._client.handler.spawn(self.close)
 
     def _make_root(self) -> None:
-        def made(node: str, result: Any) -> None:
-            is_there = not isinstance(result, Exception) or isinstance(result, NodeExistsError)
-            self._has_root = self._has_root or (is_there and node == self._address.chroot)
-            self._refusal = type(result).__name__
+        self._refusal = ""
+
+        def made(result: Any) -> None:
+            if isinstance(result, Exception) and not isinstance(result, NodeExistsError):
+                self._refusal = self._refusal or type(result).__name__
+
+        def looked(result: Any) -> None:
+            self._has_root = self._has_root or not (result is None or isinstance(result, Exception))
 
         for node in accumulate(self._address.chroot.split("/")[1:], "{}/{}".format, initial=""):
             if node:
                 root = self._address._replace(chroot="")
-                self._request(request_of(Create(node), root), partial(made, node))
+                self._request(request_of(Create(node), root), made)
+        # A server may refuse to create what is there: where we have no right to.
+        self._request(Exists(self._address.chroot, None), looked)
 
     # --- calls --------------------------------------------------------------------------------
 

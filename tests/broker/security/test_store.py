@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
+from kazoo.security import make_acl
 
 from logstore.broker.security.store import StoreSecurity, access_of, split_store
 from logstore.broker.settings import read_settings
@@ -172,6 +173,20 @@ def test_a_root_that_is_missing_and_may_not_be_made_is_no_endless_loop(
     assert refused in caplog.messages
     with Client(f"{server.url}/owned-root/brokers") as reader:  # it is there, and may not be made either
         assert reader.call(Get("/x")).error is StoreError.NO_NODE
+
+
+def test_a_root_that_is_there_and_may_not_be_made_is_found(server: ZooKeeperServer) -> None:
+    """It was taken for missing: a write whose parents others made meanwhile was not sent again."""
+    owner = KazooClient(hosts=f"127.0.0.1:{server.port}")
+    owner.start(30)
+    owner.create("/closed")
+    owner.create("/closed/mine")
+    owner.set_acls("/closed", [make_acl("world", "anyone", read=True)])
+    owner.stop()
+    owner.close()
+    with Client(f"{server.url}/closed/mine") as client:
+        assert client.call(Create("/a/b", make_parents=True)).error is None
+        assert all(session._has_root for session in client.store._sessions)
 
 
 def test_a_refusal_is_reported_with_its_reason_and_without_the_data(
