@@ -32,6 +32,7 @@ from logstore.broker.security.sasl import LONGEST_NAME, Exchange, Step
 from logstore.broker.security.scram import LoginFailed
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.extras import require
+from logstore.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -353,10 +354,16 @@ class OAuthBearer(Exchange):
 async def bearer_logins(
     config: OAuthConfig, context: ssl.SSLContext, now_ms: Callable[[], int]
 ) -> Callable[[], Exchange]:
-    """Return what begins a login by a token. Raises as `Keys.open`."""
+    """Return what begins a login by a token. Raises as `Keys.open`, and `InvalidConfig` for a file."""
     require("joserfc")
     keys = Keys(config, context)
-    await keys.open(0 if config.sasl_oauthbearer_jwks_endpoint_url.startswith("file:") else START_PATIENCE_S)
+    if config.sasl_oauthbearer_jwks_endpoint_url.startswith("file:"):
+        try:
+            await keys.open()
+        except KeysUnreadable as error:  # no start in a minute would find another file
+            raise InvalidConfig(f"sasl.oauthbearer.jwks.endpoint.url: {error}") from error
+    else:
+        await keys.open(START_PATIENCE_S)
     for name, value in (
         ("sasl.oauthbearer.expected.audience", config.sasl_oauthbearer_expected_audience),
         ("sasl.oauthbearer.expected.issuer", config.sasl_oauthbearer_expected_issuer),

@@ -23,6 +23,7 @@ from logstore.broker.security.oauth import (
     KeysUnreadable,
     OAuthBearer,
     Validator,
+    bearer_logins,
     parse_keys,
 )
 from logstore.broker.security.sasl import Step
@@ -31,6 +32,7 @@ from logstore.broker.security.tls import provider_context
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import wall_clock_ms
+from logstore.errors import InvalidConfig
 from tests.broker.asking import Asker
 from tests.broker.security.hostile_tokens import GOOD, HOSTILE, NOW_S, OTHER
 from tests.broker.security.provider import (
@@ -179,6 +181,13 @@ def test_keys_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:
         config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url=url)
         with pytest.raises(KeysUnreadable, match=url):
             asyncio.run(Keys(config, provider_context(TlsConfig())).open())
+
+
+def test_a_wrong_file_of_keys_is_a_wrong_setting() -> None:
+    """A broker that systemd starts again would not find it either."""
+    config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url="file:///nowhere/jwks.json")
+    with pytest.raises(InvalidConfig, match=r"jwks\.endpoint\.url: the keys at file:///nowhere"):
+        asyncio.run(bearer_logins(config, provider_context(TlsConfig()), lambda: 0))
 
 
 def test_a_start_waits_for_a_provider_that_starts_with_it(
