@@ -3,9 +3,9 @@
     /config/changes/config_change_<n>     what has changed: read that, and nothing else
     /kafka-acl-changes/acl_changes_<n>
 
-Notifications are kept for fifteen minutes. Whoever has not looked for ten reads all again, and so does
-whoever has lost its session: the next one may be with a server that lags behind. A look each five minutes,
-which costs a listing, keeps a change after a quiet hour as cheap as any other.
+Notifications are kept for fifteen minutes. A broker reads all again if it has not looked for ten, or if it
+has lost its session: the next one may be with a server that lags behind. A look every five minutes, which
+costs a listing, keeps a change after a quiet hour as cheap as any other.
 """
 
 from __future__ import annotations
@@ -94,9 +94,14 @@ class Notices:
                 yield [each.data for each in found] if is_complete else None
             self._seen = {each: self._seen.get(each, now_ms) for each in listed}
             self._looked_ms, self._session = now_ms, session
-            if self._are_removed:
-                old = (each for each, seen_ms in self._seen.items() if now_ms - seen_ms >= _KEPT_MS)
-                await asyncio.gather(*(ask(Delete(each)) for each in islice(old, _MOST_REMOVED)))
+
+    async def look(self) -> None:
+        """Refresh, then remove old notifications; one that stays is removed by a later look."""
+        await self._refresh()
+        if self._are_removed:
+            old = (path for path, seen_ms in self._seen.items() if self._now_ms() - seen_ms >= _KEPT_MS)
+            removed = (self._store.ask(Delete(path)) for path in islice(old, _MOST_REMOVED))
+            await asyncio.gather(*removed, return_exceptions=True)
 
     async def _follow(self) -> None:
         while True:
@@ -105,7 +110,7 @@ class Notices:
                     await self._changed.wait()
             self._changed.clear()
             try:
-                await self._refresh()
+                await self.look()
             except EngineError as error:
                 _log.error("changed %s are not in force, the former ones stay: %s", self._what, error)
                 await asyncio.sleep(_AGAIN_S)

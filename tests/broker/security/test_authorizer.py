@@ -279,7 +279,7 @@ def test_notifications_are_removed_after_fifteen_minutes() -> None:
             await here.change(add=[deny("User:bob")])
             assert await count() == before + 1
             here.now_ms += MINUTE_MS
-            await here.authorizer.refresh()
+            await here.authorizer._notices.look()
             assert await count() == 1
 
     asyncio.run(main())
