@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    OffsetFile,
     checkpointed_offset,
     format_leader_epoch_checkpoint,
     format_offset_checkpoint,
@@ -223,3 +225,39 @@ def test_the_file_of_a_log_dir_is_parsed_once_for_all_its_partitions(monkeypatch
             where = f"/data/{each.directory_name}"
             assert checkpointed_offset(disk, where, RECOVERY_POINT_CHECKPOINT) == offset
     assert parsed < 5
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, is_late: bool) -> None:
+    """Let the next writes of offsets raise: behind the write, or instead of it."""
+
+    def write(*arguments: Any) -> None:
+        if is_late:
+            write_offset_checkpoint(*arguments)
+        raise error
+
+    monkeypatch.setattr(entry_files, "write_offset_checkpoint", write)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "unsynced")])
+def test_an_entry_that_the_memory_does_not_know_is_removed(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    disk = MemoryDisk(directories=["/data"])
+    file = OffsetFile(disk, "/data", "offsets")
+    with monkeypatch.context() as patch:
+        failing(patch, error, is_late=True)
+        with pytest.raises(type(error)):
+            file.set(TopicPartition("t", 0), 100)
+    file.forget([TopicPartition("t", 0)])
+    assert read_offset_checkpoint(disk, "/data", "offsets") == {}
+
+
+def test_a_refused_write_makes_no_later_one_necessary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, lowering an entry that is low enough was refused: a truncation could not go on."""
+    file = OffsetFile(MemoryDisk(directories=["/data"]), "/data", "offsets")
+    file.set(TopicPartition("t", 0), 5)
+    failing(monkeypatch, OSError(errno.ENOSPC, "full"), is_late=False)
+    with pytest.raises(OSError, match="full"):
+        file.set(TopicPartition("t", 0), 10)
+    file.lower(TopicPartition("t", 0), 7)
+    assert file.get(TopicPartition("t", 0)) == 5

@@ -230,7 +230,7 @@ def delete_and_maintain(log: Log) -> Iterator[Callable[[], object]]:
 def test_a_log_opens_that_was_interrupted_changed_and_killed(
     changes: Callable[[Log], Iterator[Callable[[], object]]],
 ) -> None:
-    """What the files say of the log fits the log, although the memory knew no more what they say."""
+    """The files agree with the log, although an interrupt left the memory of them behind."""
     at, was_interrupted = 0, True
     while was_interrupted:
         at += 1
@@ -293,8 +293,28 @@ def test_a_writer_goes_on_after_an_interrupt() -> None:
     raise AssertionError("an append has more moments")
 
 
+def test_an_interrupt_that_keeps_a_waiter_from_being_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the flag of an event and the call that wakes: the waiter slept on."""
+    log = opened(MemoryDisk(directories=["/data"]))
+    with log.writer(linger_ms=3_600_000) as writer:
+        pending = writer.append(b"first")
+        done: Any = pending._batch.done
+        woken: list[bool] = []
+
+        def wake() -> None:
+            woken.append(done.is_set())
+            if len(woken) == 1:
+                raise Interrupt
+
+        monkeypatch.setattr(done._cond, "notify_all", wake)
+        with pytest.raises(Interrupt):
+            writer.flush()
+        assert woken == [True, True]
+    log.close()
+
+
 def test_a_record_is_told_of_an_interrupt_of_its_write() -> None:
-    """Nobody else wrote its batch any more: `written` waited for ever."""
+    """No later call writes the batch: `written` waited for ever."""
     at, was_interrupted = 0, True
     while was_interrupted:
         at += 1
