@@ -171,6 +171,7 @@ def session(metadata: str, security: StoreSecurity | None = None) -> Iterator[Se
     Raises `MetadataStoreFailed`, `InvalidConfig` and `ValueError`.
     """
     with closing(open_store(metadata, security)) as store, closing(Session(store)) as opened:
+        _attempts.failure = ""  # it is connected: an earlier failure explains no later one
         yield opened
 
 

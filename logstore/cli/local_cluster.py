@@ -107,9 +107,8 @@ def _to_start(directory: Path, count: int | None, metadata: str, *, is_secured: 
     cluster = read_cluster_file(directory)
     if cluster is not None and all(state_of(directory, each) is State.RUNNING for each in cluster.processes):
         raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
-    if metadata:
-        Address.parse(metadata)
-    if cluster is not None and metadata not in ("", cluster.metadata):
+    store = Address.parse(metadata) if metadata else None
+    if cluster is not None and store not in (None, Address.parse(cluster.metadata)):
         raise ClusterFailed(f"the cluster in {directory} has the store {cluster.metadata}, not {metadata}")
     cluster = cluster or _planned(_count_in(directory, count), metadata, is_secured)
     _check_store(directory, cluster)
