@@ -64,6 +64,7 @@ def _has_room_for(group: Group, request: JoinGroupRequest) -> bool:
     match group.state:
         case State.PREPARING_REBALANCE:
             has_joined = member is not None and member.join_token is not None
+            # Few members in all: then those that have joined, which takes a count, are few, too.
             return has_joined or len(group.members) < most or group.members.joined_count < most
         case State.COMPLETING_REBALANCE | State.STABLE:
             return member is not None or len(group.members) < most

@@ -163,6 +163,8 @@ class Members:
     # --- coming and going -------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
+        if (earlier := self._by_id.get(member.member_id)) is not None:  # a record that names one twice
+            self._count(earlier, -1)
         self._count(member, 1)
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:

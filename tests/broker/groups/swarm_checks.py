@@ -71,7 +71,7 @@ def check(world: World, node: Node, asked: Asked, response: Any) -> None:
 
 
 def check_tallies(node: Node) -> None:
-    """What is kept of a group beside its members is what they say, and no deadline is slept through."""
+    """The tallies of a group agree with its members, and no deadline is missed."""
     for group_id, entry in node.coordinator._served.entries.items():
         members, deadline_ms = entry.group.members, entry.group.deadline_ms
         alone = Members()

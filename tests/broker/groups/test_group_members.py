@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from logstore.broker.groups.members import Members, restored
+from logstore.broker.groups.records import MemberMetadata
 from logstore.broker.groups.requests import (
     MemberIdentity,
     Protocol,
@@ -293,3 +295,14 @@ def test_a_request_of_a_member_does_not_look_at_all_others() -> None:
     desk.join(member_id=ids[2], protocols=(*RANGE, Protocol("other", b"")))
     assert calls_of(lambda: desk.join(member_id=ids[3])) < count
     assert calls_of(lambda: desk.leave(MemberIdentity(member_id=ids[4]))) < count
+
+
+def test_a_member_that_a_record_names_twice_counts_once() -> None:
+    """Foreign or damaged records: the tallies would have no common protocol."""
+    metadata = MemberMetadata("m", None, "client", "host", 1, 1, b"", b"")
+    members = Members()
+    for _ in range(2):
+        members.add(restored(metadata, "range", 0))
+    assert (len(members), members.common_protocols()) == (1, {"range"})
+    members.remove(members["m"])
+    assert (members.size, members.common_protocols()) == (0, None)
