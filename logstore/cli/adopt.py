@@ -89,7 +89,9 @@ def adopt(
     leave_out_lost(image, found, brokers)
     _compare(image, found, brokers)
     if metadata is not None and re.match("embedded:|[a-z]+://", metadata):
-        raise typer.BadParameter(f"{metadata} is no directory: --metadata takes that of the new store")
+        raise typer.BadParameter(
+            f"{metadata} is not a directory: --metadata takes the directory of the new store"
+        )
     store = os.path.abspath(metadata) if metadata is not None else f"{paths[0]}.metadata"
     if Path(store).exists():
         raise typer.BadParameter(

@@ -306,10 +306,10 @@ _MEANINGS: Final = {
             (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id", "transactional-id"),
         )
     },
-    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "the user may not make tokens for another one, or not "
-    "describe this one; `logstore acls add --user-principal` or `--delegation-token` permits it",
-    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "only its owner and its renewers may renew or expire it, not "
-    "even a super user",
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "the user may not create tokens for another user, or "
+    "may not describe this token; `logstore acls add --user-principal` or `--delegation-token` permits it",
+    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "only its owner and its renewers may renew or expire it; a "
+    "super user may not",
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the brokers make no tokens without the setting "
     "delegation.token.secret.key",
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "tokens are for users who log in otherwise: give a "

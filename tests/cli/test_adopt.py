@@ -277,7 +277,7 @@ def record(kind: str, /, **data: object) -> Decoded:
 def test_the_new_store_is_a_directory(command: Command, tmp_path: Path, store: str) -> None:
     refused = command("adopt", unpack("kraft-dir", tmp_path), "--metadata", store, "--apply")
     assert refused.code == 2
-    assert f"{store} is no directory: --metadata takes that of the new store" in refused.err
+    assert f"{store} is not a directory: --metadata takes the directory of the new store" in refused.err
 
 
 def test_records_are_replayed_as_kraft_does() -> None:

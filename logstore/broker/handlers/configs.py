@@ -90,7 +90,7 @@ def _wanted(body: t.DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | 
 
 
 class _Stored(NamedTuple):
-    """What the store has: the live settings of this broker, and of topics by their paths."""
+    """Settings read from the store: the live ones of this broker, and those of topics by path."""
 
     live: Live
     of_topics: Mapping[str, Outcome]

@@ -125,7 +125,7 @@ class Acl(NamedTuple):
 
 
 Named: TypeAlias = tuple[Resource, Pattern, str]
-"""What a rule names: its first three fields."""
+"""The resources that a rule covers: its first three fields."""
 
 
 class AclFilter(NamedTuple):

@@ -356,7 +356,7 @@ def test_what_is_missing_is_named_with_its_cure(tmp_path: Path, monkeypatch: pyt
 
 
 def test_many_nodes_are_read_at_a_time(proxy: Proxy, chroot: str) -> None:
-    """What a server leaves open is lost after one wait, not after one for each node."""
+    """Reads that a server does not answer are lost after one wait, not after one for each node."""
     with BlockingZooKeeperStore(proxy.url + chroot) as store:
         session = store.open_session(10_000, 0)
         for number in range(0, 100, 2):
