@@ -108,7 +108,7 @@ def _to_start(directory: Path, count: int | None, metadata: str, *, is_secured: 
     if cluster is not None and all(state_of(directory, each) is State.RUNNING for each in cluster.processes):
         raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
     store = Address.parse(metadata) if metadata else None
-    if cluster is not None and store not in (None, Address.parse(cluster.metadata)):
+    if cluster is not None and store is not None and store != Address.parse(cluster.metadata):
         raise ClusterFailed(f"the cluster in {directory} has the store {cluster.metadata}, not {metadata}")
     cluster = cluster or _planned(_count_in(directory, count), metadata, is_secured)
     _check_store(directory, cluster)
