@@ -42,7 +42,7 @@ FIRST_SEEDS: dict[str, int] = {
     "answer-without-epoch": 35,
     "diverging-answer-believed": 7,
     "append-below-the-end": 12,
-    "epoch-not-noted-at-election": 148,
+    "epoch-not-noted-at-election": 39,
     "high-watermark-from-the-fastest": 0,
     "shrink-before-it-is-confirmed": 0,
     "expansion-not-counted": 10,
