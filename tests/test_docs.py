@@ -25,6 +25,7 @@ from tests.page_runner import ABOUT_SPARK, Block, blocks_of, check
 from tests.spark.spark_home import quick_environment
 
 ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.is_file())
 by_name = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -79,16 +80,27 @@ WITH_SPARK = [
 ]
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(1800)
-def test_code_blocks_for_spark_run(tmp_path: Path) -> None:
-    """All pages in one process, because a JVM takes many times longer to start than a block to run."""
-    printed = run_pages(WITH_SPARK, tmp_path, "--spark", **quick_environment(tmp_path / "spark"))
-    for page in WITH_SPARK:
+def run_with_spark(pages: list[Path], tmp_path: Path) -> str:
+    printed = run_pages(pages, tmp_path, "--spark", **quick_environment(tmp_path / "spark"))
+    for page in pages:
         assert f"--- {page.name}:" in printed
-    # The README's groupBy.
+    return printed
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_readmes_blocks_for_spark_run(tmp_path: Path) -> None:
+    printed = run_with_spark([README], tmp_path)
+    # Its groupBy.
     assert re.search(r"\| *ann *\| *2 *\|", printed)
     assert re.search(r"\| *bob *\| *1 *\|", printed)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_the_pages_blocks_for_spark_run(tmp_path: Path) -> None:
+    """All pages in one process, because a JVM takes many times longer to start than a block to run."""
+    run_with_spark([page for page in WITH_SPARK if page != README], tmp_path)
 
 
 @by_name
