@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -235,6 +236,7 @@ def test_workers_end_with_the_job_that_they_have(tmp_path: Path, monkeypatch: py
     example = loaded("job_queue")
     all_work, stops, real = threading.Barrier(example.WORKERS), list[threading.Event](), example.work
     failed: list[object] = []
+    are_submitted = threading.Event()
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -245,6 +247,7 @@ def test_workers_end_with_the_job_that_they_have(tmp_path: Path, monkeypatch: py
 
     def handle(message: Message) -> str:
         if all_work.wait(LIMIT_S) == 0:
+            assert are_submitted.wait(LIMIT_S)  # the pool knows no thread whose start was interrupted
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert stops[0].wait(LIMIT_S)  # or a worker that is quick takes a second job before it is told
         return ""
@@ -256,8 +259,18 @@ def test_workers_end_with_the_job_that_they_have(tmp_path: Path, monkeypatch: py
             except QueueClosed as error:
                 failed.append(error)
 
+    class NotedPool(ThreadPoolExecutor):
+        left = example.WORKERS
+
+        def submit(self, *arguments: Any) -> Future[Any]:  # type: ignore[override]
+            future = super().submit(*arguments)
+            self.left -= 1
+            if not self.left:
+                are_submitted.set()
+            return future
+
     monkeypatch.setattr(threading, "excepthook", failed.append)
-    vars(example).update(handle=handle, work=work, Queue=NotedQueue)
+    vars(example).update(handle=handle, work=work, Queue=NotedQueue, ThreadPoolExecutor=NotedPool)
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):

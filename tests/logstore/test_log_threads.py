@@ -62,7 +62,7 @@ def run(*targets: Callable[[], None], done: threading.Event | None = None) -> No
 def test_writers_readers_and_a_storm_of_rolls(tmp_path: Path) -> None:
     """Eight durable writers over tiny segments, while readers walk from the start again and again."""
     each = 15
-    log = Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=700, index_interval_bytes=100))
+    log = Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=400, index_interval_bytes=100))
     done = threading.Event()
     remaining = [WRITERS]
     counting = threading.Lock()
