@@ -236,10 +236,12 @@ def test_workers_end_with_the_job_that_they_have(tmp_path: Path, monkeypatch: py
     example = loaded("job_queue")
     all_work, stops, real = threading.Barrier(example.WORKERS), list[threading.Event](), example.work
     failed: list[object] = []
-    are_submitted = threading.Event()
+    are_submitted, are_interrupted = threading.Event(), threading.Event()
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if not are_interrupted.is_set():
+            are_interrupted.set()
+            raise KeyboardInterrupt
 
     def work(queue: Queue, stopping: threading.Event) -> None:
         stops.append(stopping)
@@ -248,7 +250,9 @@ def test_workers_end_with_the_job_that_they_have(tmp_path: Path, monkeypatch: py
     def handle(message: Message) -> str:
         if all_work.wait(LIMIT_S) == 0:
             assert are_submitted.wait(LIMIT_S)  # the pool knows no thread whose start was interrupted
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            # Python does not notice a signal that comes just before it waits for a lock.
+            while not are_interrupted.wait(0.01):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert stops[0].wait(LIMIT_S)  # or a worker that is quick takes a second job before it is told
         return ""
 
