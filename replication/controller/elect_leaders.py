@@ -69,10 +69,6 @@ class Imbalance:
     def ratio(self) -> float:
         return len(self.astray) / self.total
 
-    @property
-    def electable_ratio(self) -> float:
-        return len(self.electable) / self.total
-
     def exceeds(self, percentage: int) -> bool:
         """Return whether others lead more than `percentage` per cent, in whole numbers: 10 % is 10 %."""
         return 100 * len(self.astray) > percentage * self.total
