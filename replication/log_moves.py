@@ -31,7 +31,7 @@ from logstore.replication.effects import Address, Effect, answer
 from logstore.replication.errors import ReplicaStorageFailed
 from logstore.replication.full_dirs import ROOM_BYTES
 from logstore.replication.log_dir_messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from logstore.replication.rates import SimpleRate, Windows
+from logstore.replication.rates import LimitedRate, Windows
 
 if TYPE_CHECKING:
     from logstore.replication.replica_manager import ReplicaManager
@@ -58,34 +58,18 @@ class Turn:
     error: CannotRead | OSError | None = None
 
 
-class LogMoves:
+class LogMoves(LimitedRate):
     """The moves of a node that are under way, as its event loop sees them."""
 
     def __init__(self, windows: Windows) -> None:
-        self.bound: int | None = None
-        """Bytes a second; None for as many as there are."""
+        super().__init__(windows)
         self.copied_bytes = 0
-        self._windows, self._rate = windows, SimpleRate(windows)
         self.turns: dict[TopicPartition, Turn] = {}
-
-    def limit(self, bound: int | None) -> None:
-        """Set the limit. Bytes copied under the previous one still count."""
-        if self.bound is None:
-            self._rate = SimpleRate(self._windows)
-        self.bound = bound
 
     def record(self, size: int, now_ms: int) -> None:
         """Count bytes that were copied."""
         self.copied_bytes += size
-        self._rate.record(size, now_ms)
-
-    def per_second(self, now_ms: int) -> float:
-        """Return the bytes a second that are copied."""
-        return self._rate.per_second(now_ms)
-
-    def is_exceeded(self, now_ms: int) -> bool:
-        """Return whether copying has to wait."""
-        return self.bound is not None and self.per_second(now_ms) > self.bound
+        super().record(size, now_ms)
 
     def next_turn(self) -> Turn | None:
         """Return the next turn: the first that can continue, or an earlier one whose pause ends first."""

@@ -89,6 +89,33 @@ class SimpleRate(Rate):
         return max(elapsed_ms, self._windows.size_ms)
 
 
+class LimitedRate:
+    """The bytes a second of something, and their limit."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.bound: int | None = None
+        """Bytes a second; None for as many as there are."""
+        self._windows, self._rate = windows, SimpleRate(windows)
+
+    def limit(self, bound: int | None) -> None:
+        """Set the limit. Bytes moved under the previous one still count."""
+        if self.bound is None:
+            self._rate = SimpleRate(self._windows)
+        self.bound = bound
+
+    def record(self, size: int, now_ms: int) -> None:
+        """Count bytes."""
+        self._rate.record(size, now_ms)
+
+    def per_second(self, now_ms: int) -> float:
+        """Return the bytes a second."""
+        return self._rate.per_second(now_ms)
+
+    def is_exceeded(self, now_ms: int) -> bool:
+        """Return whether what is limited has to wait."""
+        return self.bound is not None and self.per_second(now_ms) > self.bound
+
+
 def rounded(milliseconds: float) -> int:
     """Return whole milliseconds, as Kafka's `Math.round`, limited to the range of a response field."""
     return math.floor(min(milliseconds, LONGEST_THROTTLE_MS) + 0.5)

@@ -174,11 +174,6 @@ class ReplicaManager:
         return sum(partition.is_at_min_isr for partition in self.partitions.values())
 
     @property
-    def partitions_catching_up(self) -> int:
-        """Partitions led here whose end is withheld from consumers: it could be below one they have seen."""
-        return sum(partition.is_catching_up for partition in self.partitions.values())
-
-    @property
     def offline_replicas(self) -> int:
         """Replicas that serve nothing because their log failed or is damaged."""
         return len(self.offline) + len(self.logs.damaged)

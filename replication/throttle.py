@@ -18,43 +18,23 @@ from typing import Final
 from logstore.config import LogConfig
 from logstore.replication.config import NodeConfig
 from logstore.replication.partition import Partition
-from logstore.replication.rates import SimpleRate, Windows
+from logstore.replication.rates import LimitedRate, Windows
 
 ALL: Final = "*"
 
 
-class Throttle:
-    """One side's throttle on one broker."""
+class Throttle(LimitedRate):
+    """One side's throttle on one broker: of the listed replicas, those out of sync have to wait."""
 
     def __init__(self, windows: Windows, node_id: int, listed: Callable[[LogConfig], str]) -> None:
         """`listed` returns the list of this side among a topic's settings."""
-        self.bound: int | None = None
-        """Bytes a second; None if nothing is throttled."""
-        self._node_id, self._listed, self._windows = node_id, listed, windows
-        self._rate = SimpleRate(windows)
-
-    def limit(self, bound: int | None) -> None:
-        """Set the limit. Bytes moved under the previous one still count."""
-        if self.bound is None:
-            self._rate = SimpleRate(self._windows)
-        self.bound = bound
+        super().__init__(windows)
+        self._node_id, self._listed = node_id, listed
 
     def lists(self, partition: Partition) -> bool:
         """Return whether this broker's replica is throttled on this side."""
         text = self._listed(partition.log.config)
         return bool(text) and covers(text, partition.topic_partition.partition, self._node_id)
-
-    def record(self, size: int, now_ms: int) -> None:
-        """Count bytes of listed replicas."""
-        self._rate.record(size, now_ms)
-
-    def per_second(self, now_ms: int) -> float:
-        """Return the bytes a second of listed replicas."""
-        return self._rate.per_second(now_ms)
-
-    def is_exceeded(self, now_ms: int) -> bool:
-        """Return whether listed replicas out of sync have to wait."""
-        return self.bound is not None and self._rate.per_second(now_ms) > self.bound
 
 
 def replication_windows(config: NodeConfig) -> Windows:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from logstore.broker.client import Acks, Client
+from logstore.broker.client import Client
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits
-from logstore.broker.producing import Appendable, Appended
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.topics import Topic
 from logstore.disk.closing import Closing
@@ -48,35 +47,8 @@ class BlockingCalls(ABC):
         """Return the topic of this name, whose partitions are read in the words of a log (`topics.py`)."""
         return Topic(self, name)
 
-    @overload
-    def append(  # type: ignore[overload-overlap]  # a pair is an iterable, too
-        self,
-        topic: str,
-        records: Appendable | None,
-        *,
-        key: bytes | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        partition: int | None = None,
-        acks: Acks = "all",
-        timeout: float | None = None,
-    ) -> Appended: ...
-
-    @overload
-    def append(
-        self,
-        topic: str,
-        records: Iterable[Appendable],
-        *,
-        partition: int | None = None,
-        acks: Acks = "all",
-        timeout: float | None = None,
-    ) -> list[Appended]: ...
-
-    def append(self, topic: str, records: Any, **settings: Any) -> Appended | list[Appended]:
-        """Append a value with its `key` and `headers`, or many records: see `Client.append`."""
-        placed: Appended | list[Appended] = self._wait(self._client.append(topic, records, **settings))
-        return placed
-
+    append = _blocking(Client.append)
+    """Append a value with its `key` and `headers`, or many records: see `Client.append`."""
     read = _blocking(Client.read)
     """Return committed records from `offset` on: see `Client.read`."""
 

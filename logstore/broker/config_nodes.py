@@ -12,7 +12,7 @@ from logstore.broker.configs import Live
 from logstore.broker.identity import AskStore
 from logstore.broker.store_reads import not_written, read
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.operations import Create, Get, Multi, Outcome, Set
+from logstore.replication.metastore.operations import Create, Get, Multi, Outcome, put
 
 Settings = Mapping[str, str]
 _ROUNDS = 20
@@ -52,12 +52,7 @@ async def change_entity(
         wanted = change(now)
         if validate_only or wanted == now:
             return  # also when only the answer of a write was lost
-        data = layout.encode_topic_config(wanted)
-        write = (
-            Create(path, data, make_parents=True)
-            if found.stat is None
-            else Set(path, data, found.stat.version)
-        )
+        write = put(path, layout.encode_topic_config(wanted), found.version)
         outcome = await ask(Multi((write, notice)))
         if outcome.error is None:
             return

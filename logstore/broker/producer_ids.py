@@ -17,7 +17,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import new_id
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import ProducerIdBlock
-from logstore.replication.metastore.operations import Create, Get, Set, StoreError
+from logstore.replication.metastore.operations import Get, StoreError, put
 
 BLOCK_SIZE = 1000
 LAST_ID = 2**63 - 1
@@ -61,10 +61,7 @@ class ProducerIds:
                 raise ProducerIdsUnavailable("no producer ids are left")
             block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1, self._writer)
             attempted = layout.encode_producer_ids(block)
-            if found.stat is not None:
-                outcome = await self._ask(Set(path, attempted, found.stat.version))
-            else:
-                outcome = await self._ask(Create(path, attempted, make_parents=True))
+            outcome = await self._ask(put(path, attempted, found.version))
             if outcome.error is None:
                 return block
         raise ProducerIdsUnavailable("the metadata store gave no block of producer ids; try again")

@@ -42,8 +42,6 @@ class TopicCreation:
     """Requests topics. Belongs to one event loop."""
 
     def __init__(self, ask_controller: AskController) -> None:
-        self.turned_away = 0
-        """Topics that found no place in the queue; their clients ask again."""
         self._ask_controller = ask_controller
         self._queue: dict[str, NewTopic] = {}
         self._asked: set[str] = set()
@@ -74,8 +72,6 @@ class TopicCreation:
         elif len(self._queue) < MOST_QUEUED:
             self._queue[topic.name] = topic
             self._ask_for_next()
-        else:
-            self.turned_away += 1
         return refusal
 
     def _ask_for_next(self) -> None:

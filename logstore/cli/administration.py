@@ -14,7 +14,7 @@ import typer
 
 from logstore.cli.drain import drain
 from logstore.cli.operating import CommandConfig, Json, Wait, named_values, properties_of, similar, wait_until
-from logstore.cli.operator import RequiredBootstrap, asked_at
+from logstore.cli.operator import DeletedSettings, RequiredBootstrap, Topics, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ configs = typer.Typer(help="The settings of topics and brokers.", no_args_is_hel
 
 brokers.command("drain")(drain)
 
-Topics = Annotated[
-    list[str],
-    typer.Argument(metavar="TOPIC[-PARTITION]...", help="Topics, or single partitions like orders-0."),
-]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The settings of a topic.")]
 Broker = Annotated[int | None, typer.Option("--broker", metavar="ID", help="The settings of a broker.")]
 AllBrokers = Annotated[
@@ -273,9 +269,7 @@ def alter(
             dir_okay=False,
         ),
     ] = None,
-    delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
-    ] = None,
+    delete_config: DeletedSettings = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:

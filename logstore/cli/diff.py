@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.operating import Json, require_log
+from logstore.cli.operating import Json, RecordEncoding, require_log
 from logstore.cli.terminal import Encoding, print_error, print_json, printable
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def diff(
         Path, typer.Argument(metavar="B", help="Another copy of it.", exists=True, file_okay=False)
     ],
     as_json: Json = False,
-    encoding: Annotated[
-        Encoding,
-        typer.Option(help="Encoding of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
-    ] = Encoding.UTF8,
+    encoding: RecordEncoding = Encoding.UTF8,
     compacted: Annotated[
         bool,
         typer.Option("--compacted", help="The topic is compacted, even if there is no cleaner checkpoint."),

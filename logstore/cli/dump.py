@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.operating import Json, time_ms
+from logstore.cli.operating import Json, RecordEncoding, time_ms
 from logstore.cli.terminal import Encoding, print_error, print_json, printable
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ def dump(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, partitions or log dirs.")],
     records: Annotated[bool, typer.Option("--records", help="Show only the records.")] = False,
     as_json: Json = False,
-    encoding: Annotated[
-        Encoding,
-        typer.Option(help="Encoding of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
-    ] = Encoding.UTF8,
+    encoding: RecordEncoding = Encoding.UTF8,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Check batches, records, indexes and small files; exit 1 on damage."),

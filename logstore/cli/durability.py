@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, Wait, security_of
-from logstore.cli.operator import asked_at
+from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 
@@ -29,9 +29,7 @@ class Level(StrEnum):
 def durability(
     partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="Such as orders-0.")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The record's offset.")],
-    bootstrap: Annotated[
-        str, typer.Option("--bootstrap", metavar="HOST:PORT[,…]", help="Brokers to ask first.")
-    ],
+    bootstrap: RequiredBootstrap,
     level: Annotated[Level, typer.Option(help="replicated: written; synced: flushed to the disk.")] = (
         Level.REPLICATED
     ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from logstore.cli.causes import causes
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 from logstore.cli.trouble import ITSELF, Rank, Trouble
-from logstore.cli.troubles import DRAINED, Observed, of_the_store, troubles
+from logstore.cli.troubles import DRAINED, Observed, listed, of_the_store, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
 
@@ -225,11 +225,6 @@ def nobody_answers(error: str) -> Explanation:
         no_help="clients that try again with the same addresses",
     )
     return Explanation("cluster", "unknown: no broker answers", error, troubles=(trouble,))
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Return the numbers with commas between; `none` if there are none."""
-    return ", ".join(map(str, numbers)) or "none"
 
 
 def _counted(partitions: list[TopicPartition]) -> str:

@@ -13,7 +13,7 @@ import typer
 from logstore.cli.group_facts import CLASSIC, committed_offsets, listed, membership, offset_text, type_of
 from logstore.cli.group_resets import reset
 from logstore.cli.operating import CommandConfig, Json
-from logstore.cli.operator import RequiredBootstrap, asked_at
+from logstore.cli.operator import RequiredBootstrap, Topics, asked_at
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -151,10 +151,7 @@ def delete(
 @app.command("delete-offsets")
 def delete_offsets(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
-    topics: Annotated[
-        list[str],
-        typer.Argument(metavar="TOPIC[-PARTITION]...", help="Topics, or single partitions like orders-0."),
-    ],
+    topics: Topics,
     bootstrap: RequiredBootstrap,
     command_config: CommandConfig = None,
     as_json: Json = False,

@@ -21,6 +21,10 @@ from logstore.cli.terminal import print_error, print_json, printable
 if TYPE_CHECKING:
     from logstore.replication.state_change_lines import Line, Wanted
 
+Partitions = Annotated[
+    str | None, typer.Option("--partitions", metavar="N,N,…", help="Only these partitions of the topic.")
+]
+
 
 def merge_state_changes(
     logs: Annotated[
@@ -35,9 +39,7 @@ def merge_state_changes(
         Path, typer.Option("--directory", metavar="DIR", help="Directory for --logs-regex.")
     ] = Path(),
     topic: Annotated[str | None, typer.Option("--topic", help="Only lines of this topic.")] = None,
-    partitions: Annotated[
-        str | None, typer.Option("--partitions", metavar="N,N,…", help="Only these partitions of the topic.")
-    ] = None,
+    partitions: Partitions = None,
     start_time: Annotated[
         str | None,
         typer.Option(

@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from logstore.cli.terminal import Encoding
+
 if TYPE_CHECKING:
     from logstore.broker.security.client import ClientSecurity
     from logstore.broker.security.store import StoreSecurity
     from logstore.disk.files import Disk
 
-Metadata = Annotated[
-    str,
-    typer.Option(
-        "--metadata", metavar="URL", help="The metadata store: zookeeper://host:port[,host:port][/chroot]."
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 PartitionDir = Annotated[
     Path, typer.Argument(metavar="DIR", help="A partition's directory.", exists=True, file_okay=False)
@@ -29,6 +25,10 @@ PartitionDir = Annotated[
 LogDirs = Annotated[
     list[Path],
     typer.Argument(metavar="DIR...", help="Log dirs or partitions.", exists=True, file_okay=False),
+]
+RecordEncoding = Annotated[
+    Encoding,
+    typer.Option(help="Encoding of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
 ]
 CommandConfig = Annotated[
     Path | None,

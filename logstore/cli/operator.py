@@ -39,6 +39,14 @@ RequiredBootstrap = Annotated[
     str, typer.Option("--bootstrap", metavar="HOST:PORT[,…]", help="Brokers to ask first.")
 ]
 
+Topics = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC[-PARTITION]...", help="Topics, or single partitions like orders-0."),
+]
+DeletedSettings = Annotated[
+    list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
+]
+
 
 class Operator(Protocol):
     """The operations on a cluster that the verbs need."""

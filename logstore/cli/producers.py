@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.administration import Topics
 from logstore.cli.operating import CommandConfig, Json
-from logstore.cli.operator import RequiredBootstrap, asked_at
+from logstore.cli.operator import RequiredBootstrap, Topics, asked_at
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:

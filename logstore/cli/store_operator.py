@@ -26,7 +26,16 @@ from logstore.replication.controller.topics import by_metric_name, check_new_top
 from logstore.replication.messages import NewTopic
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
-from logstore.replication.metastore.operations import Children, Create, Get, Multi, Outcome, Set, StoreError
+from logstore.replication.metastore.operations import (
+    Children,
+    Create,
+    Get,
+    Multi,
+    Outcome,
+    Set,
+    StoreError,
+    put,
+)
 
 _MIN_ISR = "min.insync.replicas"
 _LOOK = "logstore topics describe"
@@ -139,10 +148,7 @@ class StoreOperator:
             settings = {**kept, **changed}
             _check(settings)
             data, path = layout.encode_topic_config(settings), layout.topic_config_path(name)
-            is_new = topic.config_version < 0
-            writes.append(
-                Create(path, data, make_parents=True) if is_new else Set(path, data, topic.config_version)
-            )
+            writes.append(put(path, data, topic.config_version if topic.config_version >= 0 else None))
             notice = layout.encode_config_change(name)
             writes.append(Create(layout.CONFIG_CHANGE_PREFIX, notice, sequential=True, make_parents=True))
         check_written(self._session.call(Multi(tuple(writes))), f"the change of {name}", _LOOK)
@@ -184,10 +190,7 @@ class StoreOperator:
                 wanted |= dict.fromkeys(REPLICATION_RATES, str(rate))
             if wanted == now:
                 continue
-            data = layout.encode_topic_config(wanted)
-            write: Create | Set = Create(path, data, make_parents=True)
-            if node.stat is not None:
-                write = Set(path, data, node.stat.version)
+            write = put(path, layout.encode_topic_config(wanted), node.version)
             notice = layout.encode_entity_change(entity)
             told = Create(layout.CONFIG_CHANGE_PREFIX, notice, sequential=True, make_parents=True)
             check_written(self._session.call(Multi((write, told))), f"the throttle of broker {broker}", _LIST)
@@ -205,15 +208,12 @@ class StoreOperator:
     def _move(self, wanted: Plan, what: str, how_to_look: str, *, may_join: bool) -> None:
         path = layout.REASSIGNMENT_PATH
         node = self._session.read(Get(path))
-        if node.stat is None:
-            write: Create | Set = Create(path, layout.encode_reassignment(wanted), make_parents=True)
-        elif may_join:
-            merged = {**layout.parse_reassignment(node.data), **wanted}
-            write = Set(path, layout.encode_reassignment(merged), node.stat.version)
-        else:
+        if node.stat is not None and not may_join:
             raise NotWritten(
                 "a reassignment is in progress: try again when it has ended, or add to it with --additional"
             )
+        merged = {**layout.parse_reassignment(node.data), **wanted} if node.stat is not None else wanted
+        write = put(path, layout.encode_reassignment(merged), node.version)
         check_written(self._session.call(write), what, how_to_look)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.merge_state_changes import partitions_wanted
+from logstore.cli.merge_state_changes import Partitions, partitions_wanted
 from logstore.cli.operating import Json
 from logstore.cli.terminal import print_error, print_json, printable
 
@@ -27,9 +27,7 @@ def timeline(
         typer.Argument(metavar="PATH...", help="State-change logs, directories of nodes, or a trace."),
     ],
     topic: Annotated[str | None, typer.Option("--topic", help="Only events of this topic.")] = None,
-    partitions: Annotated[
-        str | None, typer.Option("--partitions", metavar="N,N,…", help="Only these partitions of the topic.")
-    ] = None,
+    partitions: Partitions = None,
     roles: Annotated[
         bool, typer.Option("--roles", help="Also what each broker did about a decision of the controller.")
     ] = False,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, Wait, named_values, wait_until
-from logstore.cli.operator import Bootstrap, Metadata, operator
+from logstore.cli.operator import Bootstrap, DeletedSettings, Metadata, operator
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -311,9 +311,7 @@ def alter(
         int | None, typer.Option("--partitions", min=1, help="The new number; it can only grow.")
     ] = None,
     config: Configs = None,
-    delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Reset to the default.")
-    ] = None,
+    delete_config: DeletedSettings = None,
     if_exists: IfExists = False,
     as_json: Json = False,
 ) -> int:

@@ -359,12 +359,12 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
             str(each),
             "it is being reassigned"
             + (" at a throttled rate" if throttle else "")
-            + (f", and waits for broker {_listed(waits)}" if waits else ""),
-            ("; ".join(absence.text for absence in absences) or f"adding {_listed(adding)}")
+            + (f", and waits for broker {listed(waits)}" if waits else ""),
+            ("; ".join(absence.text for absence in absences) or f"adding {listed(adding)}")
             + (f"; {throttle}" if throttle else ""),
             step,
             frozenset((each,)),
-            waits_for=f"broker {_listed(waits)}" if waits else "the controller",
+            waits_for=f"broker {listed(waits)}" if waits else "the controller",
             acts=_who_acts(absences),
             no_help="executing the plan again; logstore reassign cancel ends it",
             kind=Kind.REASSIGNMENT,
@@ -390,12 +390,12 @@ def _not_in_sync(
         f"writes with acks=all are refused: {len(state.isr)} replicas are in sync, {wanted} are needed"
         if is_short
         else f"{len(missing)} of {len(replicas)} replicas are not in sync",
-        f"ISR {_listed(state.isr)} of replicas {_listed(replicas)}; "
+        f"ISR {listed(state.isr)} of replicas {listed(replicas)}; "
         + "; ".join(absence.text for absence in absences)
         + (f"; {throttle}" if throttle else ""),
         f"{_FREE} {step}" if throttle else step,
         frozenset((each,)),
-        waits_for=f"broker {_listed(missing)}",
+        waits_for=f"broker {listed(missing)}",
         acts=_who_acts(absences),
         no_help="sending again until then; an unclean election, which brings no replica back"
         if is_short
@@ -416,22 +416,22 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         says, step = "it has no state yet: no controller has placed it", "check that a controller is active"
         roots = frozenset(("cluster",) if cluster.controller is None else ())
     elif dead == list(isr):
-        says = f"it has no leader: every replica in sync is down ({_listed(dead)})"
+        says = f"it has no leader: every replica in sync is down ({listed(dead)})"
         step = (
-            f"start one of them: {_listed(dead)}. The other replicas may lack committed records. Only if "
+            f"start one of them: {listed(dead)}. The other replicas may lack committed records. Only if "
             f"these are gone for good: logstore elect-unclean {each} reports what may be lost, and with "
             "--accept-loss elects another"
         )
     else:
         alive = [broker for broker in isr if broker in cluster.brokers]
-        says = f"it has no leader, though {_listed(alive)} of its ISR are up"
+        says = f"it has no leader, though {listed(alive)} of its ISR are up"
         step = (
             f"look at the log of broker {alive[0]}. Its replica may be offline or damaged; or it came back "
             "without records that it had acknowledged, after a power cut or with a new disk. If no other "
             f"copy exists, logstore elect-unclean {each} --accept-loss elects it, and gives up the missing "
             "records"
         )
-    evidence = f"leader {state.leader if state is not None else -1}, ISR {_listed(isr)}"
+    evidence = f"leader {state.leader if state is not None else -1}, ISR {listed(isr)}"
     return Trouble(
         Rank.UNAVAILABLE,
         str(each),
@@ -439,7 +439,7 @@ def _no_leader(observed: Observed, each: TopicPartition, state: LeaderAndIsr | N
         "; ".join((evidence, *(absence.text for absence in absences if absence.root))),
         step,
         frozenset((each,)),
-        waits_for=f"broker {_listed(isr)}" if isr else "the controller",
+        waits_for=f"broker {listed(isr)}" if isr else "the controller",
         no_help="a preferred election, or restarting other brokers: only a replica in the ISR may lead",
         kind=Kind.NO_LEADER,
         roots=roots,
@@ -558,7 +558,7 @@ def _causes(absences: Iterable[_Absence]) -> str:
 def _bring_back(cluster: Cluster, missing: Iterable[int]) -> str:
     dead = [broker for broker in missing if broker not in cluster.brokers]
     if dead:
-        return f"start broker {_listed(dead)}"
+        return f"start broker {listed(dead)}"
     return (
         "wait: a follower joins once it has caught up. If it does not, look at its broker's log, its disk, "
         "and replica.lag.time.max.ms"
@@ -569,5 +569,6 @@ def _who_acts(absences: Iterable[_Absence]) -> str:
     return OPERATOR if any(absence.root for absence in absences) else ITSELF
 
 
-def _listed(brokers: Iterable[int]) -> str:
-    return ", ".join(map(str, brokers)) or "none"
+def listed(numbers: Iterable[int]) -> str:
+    """Return the numbers with commas between; `none` if there are none."""
+    return ", ".join(map(str, numbers)) or "none"

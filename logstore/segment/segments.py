@@ -244,16 +244,11 @@ def is_cached(segment: Segment, start_offset: int, max_bytes: int) -> bool | Non
     return segment.log_file.is_cached(length, position) if length > 0 else True
 
 
-def locate(segment: Segment, offset: int) -> Located | None:
-    """Return the first batch whose last offset is at or past `offset`; None if there is none."""
-    for located in walk_from(segment, offset):
-        if located.last_offset >= offset:
-            return located
-    return None
-
-
 def _locate_in_order(segment: Segment, offset: int) -> Located | None:
-    """`locate`, and raise `CorruptBatch` for a batch that begins below the end of the one before it."""
+    """Return the first batch whose last offset is at or past `offset`; None if there is none.
+
+    Raises `CorruptBatch` for a batch that begins below the end of the one before it.
+    """
     next_offset = segment.base_offset
     for located in walk_from(segment, offset):
         if located.base_offset < next_offset:

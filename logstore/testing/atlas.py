@@ -6,7 +6,6 @@ once for each state of its victim.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from logstore.testing.hosts import Host
@@ -76,11 +75,3 @@ def table(atlas: Mapping[tuple[str, str], int], faults: Iterable[str]) -> str:
     ]
     hit = sum(1 for count in atlas.values() if count)
     return "\n".join([*lines, f"{hit} cells hit"])
-
-
-def merge(atlases: Iterable[Mapping[tuple[str, str], int]]) -> Counter[tuple[str, str]]:
-    """Return the sum of the counts of several runs."""
-    total: Counter[tuple[str, str]] = Counter()
-    for atlas in atlases:
-        total.update(atlas)
-    return total

@@ -34,7 +34,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LOST_BROKER_EPOCH
-from logstore.replication.metastore.operations import Create, Set
+from logstore.replication.metastore.operations import Create, put
 from logstore.testing.checkers import PartitionChecker
 from logstore.testing.clients import Consumer, Producer
 from logstore.testing.describe import describe
@@ -395,11 +395,7 @@ class _Run:
             found = world.store_link.read_as_operator(path)
             settings = layout.parse_topic_config(found.data) if found.stat is not None else {}
             data = layout.encode_topic_config({**settings, UNCLEAN_ELECTION: "true"})
-            world.store_link.write_as_operator(
-                Create(path, data, make_parents=True)
-                if found.stat is None  # a topic created by hand has no settings
-                else Set(path, data, found.stat.version)
-            )
+            world.store_link.write_as_operator(put(path, data, found.version))
         world.time.at(OPERATOR_PATIENCE_MS, self._play_operator)
 
     # --- reading back -------------------------------------------------------------------------

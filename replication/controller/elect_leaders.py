@@ -18,7 +18,7 @@ Rebalancing gives a broker its leaderships back when others lead more than
     electable ratio  1 / 10     the part that an election would correct now
 
 After a broker has died, or while it lacks records, its ratio is high and nothing can be done about it. So
-both are reported, and only partitions that can go home are elected (KAFKA-9866).
+only partitions that can go home are elected (KAFKA-9866).
 """
 
 from __future__ import annotations
@@ -64,14 +64,6 @@ class Imbalance:
     total: int
     astray: tuple[TopicPartition, ...]
     electable: tuple[TopicPartition, ...]
-
-    @property
-    def ratio(self) -> float:
-        return len(self.astray) / self.total
-
-    @property
-    def electable_ratio(self) -> float:
-        return len(self.electable) / self.total
 
     def exceeds(self, percentage: int) -> bool:
         """Return whether others lead more than `percentage` per cent, in whole numbers: 10 % is 10 %."""

@@ -49,6 +49,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from logstore.disk.marks import mark
+from logstore.replication.controller.assignment import without
 from logstore.replication.durability import Durability
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.metastore.layout import (
@@ -92,7 +93,7 @@ def shutdown_leader(
     replicas: Collection[int], isr: Collection[int], live: Collection[int], shutting_down: Collection[int]
 ) -> int | None:
     """Return the first replica that is alive, in sync and not shutting down."""
-    return reassigned_leader(_without(replicas, shutting_down), isr, live)
+    return reassigned_leader(without(replicas, shutting_down), isr, live)
 
 
 # --- the state after a change of brokers ------------------------------------------------------
@@ -185,9 +186,9 @@ def next_state(
     recorded = dict(state.eligible) | _recorded(state)
     standings = {member: standing(epoch, live.get(member)) for member, epoch in recorded.items()}
     lost = [member for member in standings if standings[member] is Standing.LOST]
-    staying = _without(live, shutting_down)
+    staying = without(live, shutting_down)
     # An elected replica that refuses has already pushed all others out of the ISR, complete ones too.
-    able = _without(staying, refusing)
+    able = without(staying, refusing)
 
     def members(wanted: Standing) -> tuple[int, ...]:
         return tuple(member for member in state.isr if standings[member] is wanted)
@@ -214,7 +215,7 @@ def next_state(
         isr, leader = eligible, eligible[0]
         recorded.update({member: live[member].epoch for member in isr})
     elif unclean_enabled and (
-        elected := offline_leader(replicas, (), _without(able, lost), unclean_enabled=True)
+        elected := offline_leader(replicas, (), without(able, lost), unclean_enabled=True)
         or offline_leader(replicas, (), able, unclean_enabled=True)
     ):
         mark("election: unclean")
@@ -263,7 +264,7 @@ def state_after_shutdown(
 
     `live` includes them. The last member that could lead keeps its role: its records matter more.
     """
-    isr = _without(state.isr, shutting_down)
+    isr = without(state.isr, shutting_down)
     if isr == state.isr or state.leader == NO_LEADER:
         return None
     leader: int | None = state.leader
@@ -298,10 +299,6 @@ def in_new_epoch(
     )
 
 
-def _without(brokers: Collection[int], others: Collection[int]) -> tuple[int, ...]:
-    return tuple(each for each in brokers if each not in others)
-
-
 def _recorded(state: LeaderAndIsr) -> dict[int, int]:
     return dict(zip(state.isr, state.isr_broker_epochs, strict=True))
 
@@ -314,7 +311,7 @@ def _intact(state: LeaderAndIsr, live: Mapping[int, Incarnation]) -> tuple[int, 
 def _first(replicas: tuple[int, ...], candidates: tuple[int, ...], shutting_down: Collection[int]) -> int:
     # An ISR member outside the assignment exists only in the middle of a reassignment. A broker that shuts
     # down leads only if no other can.
-    staying = _without(candidates, shutting_down) or candidates
+    staying = without(candidates, shutting_down) or candidates
     return next((replica for replica in replicas if replica in staying), staying[0])
 
 

@@ -60,6 +60,7 @@ from logstore.replication.metastore.operations import (
     Set,
     StoreError,
     Write,
+    put,
 )
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
@@ -332,12 +333,8 @@ def _creation(
     path, settings = layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs)
     return context.fenced(
         Create(layout.topic_path(topic.name), layout.encode_topic(node), make_parents=True),
-        _written_over(path, settings, config_version),
+        put(path, settings, config_version),
     )
-
-
-def _written_over(path: str, data: bytes, version: int | None) -> Write:
-    return Create(path, data, make_parents=True) if version is None else Set(path, data, version)
 
 
 # --- adding partitions ------------------------------------------------------------------------
@@ -442,10 +439,9 @@ def alter_configs(
             if request.validate_only or wanted == settings:
                 return ()  # nothing to change, or written already and only the reply was lost
             attempts += 1
-            version = None if read.stat is None else read.stat.version
             data, prefix = layout.encode_config_change(name), layout.CONFIG_CHANGE_PREFIX
             return (
-                _written_over(path, layout.encode_topic_config(wanted), version),
+                put(path, layout.encode_topic_config(wanted), read.version),
                 Create(prefix, data, sequential=True, make_parents=True),
             )
 

@@ -103,6 +103,11 @@ class Check:
 Write: TypeAlias = Create | Set | Delete | Check
 
 
+def put(path: str, data: bytes, version: int | None) -> Create | Set:
+    """Return the write of a node that was read at this version; None: it was not there."""
+    return Create(path, data, make_parents=True) if version is None else Set(path, data, version)
+
+
 @dataclass(frozen=True, slots=True)
 class Multi:
     """All of these writes, in order, or none of them."""
@@ -146,3 +151,8 @@ class Outcome:
     children: tuple[str, ...] = ()
     results: tuple[Outcome, ...] = ()
     failed_index: int = -1
+
+    @property
+    def version(self) -> int | None:
+        """The version of a node that was read; None if there is none."""
+        return None if self.stat is None else self.stat.version

@@ -7,10 +7,7 @@ from logstore.disk.files import Disk
 from logstore.format.batch import Batch, walk
 from logstore.segment.cutting import place_of_cut, truncate_segment
 from logstore.segment.segment import Segment, file_name
-from logstore.segment.segments import (
-    find_timestamp,
-    read_batches,
-)
+from logstore.segment.segments import Located, find_timestamp, read_batches, walk_from
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of
 
@@ -31,6 +28,11 @@ def new_segment(disk: Disk | None = None, *, base: int = BASE, config: LogConfig
 def reopened(disk: MemoryDisk, *, base: int = BASE, config: LogConfig = CONFIG) -> Segment:
     size = len(content_of(disk, file_name(base, ".log")))
     return Segment(disk, DIRECTORY, base, config, size=size, now_ms=9, modified_ms=5555)
+
+
+def locate(segment: Segment, offset: int) -> Located | None:
+    """The first batch whose last offset is at or past `offset`; None if there is none."""
+    return next((each for each in walk_from(segment, offset) if each.last_offset >= offset), None)
 
 
 def truncated(segment: Segment, offset: int, now_ms: int = 0) -> int:

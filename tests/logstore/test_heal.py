@@ -15,11 +15,11 @@ from logstore.log.read import read_bytes
 from logstore.log.truncate import truncate_to
 from logstore.log.undo import put_back
 from logstore.segment.segment import LOG_SUFFIX, Segment
-from logstore.segment.segments import locate
 from logstore.testing.disks import MemoryDisk
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.logstore.logs import DIRECTORY, content_of, log_file
 from tests.logstore.producing import COMMIT, end, plain, produce
+from tests.logstore.segments_kit import locate
 from tests.logstore.transacting import stand_alone
 
 NOW_MS = 1_700_000_000_000

@@ -26,7 +26,7 @@ from logstore.log.producer_state import ProducerState
 from logstore.log.reader import LogReader
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
-from logstore.segment.segments import find_timestamp, locate
+from logstore.segment.segments import find_timestamp
 from logstore.testing.disks import MemoryDisk, RecordingDisk
 from tests.logstore.logs import (
     BATCH_0,
@@ -42,6 +42,7 @@ from tests.logstore.logs import (
     opened,
     put,
 )
+from tests.logstore.segments_kit import locate
 
 A = {log_file(0): BATCH_0 + BATCH_3}
 B = {log_file(5): BATCH_5}

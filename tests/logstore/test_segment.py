@@ -13,7 +13,6 @@ from logstore.segment.segment import Segment, file_name
 from logstore.segment.segments import (
     end_offset_of,
     find_timestamp,
-    locate,
     read_batches,
     walk_from,
 )
@@ -27,6 +26,7 @@ from tests.logstore.segments_kit import (
     append,
     bases,
     first_at,
+    locate,
     new_segment,
     records,
     reopened,

@@ -17,7 +17,6 @@ from logstore.segment.segment import Segment, file_name
 from logstore.segment.segment_indexes import SegmentIndexes
 from logstore.segment.segments import (
     end_offset_of,
-    locate,
 )
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.disks import FaultyDisk, MemoryDisk, RecordingDisk
@@ -28,6 +27,7 @@ from tests.logstore.segments_kit import (
     append,
     bases,
     first_at,
+    locate,
     new_segment,
     records,
     reopened,

@@ -497,8 +497,8 @@ _PRODUCERS: Final = [
         (f"{_B}/test_identity.py",),
         (
             "block-written-unconditionally",
-            "Set(path, attempted, found.stat.version)",
-            "Set(path, attempted, -1)",
+            "put(path, attempted, found.version)",
+            "put(path, attempted, found.stat and -1)",
         ),
         (
             "id-given-out-twice",

@@ -11,7 +11,7 @@ from logstore.replication.messages import (
     AlterPartitionResult,
 )
 from logstore.replication.partition import ACKS_ALL
-from logstore.testing.stage import Message, Stage
+from logstore.testing.stage import TP, Message, Stage
 
 
 def isolated_leader(stage: Stage) -> None:
@@ -264,9 +264,9 @@ def test_s37_a_consumer_beyond_the_new_high_watermark() -> None:
     assert (beyond.error, beyond.records) == (ErrorCode.NONE, b"")
     assert stage.consume("B", 7).records == b""
     assert stage.list_offset("B", LATEST_TIMESTAMP).error is ErrorCode.OFFSET_NOT_AVAILABLE
-    assert stage.manager("B").partitions_catching_up == 1
+    assert stage.manager("B").partitions[TP].is_catching_up
     stage.fetch("C")
-    assert stage.manager("B").partitions_catching_up == 0
+    assert not stage.manager("B").partitions[TP].is_catching_up
     assert stage.list_offset("B", LATEST_TIMESTAMP).offset == 10
     assert [stage.consume("B", offset).records for offset in (7, 8, 9)] == before
     stage.check(

@@ -19,7 +19,6 @@ from logstore.broker.security.acls import (
     Resource,
 )
 from logstore.broker.security.audit import Audit
-from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.replication.metastore import layout
@@ -70,16 +69,9 @@ def describe(call: Call, body: t.DescribeAclsRequest, services: Services) -> t.D
     )
 
 
-def create(call: Call, body: t.CreateAclsRequest, services: Services) -> t.CreateAclsResponse | None:
+async def create(call: Call, body: t.CreateAclsRequest, services: Services) -> t.CreateAclsResponse:
     if services.authorizer is None:
         return t.CreateAclsResponse(results=[_Created(**_NO_ACLS)] * len(body.creations))
-    services.begin(call, _create(call, body, services.authorizer, services.audit))
-    return None
-
-
-async def _create(
-    call: Call, body: t.CreateAclsRequest, authorizer: Authorizer, audit: Audit
-) -> t.CreateAclsResponse:
     results, wanted = [_Created() for _ in body.creations], []
     for result, each in zip(results, body.creations, strict=True):
         try:
@@ -87,27 +79,21 @@ async def _create(
         except RequestRefused as error:
             result.error_code, result.error_message = error.error, error.args[0]
     try:
-        await authorizer.change(add=[acl for _, acl in wanted])
+        await services.authorizer.change(add=[acl for _, acl in wanted])
     except EngineError as error:
         _log.warning("ACLs were not created: %s", error)
         for result, _ in wanted:
             result.error_code, result.error_message = error.code, str(error)
     else:
         for _, acl in wanted:
-            _audit_change(audit, "acl created", call, acl)
+            _audit_change(services.audit, "acl created", call, acl)
     return t.CreateAclsResponse(results=results)
 
 
-def delete(call: Call, body: t.DeleteAclsRequest, services: Services) -> t.DeleteAclsResponse | None:
-    if services.authorizer is None:
+async def delete(call: Call, body: t.DeleteAclsRequest, services: Services) -> t.DeleteAclsResponse:
+    authorizer = services.authorizer
+    if authorizer is None:
         return t.DeleteAclsResponse(filter_results=[_Deleted(**_NO_ACLS)] * len(body.filters))
-    services.begin(call, _delete(call, body, services.authorizer, services.audit))
-    return None
-
-
-async def _delete(
-    call: Call, body: t.DeleteAclsRequest, authorizer: Authorizer, audit: Audit
-) -> t.DeleteAclsResponse:
     results, gone = [_Deleted() for _ in body.filters], set[Acl]()
     for result, each in zip(results, body.filters, strict=True):
         try:
@@ -127,7 +113,7 @@ async def _delete(
             result.error_code, result.error_message, result.matching_acls = error.code, str(error), []
     else:
         for acl in sorted(gone):
-            _audit_change(audit, "acl deleted", call, acl)
+            _audit_change(services.audit, "acl deleted", call, acl)
     return t.DeleteAclsResponse(filter_results=results)
 
 

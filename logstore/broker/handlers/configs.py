@@ -55,11 +55,9 @@ A = TypeVar("A", bound=Struct)
 _log = logging.getLogger(__name__)
 
 
-def describe(call: Call, body: t.DescribeConfigsRequest, services: Services) -> None:
-    services.begin(call, _describe(body, services))
-
-
-async def _describe(body: t.DescribeConfigsRequest, services: Services) -> t.DescribeConfigsResponse:
+async def describe(
+    call: Call, body: t.DescribeConfigsRequest, services: Services
+) -> t.DescribeConfigsResponse:
     results, resources = [], _wanted(body)
     stored = await _read(services, [name for kind, name in resources if kind == _TOPIC])
     for (kind, name), wanted in resources.items():

@@ -1,4 +1,4 @@
-"""Handlers that only translate: to the group coordinator, to the controller.
+"""Handlers that only pass on: to the group coordinator, to the controller, to a coroutine.
 
     client ─▶ this broker ─▶ the controller, in the same version; its answer goes back unchanged
 
@@ -10,6 +10,7 @@ controller or gets no answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,15 @@ from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestUn
 from logstore.broker.security.audited import in_doubt
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire.declarations import Struct
+
+
+def later(work: Callable[[Call, Any, Services], Coroutine[Any, Any, Struct | None]]) -> Handler:
+    """Return a handler that begins this work, whose result is the answer."""
+
+    def handle(call: Call, body: Struct, services: Services) -> None:
+        services.begin(call, work(call, body, services))
+
+    return handle
 
 
 def asks_groups(request: type[Any], response: type[Struct]) -> Handler:

@@ -29,14 +29,10 @@ _Altered = t.AlterClientQuotasResponseEntryData
 _log = logging.getLogger(__name__)
 
 
-def describe(call: Call, body: t.DescribeClientQuotasRequest, services: Services) -> None:
-    """List quotas by the parts of their entities; `strict` leaves out entities with other parts."""
-    services.begin(call, _describe(body, services))
-
-
-async def _describe(
-    body: t.DescribeClientQuotasRequest, services: Services
+async def describe(
+    call: Call, body: t.DescribeClientQuotasRequest, services: Services
 ) -> t.DescribeClientQuotasResponse:
+    """List quotas by the parts of their entities; `strict` leaves out entities with other parts."""
     try:
         wanted = _wanted(body.components)
         await services.quotas.refresh()
@@ -98,14 +94,10 @@ def _is_wanted(
     return all(each.match_type == _ANY or entity[kind] == each.match for kind, each in wanted.items())
 
 
-def alter(call: Call, body: t.AlterClientQuotasRequest, services: Services) -> None:
-    """Set and remove quotas, all of one entity together."""
-    services.begin(call, _alter(call, body, services))
-
-
-async def _alter(
+async def alter(
     call: Call, body: t.AlterClientQuotasRequest, services: Services
 ) -> t.AlterClientQuotasResponse:
+    """Set and remove quotas, all of one entity together."""
     entries, paths = [], []
     for each in body.entries:
         told = [

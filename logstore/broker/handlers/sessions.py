@@ -68,17 +68,12 @@ def sasl_authenticate(
     return None
 
 
-def init_producer_id(
+async def init_producer_id(
     call: Call, body: t.InitProducerIdRequest, services: Services
-) -> t.InitProducerIdResponse | None:
+) -> t.InitProducerIdResponse:
     """Give out a producer id; an id without an epoch, or the reverse, is INVALID_REQUEST (42)."""
     if body.transactional_id is not None or (body.producer_id < 0) != (body.producer_epoch < 0):
         return _no_producer_id(ErrorCode.INVALID_REQUEST)
-    services.begin(call, _take_producer_id(call, services))
-    return None
-
-
-async def _take_producer_id(call: Call, services: Services) -> t.InitProducerIdResponse:
     try:
         producer_id = await services.producer_ids.take()
     except EngineError as error:

@@ -30,9 +30,9 @@ _NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 _log = logging.getLogger(__name__)
 
 
-def create(
+async def create(
     call: Call, body: t.CreateDelegationTokenRequest, services: Services
-) -> t.CreateDelegationTokenResponse | None:
+) -> t.CreateDelegationTokenResponse:
     """Make a token for the principal that asks, or for another owner, which the permission has allowed."""
     requester = call.connection.principal
     owner = owner_in(body, requester)
@@ -43,16 +43,8 @@ def create(
     # Kafka takes any type of owner, whose token then logs in as the user of that name.
     if not all(each.startswith(USER) for each in (owner, *renewers)):
         return not_created(ErrorCode.INVALID_PRINCIPAL_TYPE, owner, requester)
-    services.begin(call, _create(call, services, tokens, (owner, renewers, body.max_lifetime_ms)))
-    return None
-
-
-async def _create(
-    call: Call, services: Services, tokens: DelegationTokens, wanted: tuple[str, tuple[str, ...], int]
-) -> t.CreateDelegationTokenResponse:
-    (owner, renewers, life_ms), requester = wanted, call.connection.principal
     try:
-        token = await tokens.create(owner, requester, renewers, life_ms)
+        token = await tokens.create(owner, requester, renewers, body.max_lifetime_ms)
     except EngineError as error:
         return not_created(_code_of(error, "made"), owner, requester)
     _audit(call, services, "token created", token)
@@ -66,32 +58,32 @@ async def _create(
     )
 
 
-def renew(
+async def renew(
     call: Call, body: t.RenewDelegationTokenRequest, services: Services
-) -> t.RenewDelegationTokenResponse | None:
+) -> t.RenewDelegationTokenResponse:
     """Say when a token expires: its owner or a renewer may."""
 
     def change(tokens: DelegationTokens, principal: str) -> Awaitable[Token]:
         return tokens.renew(principal, bytes(body.hmac), body.renew_period_ms)
 
-    return _change(call, services, "token renewed", change, t.RenewDelegationTokenResponse)
+    return await _change(call, services, "token renewed", change, t.RenewDelegationTokenResponse)
 
 
-def expire(
+async def expire(
     call: Call, body: t.ExpireDelegationTokenRequest, services: Services
-) -> t.ExpireDelegationTokenResponse | None:
+) -> t.ExpireDelegationTokenResponse:
     """As `renew`; with a period below 0 the token is removed now."""
     event = "token removed" if body.expiry_time_period_ms < 0 else "token renewed"
 
     def change(tokens: DelegationTokens, principal: str) -> Awaitable[Token]:
         return tokens.expire(principal, bytes(body.hmac), body.expiry_time_period_ms)
 
-    return _change(call, services, event, change, t.ExpireDelegationTokenResponse)
+    return await _change(call, services, event, change, t.ExpireDelegationTokenResponse)
 
 
-def describe(
+async def describe(
     call: Call, body: t.DescribeDelegationTokenRequest, services: Services
-) -> t.DescribeDelegationTokenResponse | None:
+) -> t.DescribeDelegationTokenResponse:
     """List tokens with their HMACs: those of these owners or renewers, or all; the permissions leave out."""
     tokens = services.tokens
     if tokens is None or not may_ask(call.connection):
@@ -99,11 +91,6 @@ def describe(
     owners = None
     if body.owners is not None:
         owners = {principal_text(each.principal_type, each.principal_name) for each in body.owners}
-    services.begin(call, _describe(tokens, owners))
-    return None
-
-
-async def _describe(tokens: DelegationTokens, owners: set[str] | None) -> t.DescribeDelegationTokenResponse:
     try:
         tokens.check_on()
         found = [] if owners == set() else await tokens.all()
@@ -131,28 +118,23 @@ def _described(token: Token, password: bytes) -> _Described:
     )
 
 
-def _change(
+async def _change(
     call: Call,
     services: Services,
     event: str,
     change: Callable[[DelegationTokens, str], Awaitable[Token]],
     kind: type[A],
-) -> A | None:
+) -> A:
     """Change a token as the principal that asks, audit it, and answer when it expires."""
     tokens = services.tokens
     if tokens is None or not may_ask(call.connection):
         return kind(error_code=_NOT_ALLOWED)
-
-    async def changed() -> A:
-        try:
-            token = await change(tokens, call.connection.principal)
-        except EngineError as error:
-            return kind(error_code=_code_of(error, "changed"))
-        _audit(call, services, event, token)
-        return kind(expiry_timestamp_ms=token.expires_ms)
-
-    services.begin(call, changed())
-    return None
+    try:
+        token = await change(tokens, call.connection.principal)
+    except EngineError as error:
+        return kind(error_code=_code_of(error, "changed"))
+    _audit(call, services, event, token)
+    return kind(expiry_timestamp_ms=token.expires_ms)
 
 
 def _code_of(error: EngineError, what: str) -> ErrorCode:

@@ -30,14 +30,10 @@ _Altered = t.AlterUserScramCredentialsResponseAlterUserScramCredentialsResult
 _log = logging.getLogger(__name__)
 
 
-def describe(call: Call, body: t.DescribeUserScramCredentialsRequest, services: Services) -> None:
-    """List mechanisms and iterations of users, never keys. An empty list means all that have credentials."""
-    services.begin(call, _describe(body, services))
-
-
-async def _describe(
-    body: t.DescribeUserScramCredentialsRequest, services: Services
+async def describe(
+    call: Call, body: t.DescribeUserScramCredentialsRequest, services: Services
 ) -> t.DescribeUserScramCredentialsResponse:
+    """List mechanisms and iterations of users, never keys. An empty list means all that have credentials."""
     names = Counter(each.name for each in body.users or ())
     try:
         found = await users.all_users(services.ask_store)
@@ -62,11 +58,7 @@ def _described(name: str, found: Mapping[str, Credential], *, is_repeated: bool)
     return _Described(user=name, credential_infos=infos)
 
 
-def alter(call: Call, body: t.AlterUserScramCredentialsRequest, services: Services) -> None:
-    services.begin(call, _alter(call, body, services))
-
-
-async def _alter(
+async def alter(
     call: Call, body: t.AlterUserScramCredentialsRequest, services: Services
 ) -> t.AlterUserScramCredentialsResponse:
     results = []

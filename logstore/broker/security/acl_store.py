@@ -28,7 +28,8 @@ from logstore.replication.metastore.operations import (
     Get,
     Multi,
     Outcome,
-    Set,
+    Write,
+    put,
 )
 
 LITERAL_PATH: Final = "/kafka-acl"
@@ -163,11 +164,9 @@ async def _change(
         wanted = changed(now)
         if wanted == now:
             return
-        write: Create | Set | Delete = Create(path, encode(wanted), make_parents=True)
-        if node.stat is not None:
-            write = Set(path, encode(wanted), node.stat.version)
-            if not wanted:
-                write = Delete(path, node.stat.version)
+        write: Write = put(path, encode(wanted), node.version)
+        if node.stat is not None and not wanted:
+            write = Delete(path, node.stat.version)
         notice = _notice(resource, pattern, name)
         outcome = await ask(Multi((write, notice)))
         if outcome.error is None:

@@ -2,12 +2,13 @@
 
     class FetchRequest(Struct, key=1, versions="4-17", flexible="12+"):
         replica_id: int = wire("int32", versions="4-14", default=-1)
-        topics: list[FetchRequestFetchTopic] = wire([FetchRequestFetchTopic])
+        topics: list[FetchRequestFetchTopic] = wire()
         rack_id: str = wire("string", versions="11+", ignorable=True)
 
 A class has the fields of all versions, in the order of the wire. Code that makes or reads a message need not
 know its version; `codec.py` does. The kinds are Kafka's: `bool int8 int16 int32 int64 uuid string bytes
-records`, another `Struct`, or a list of one kind for an array of it. Versions are written `3`, `3-7` or `3+`.
+records`, another `Struct`, or a list of one kind for an array of it. A field without one is of the struct
+in its annotation, which is declared above. Versions are written `3`, `3-7` or `3+`.
 
     versions    versions that have the field; all that its struct is in, if not given
     nullable    versions in which None may be sent
@@ -26,6 +27,7 @@ those takes a quarter of a second; an `__init__` is compiled when a class is fir
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, dataclass_transform
 
@@ -73,7 +75,7 @@ _ZEROS: Final = {"bool": False, "string": "", "uuid": bytes(16), "bytes": b"", "
 
 
 def wire(
-    kind: Kind | list[Any],
+    kind: Any = None,
     *,
     versions: str = "0+",
     nullable: str = "",
@@ -85,9 +87,19 @@ def wire(
     factory = None
     if default is _NOT_GIVEN and isinstance(kind, list):
         default, factory = None, list
-    elif default is _NOT_GIVEN:
+    elif default is _NOT_GIVEN and kind is not None:
         default = _ZEROS.get(kind, 0) if isinstance(kind, str) else None
     return Field(kind, parse_versions(versions), parse_versions(nullable), tag, ignorable, default, factory)
+
+
+def _of_struct(field: Field, annotation: str, module: str) -> Field:
+    """Return a field without a kind as one of the struct that its annotation names, or of an array of it."""
+    is_array = annotation.startswith("list[")
+    name = annotation.removesuffix(" | None").removeprefix("list[").removesuffix("]")
+    kind = getattr(sys.modules[module], name)
+    if field.default is not _NOT_GIVEN:
+        return field._replace(kind=[kind] if is_array else kind)
+    return field._replace(kind=[kind] if is_array else kind, default=None, factory=list if is_array else None)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -104,7 +116,13 @@ class _Declared(type):
         versions: str = "",
         flexible: str = "",
     ) -> _Declared:
-        fields = {each: value for each, value in body.items() if isinstance(value, Field)}
+        fields = {
+            each: value
+            if value.kind
+            else _of_struct(value, body["__annotations__"][each], body["__module__"])
+            for each, value in body.items()
+            if isinstance(value, Field)
+        }
         for each in fields:
             del body[each]
         body |= {

@@ -42,10 +42,8 @@ class LeaderAndIsrRequestTopicState(Struct):
 
     topic_name: str = wire("string")
     topic_id: bytes = wire("uuid")
-    partition_states: list[LeaderAndIsrRequestPartitionState] = wire([LeaderAndIsrRequestPartitionState])
-    configs: list[LeaderAndIsrRequestConfig] | None = wire(
-        [LeaderAndIsrRequestConfig], tag=10000, nullable="7+", default=None
-    )
+    partition_states: list[LeaderAndIsrRequestPartitionState] = wire()
+    configs: list[LeaderAndIsrRequestConfig] | None = wire(tag=10000, nullable="7+", default=None)
 
 
 class LeaderAndIsrRequestLiveLeader(Struct):
@@ -70,11 +68,9 @@ class LeaderAndIsrRequest(Struct, key=4, versions="7", flexible="7"):
     controller_epoch: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
     type: int = wire("int8")
-    topic_states: list[LeaderAndIsrRequestTopicState] = wire([LeaderAndIsrRequestTopicState])
-    live_leaders: list[LeaderAndIsrRequestLiveLeader] = wire([LeaderAndIsrRequestLiveLeader])
-    assigned: list[LeaderAndIsrRequestAssignedTopic] | None = wire(
-        [LeaderAndIsrRequestAssignedTopic], tag=10000, nullable="7+", default=None
-    )
+    topic_states: list[LeaderAndIsrRequestTopicState] = wire()
+    live_leaders: list[LeaderAndIsrRequestLiveLeader] = wire()
+    assigned: list[LeaderAndIsrRequestAssignedTopic] | None = wire(tag=10000, nullable="7+", default=None)
     receiver_id: int = wire("int32", tag=10010, default=-1)
     number: int = wire("int64", tag=10011)
 
@@ -86,13 +82,13 @@ class LeaderAndIsrResponsePartitionError(Struct):
 
 class LeaderAndIsrResponseTopicError(Struct):
     topic_id: bytes = wire("uuid")
-    partition_errors: list[LeaderAndIsrResponsePartitionError] = wire([LeaderAndIsrResponsePartitionError])
+    partition_errors: list[LeaderAndIsrResponsePartitionError] = wire()
     topic_name: str = wire("string", tag=10000)
 
 
 class LeaderAndIsrResponse(Struct, key=4, versions="7", flexible="7"):
     error_code: int = wire("int16")
-    topics: list[LeaderAndIsrResponseTopicError] = wire([LeaderAndIsrResponseTopicError])
+    topics: list[LeaderAndIsrResponseTopicError] = wire()
 
 
 # --- StopReplica: replicas that the receiver gives up -----------------------------------------
@@ -106,7 +102,7 @@ class StopReplicaRequestPartitionState(Struct):
 
 class StopReplicaRequestTopicState(Struct):
     topic_name: str = wire("string")
-    partition_states: list[StopReplicaRequestPartitionState] = wire([StopReplicaRequestPartitionState])
+    partition_states: list[StopReplicaRequestPartitionState] = wire()
     topic_id: bytes = wire("uuid", tag=10000)
 
 
@@ -115,7 +111,7 @@ class StopReplicaRequest(Struct, key=5, versions="4", flexible="4"):
     is_kraft_controller: bool = wire("bool")
     controller_epoch: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
-    topic_states: list[StopReplicaRequestTopicState] = wire([StopReplicaRequestTopicState])
+    topic_states: list[StopReplicaRequestTopicState] = wire()
     receiver_id: int = wire("int32", tag=10010, default=-1)
     number: int = wire("int64", tag=10011)
 
@@ -128,7 +124,7 @@ class StopReplicaResponsePartitionError(Struct):
 
 class StopReplicaResponse(Struct, key=5, versions="4", flexible="4"):
     error_code: int = wire("int16")
-    partition_errors: list[StopReplicaResponsePartitionError] = wire([StopReplicaResponsePartitionError])
+    partition_errors: list[StopReplicaResponsePartitionError] = wire()
 
 
 # --- UpdateMetadata: live brokers and leaders -------------------------------------------------
@@ -157,7 +153,7 @@ class UpdateMetadataRequestTopicState(Struct):
 
     topic_name: str = wire("string")
     topic_id: bytes = wire("uuid")
-    partition_states: list[UpdateMetadataRequestPartitionState] = wire([UpdateMetadataRequestPartitionState])
+    partition_states: list[UpdateMetadataRequestPartitionState] = wire()
 
 
 class UpdateMetadataRequestEndpoint(Struct):
@@ -169,7 +165,7 @@ class UpdateMetadataRequestEndpoint(Struct):
 
 class UpdateMetadataRequestBroker(Struct):
     id: int = wire("int32")
-    endpoints: list[UpdateMetadataRequestEndpoint] = wire([UpdateMetadataRequestEndpoint])
+    endpoints: list[UpdateMetadataRequestEndpoint] = wire()
     rack: str | None = wire("string", nullable="8+", default=None)
     broker_epoch: int = wire("int64", tag=10000, default=-1)
 
@@ -179,8 +175,8 @@ class UpdateMetadataRequest(Struct, key=6, versions="8", flexible="8"):
     is_kraft_controller: bool = wire("bool")
     controller_epoch: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
-    topic_states: list[UpdateMetadataRequestTopicState] = wire([UpdateMetadataRequestTopicState])
-    live_brokers: list[UpdateMetadataRequestBroker] = wire([UpdateMetadataRequestBroker])
+    topic_states: list[UpdateMetadataRequestTopicState] = wire()
+    live_brokers: list[UpdateMetadataRequestBroker] = wire()
     type: int = wire("int8", tag=0)
     shutting_down: list[int] = wire(["int32"], tag=10000)
     all_topics: list[str] | None = wire(["string"], tag=10001, nullable="8+", default=None)
@@ -207,6 +203,4 @@ class ControlledShutdownResponseRemainingPartition(Struct):
 
 class ControlledShutdownResponse(Struct, key=7, versions="3", flexible="3"):
     error_code: int = wire("int16")
-    remaining_partitions: list[ControlledShutdownResponseRemainingPartition] = wire(
-        [ControlledShutdownResponseRemainingPartition]
-    )
+    remaining_partitions: list[ControlledShutdownResponseRemainingPartition] = wire()

@@ -37,14 +37,14 @@ class ProduceRequestPartitionProduceData(Struct):
 
 class ProduceRequestTopicProduceData(Struct):
     name: str = wire("string")
-    partition_data: list[ProduceRequestPartitionProduceData] = wire([ProduceRequestPartitionProduceData])
+    partition_data: list[ProduceRequestPartitionProduceData] = wire()
 
 
 class ProduceRequest(Struct, key=0, versions="3-11", flexible="9+"):
     transactional_id: str | None = wire("string", nullable="0+", default=None)
     acks: int = wire("int16")
     timeout_ms: int = wire("int32")
-    topic_data: list[ProduceRequestTopicProduceData] = wire([ProduceRequestTopicProduceData])
+    topic_data: list[ProduceRequestTopicProduceData] = wire()
     asks_level: bool = wire("bool", versions="9+", tag=10000, ignorable=True)
 
 
@@ -64,21 +64,15 @@ class ProduceResponsePartitionProduceResponse(Struct):
     base_offset: int = wire("int64")
     log_append_time_ms: int = wire("int64", default=-1)
     log_start_offset: int = wire("int64", versions="5+", ignorable=True, default=-1)
-    record_errors: list[ProduceResponseBatchIndexAndErrorMessage] = wire(
-        [ProduceResponseBatchIndexAndErrorMessage], versions="8+", ignorable=True
-    )
+    record_errors: list[ProduceResponseBatchIndexAndErrorMessage] = wire(versions="8+", ignorable=True)
     error_message: str | None = wire("string", versions="8+", nullable="8+", ignorable=True, default=None)
-    current_leader: ProduceResponseLeaderIdAndEpoch | None = wire(
-        ProduceResponseLeaderIdAndEpoch, versions="10+", tag=0
-    )
+    current_leader: ProduceResponseLeaderIdAndEpoch | None = wire(versions="10+", tag=0)
     level: int = wire("int8", versions="9+", tag=10000, default=-1)
 
 
 class ProduceResponseTopicProduceResponse(Struct):
     name: str = wire("string")
-    partition_responses: list[ProduceResponsePartitionProduceResponse] = wire(
-        [ProduceResponsePartitionProduceResponse]
-    )
+    partition_responses: list[ProduceResponsePartitionProduceResponse] = wire()
 
 
 class ProduceResponseNodeEndpoint(Struct):
@@ -89,11 +83,9 @@ class ProduceResponseNodeEndpoint(Struct):
 
 
 class ProduceResponse(Struct, key=0, versions="3-11", flexible="9+"):
-    responses: list[ProduceResponseTopicProduceResponse] = wire([ProduceResponseTopicProduceResponse])
+    responses: list[ProduceResponseTopicProduceResponse] = wire()
     throttle_time_ms: int = wire("int32")
-    node_endpoints: list[ProduceResponseNodeEndpoint] = wire(
-        [ProduceResponseNodeEndpoint], versions="10+", tag=0
-    )
+    node_endpoints: list[ProduceResponseNodeEndpoint] = wire(versions="10+", tag=0)
 
 
 class FetchRequestReplicaState(Struct):
@@ -115,7 +107,7 @@ class FetchRequestFetchPartition(Struct):
 class FetchRequestFetchTopic(Struct):
     topic: str = wire("string", versions="4-12", ignorable=True)
     topic_id: bytes = wire("uuid", versions="13+", ignorable=True)
-    partitions: list[FetchRequestFetchPartition] = wire([FetchRequestFetchPartition])
+    partitions: list[FetchRequestFetchPartition] = wire()
     topic_name: str = wire("string", versions="13+", tag=10000)
 
 
@@ -131,17 +123,15 @@ class FetchRequest(Struct, key=1, versions="4-17", flexible="12+"):
         "string", versions="12+", nullable="0+", tag=0, ignorable=True, default=None
     )
     replica_id: int = wire("int32", versions="4-14", default=-1)
-    replica_state: FetchRequestReplicaState | None = wire(FetchRequestReplicaState, versions="15+", tag=1)
+    replica_state: FetchRequestReplicaState | None = wire(versions="15+", tag=1)
     max_wait_ms: int = wire("int32")
     min_bytes: int = wire("int32")
     max_bytes: int = wire("int32", default=2147483647)
     isolation_level: int = wire("int8")
     session_id: int = wire("int32", versions="7+", ignorable=True)
     session_epoch: int = wire("int32", versions="7+", ignorable=True, default=-1)
-    topics: list[FetchRequestFetchTopic] = wire([FetchRequestFetchTopic])
-    forgotten_topics_data: list[FetchRequestForgottenTopic] = wire(
-        [FetchRequestForgottenTopic], versions="7+"
-    )
+    topics: list[FetchRequestFetchTopic] = wire()
+    forgotten_topics_data: list[FetchRequestForgottenTopic] = wire(versions="7+")
     rack_id: str = wire("string", versions="11+", ignorable=True)
     has_rack: bool = wire("bool", versions="12+", tag=10000, ignorable=True, default=True)
 
@@ -172,16 +162,10 @@ class FetchResponsePartitionData(Struct):
     high_watermark: int = wire("int64")
     last_stable_offset: int = wire("int64", default=-1)
     log_start_offset: int = wire("int64", versions="5+", ignorable=True, default=-1)
-    diverging_epoch: FetchResponseEpochEndOffset | None = wire(
-        FetchResponseEpochEndOffset, versions="12+", tag=0
-    )
-    current_leader: FetchResponseLeaderIdAndEpoch | None = wire(
-        FetchResponseLeaderIdAndEpoch, versions="12+", tag=1
-    )
-    snapshot_id: FetchResponseSnapshotId | None = wire(FetchResponseSnapshotId, versions="12+", tag=2)
-    aborted_transactions: list[FetchResponseAbortedTransaction] | None = wire(
-        [FetchResponseAbortedTransaction], nullable="0+"
-    )
+    diverging_epoch: FetchResponseEpochEndOffset | None = wire(versions="12+", tag=0)
+    current_leader: FetchResponseLeaderIdAndEpoch | None = wire(versions="12+", tag=1)
+    snapshot_id: FetchResponseSnapshotId | None = wire(versions="12+", tag=2)
+    aborted_transactions: list[FetchResponseAbortedTransaction] | None = wire(nullable="0+")
     preferred_read_replica: int = wire("int32", versions="11+", default=-1)
     records: bytes | memoryview | None = wire("records", nullable="0+")
 
@@ -189,7 +173,7 @@ class FetchResponsePartitionData(Struct):
 class FetchResponseFetchableTopicResponse(Struct):
     topic: str = wire("string", versions="4-12", ignorable=True)
     topic_id: bytes = wire("uuid", versions="13+", ignorable=True)
-    partitions: list[FetchResponsePartitionData] = wire([FetchResponsePartitionData])
+    partitions: list[FetchResponsePartitionData] = wire()
     topic_name: str = wire("string", versions="13+", tag=10000)
 
 
@@ -204,8 +188,8 @@ class FetchResponse(Struct, key=1, versions="4-17", flexible="12+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16", versions="7+", ignorable=True)
     session_id: int = wire("int32", versions="7+")
-    responses: list[FetchResponseFetchableTopicResponse] = wire([FetchResponseFetchableTopicResponse])
-    node_endpoints: list[FetchResponseNodeEndpoint] = wire([FetchResponseNodeEndpoint], versions="16+", tag=0)
+    responses: list[FetchResponseFetchableTopicResponse] = wire()
+    node_endpoints: list[FetchResponseNodeEndpoint] = wire(versions="16+", tag=0)
 
 
 class ListOffsetsRequestListOffsetsPartition(Struct):
@@ -220,13 +204,13 @@ class ListOffsetsRequestListOffsetsPartition(Struct):
 
 class ListOffsetsRequestListOffsetsTopic(Struct):
     name: str = wire("string")
-    partitions: list[ListOffsetsRequestListOffsetsPartition] = wire([ListOffsetsRequestListOffsetsPartition])
+    partitions: list[ListOffsetsRequestListOffsetsPartition] = wire()
 
 
 class ListOffsetsRequest(Struct, key=2, versions="1-8", flexible="6+"):
     replica_id: int = wire("int32")
     isolation_level: int = wire("int8", versions="2+")
-    topics: list[ListOffsetsRequestListOffsetsTopic] = wire([ListOffsetsRequestListOffsetsTopic])
+    topics: list[ListOffsetsRequestListOffsetsTopic] = wire()
 
 
 class ListOffsetsResponseListOffsetsPartitionResponse(Struct):
@@ -244,16 +228,12 @@ class ListOffsetsResponseListOffsetsPartitionResponse(Struct):
 
 class ListOffsetsResponseListOffsetsTopicResponse(Struct):
     name: str = wire("string")
-    partitions: list[ListOffsetsResponseListOffsetsPartitionResponse] = wire(
-        [ListOffsetsResponseListOffsetsPartitionResponse]
-    )
+    partitions: list[ListOffsetsResponseListOffsetsPartitionResponse] = wire()
 
 
 class ListOffsetsResponse(Struct, key=2, versions="1-8", flexible="6+"):
     throttle_time_ms: int = wire("int32", versions="2+", ignorable=True)
-    topics: list[ListOffsetsResponseListOffsetsTopicResponse] = wire(
-        [ListOffsetsResponseListOffsetsTopicResponse]
-    )
+    topics: list[ListOffsetsResponseListOffsetsTopicResponse] = wire()
 
 
 class MetadataRequestTopic(Struct):
@@ -262,7 +242,7 @@ class MetadataRequestTopic(Struct):
 
 
 class MetadataRequest(Struct, key=3, versions="0-12", flexible="9+"):
-    topics: list[MetadataRequestTopic] | None = wire([MetadataRequestTopic], nullable="1+")
+    topics: list[MetadataRequestTopic] | None = wire(nullable="1+")
     allow_auto_topic_creation: bool = wire("bool", versions="4+", default=True)
     include_cluster_authorized_operations: bool = wire("bool", versions="8-10")
     include_topic_authorized_operations: bool = wire("bool", versions="8+")
@@ -290,16 +270,16 @@ class MetadataResponseTopic(Struct):
     name: str | None = wire("string", nullable="12+")
     topic_id: bytes = wire("uuid", versions="10+", ignorable=True)
     is_internal: bool = wire("bool", versions="1+", ignorable=True)
-    partitions: list[MetadataResponsePartition] = wire([MetadataResponsePartition])
+    partitions: list[MetadataResponsePartition] = wire()
     topic_authorized_operations: int = wire("int32", versions="8+", default=-2147483648)
 
 
 class MetadataResponse(Struct, key=3, versions="0-12", flexible="9+"):
     throttle_time_ms: int = wire("int32", versions="3+", ignorable=True)
-    brokers: list[MetadataResponseBroker] = wire([MetadataResponseBroker])
+    brokers: list[MetadataResponseBroker] = wire()
     cluster_id: str | None = wire("string", versions="2+", nullable="2+", ignorable=True, default=None)
     controller_id: int = wire("int32", versions="1+", ignorable=True, default=-1)
-    topics: list[MetadataResponseTopic] = wire([MetadataResponseTopic])
+    topics: list[MetadataResponseTopic] = wire()
     cluster_authorized_operations: int = wire("int32", versions="8-10", default=-2147483648)
 
 
@@ -312,7 +292,7 @@ class OffsetCommitRequestPartition(Struct):
 
 class OffsetCommitRequestTopic(Struct):
     name: str = wire("string")
-    partitions: list[OffsetCommitRequestPartition] = wire([OffsetCommitRequestPartition])
+    partitions: list[OffsetCommitRequestPartition] = wire()
 
 
 class OffsetCommitRequest(Struct, key=8, versions="2-9", flexible="8+"):
@@ -321,7 +301,7 @@ class OffsetCommitRequest(Struct, key=8, versions="2-9", flexible="8+"):
     member_id: str = wire("string")
     retention_time_ms: int = wire("int64", versions="2-4", ignorable=True, default=-1)
     group_instance_id: str | None = wire("string", versions="7+", nullable="7+", default=None)
-    topics: list[OffsetCommitRequestTopic] = wire([OffsetCommitRequestTopic])
+    topics: list[OffsetCommitRequestTopic] = wire()
 
 
 class OffsetCommitResponsePartition(Struct):
@@ -331,12 +311,12 @@ class OffsetCommitResponsePartition(Struct):
 
 class OffsetCommitResponseTopic(Struct):
     name: str = wire("string")
-    partitions: list[OffsetCommitResponsePartition] = wire([OffsetCommitResponsePartition])
+    partitions: list[OffsetCommitResponsePartition] = wire()
 
 
 class OffsetCommitResponse(Struct, key=8, versions="2-9", flexible="8+"):
     throttle_time_ms: int = wire("int32", versions="3+", ignorable=True)
-    topics: list[OffsetCommitResponseTopic] = wire([OffsetCommitResponseTopic])
+    topics: list[OffsetCommitResponseTopic] = wire()
 
 
 class OffsetFetchRequestTopic(Struct):
@@ -353,15 +333,13 @@ class OffsetFetchRequestGroup(Struct):
     group_id: str = wire("string")
     member_id: str | None = wire("string", versions="9+", nullable="9+", ignorable=True, default=None)
     member_epoch: int = wire("int32", versions="9+", ignorable=True, default=-1)
-    topics: list[OffsetFetchRequestTopics] | None = wire([OffsetFetchRequestTopics], nullable="0+")
+    topics: list[OffsetFetchRequestTopics] | None = wire(nullable="0+")
 
 
 class OffsetFetchRequest(Struct, key=9, versions="1-9", flexible="6+"):
     group_id: str = wire("string", versions="1-7")
-    topics: list[OffsetFetchRequestTopic] | None = wire(
-        [OffsetFetchRequestTopic], versions="1-7", nullable="2-7"
-    )
-    groups: list[OffsetFetchRequestGroup] = wire([OffsetFetchRequestGroup], versions="8+")
+    topics: list[OffsetFetchRequestTopic] | None = wire(versions="1-7", nullable="2-7")
+    groups: list[OffsetFetchRequestGroup] = wire(versions="8+")
     require_stable: bool = wire("bool", versions="7+")
 
 
@@ -375,7 +353,7 @@ class OffsetFetchResponsePartition(Struct):
 
 class OffsetFetchResponseTopic(Struct):
     name: str = wire("string")
-    partitions: list[OffsetFetchResponsePartition] = wire([OffsetFetchResponsePartition])
+    partitions: list[OffsetFetchResponsePartition] = wire()
 
 
 class OffsetFetchResponsePartitions(Struct):
@@ -388,20 +366,20 @@ class OffsetFetchResponsePartitions(Struct):
 
 class OffsetFetchResponseTopics(Struct):
     name: str = wire("string")
-    partitions: list[OffsetFetchResponsePartitions] = wire([OffsetFetchResponsePartitions])
+    partitions: list[OffsetFetchResponsePartitions] = wire()
 
 
 class OffsetFetchResponseGroup(Struct):
     group_id: str = wire("string")
-    topics: list[OffsetFetchResponseTopics] = wire([OffsetFetchResponseTopics])
+    topics: list[OffsetFetchResponseTopics] = wire()
     error_code: int = wire("int16")
 
 
 class OffsetFetchResponse(Struct, key=9, versions="1-9", flexible="6+"):
     throttle_time_ms: int = wire("int32", versions="3+", ignorable=True)
-    topics: list[OffsetFetchResponseTopic] = wire([OffsetFetchResponseTopic], versions="1-7")
+    topics: list[OffsetFetchResponseTopic] = wire(versions="1-7")
     error_code: int = wire("int16", versions="2-7", ignorable=True)
-    groups: list[OffsetFetchResponseGroup] = wire([OffsetFetchResponseGroup], versions="8+")
+    groups: list[OffsetFetchResponseGroup] = wire(versions="8+")
 
 
 class FindCoordinatorRequest(Struct, key=10, versions="0-4", flexible="3+"):
@@ -426,9 +404,7 @@ class FindCoordinatorResponse(Struct, key=10, versions="0-4", flexible="3+"):
     node_id: int = wire("int32", versions="0-3")
     host: str = wire("string", versions="0-3")
     port: int = wire("int32", versions="0-3")
-    coordinators: list[FindCoordinatorResponseCoordinator] = wire(
-        [FindCoordinatorResponseCoordinator], versions="4+"
-    )
+    coordinators: list[FindCoordinatorResponseCoordinator] = wire(versions="4+")
 
 
 class JoinGroupRequestProtocol(Struct):
@@ -443,7 +419,7 @@ class JoinGroupRequest(Struct, key=11, versions="0-9", flexible="6+"):
     member_id: str = wire("string")
     group_instance_id: str | None = wire("string", versions="5+", nullable="5+", default=None)
     protocol_type: str = wire("string")
-    protocols: list[JoinGroupRequestProtocol] = wire([JoinGroupRequestProtocol])
+    protocols: list[JoinGroupRequestProtocol] = wire()
     reason: str | None = wire("string", versions="8+", nullable="8+", ignorable=True, default=None)
 
 
@@ -462,7 +438,7 @@ class JoinGroupResponse(Struct, key=11, versions="0-9", flexible="6+"):
     leader: str = wire("string")
     skip_assignment: bool = wire("bool", versions="9+")
     member_id: str = wire("string")
-    members: list[JoinGroupResponseMember] = wire([JoinGroupResponseMember])
+    members: list[JoinGroupResponseMember] = wire()
 
 
 class HeartbeatRequest(Struct, key=12, versions="0-4", flexible="4+"):
@@ -486,7 +462,7 @@ class LeaveGroupRequestMemberIdentity(Struct):
 class LeaveGroupRequest(Struct, key=13, versions="0-5", flexible="4+"):
     group_id: str = wire("string")
     member_id: str = wire("string", versions="0-2")
-    members: list[LeaveGroupRequestMemberIdentity] = wire([LeaveGroupRequestMemberIdentity], versions="3+")
+    members: list[LeaveGroupRequestMemberIdentity] = wire(versions="3+")
 
 
 class LeaveGroupResponseMemberResponse(Struct):
@@ -498,7 +474,7 @@ class LeaveGroupResponseMemberResponse(Struct):
 class LeaveGroupResponse(Struct, key=13, versions="0-5", flexible="4+"):
     throttle_time_ms: int = wire("int32", versions="1+", ignorable=True)
     error_code: int = wire("int16")
-    members: list[LeaveGroupResponseMemberResponse] = wire([LeaveGroupResponseMemberResponse], versions="3+")
+    members: list[LeaveGroupResponseMemberResponse] = wire(versions="3+")
 
 
 class SyncGroupRequestAssignment(Struct):
@@ -513,7 +489,7 @@ class SyncGroupRequest(Struct, key=14, versions="0-5", flexible="4+"):
     group_instance_id: str | None = wire("string", versions="3+", nullable="3+", default=None)
     protocol_type: str | None = wire("string", versions="5+", nullable="5+", ignorable=True, default=None)
     protocol_name: str | None = wire("string", versions="5+", nullable="5+", ignorable=True, default=None)
-    assignments: list[SyncGroupRequestAssignment] = wire([SyncGroupRequestAssignment])
+    assignments: list[SyncGroupRequestAssignment] = wire()
 
 
 class SyncGroupResponse(Struct, key=14, versions="0-5", flexible="4+"):
@@ -545,9 +521,7 @@ class DescribeGroupsResponseDescribedGroup(Struct):
     group_state: str = wire("string")
     protocol_type: str = wire("string")
     protocol_data: str = wire("string")
-    members: list[DescribeGroupsResponseDescribedGroupMember] = wire(
-        [DescribeGroupsResponseDescribedGroupMember]
-    )
+    members: list[DescribeGroupsResponseDescribedGroupMember] = wire()
     authorized_operations: int = wire("int32", versions="3+", default=-2147483648)
     state_since_ms: int = wire("int64", versions="5+", tag=10000, ignorable=True, default=-1)
     round_ends_ms: int = wire("int64", versions="5+", tag=10001, ignorable=True, default=-1)
@@ -555,7 +529,7 @@ class DescribeGroupsResponseDescribedGroup(Struct):
 
 class DescribeGroupsResponse(Struct, key=15, versions="0-5", flexible="5+"):
     throttle_time_ms: int = wire("int32", versions="1+", ignorable=True)
-    groups: list[DescribeGroupsResponseDescribedGroup] = wire([DescribeGroupsResponseDescribedGroup])
+    groups: list[DescribeGroupsResponseDescribedGroup] = wire()
 
 
 class ListGroupsRequest(Struct, key=16, versions="0-5", flexible="3+"):
@@ -573,7 +547,7 @@ class ListGroupsResponseListedGroup(Struct):
 class ListGroupsResponse(Struct, key=16, versions="0-5", flexible="3+"):
     throttle_time_ms: int = wire("int32", versions="1+", ignorable=True)
     error_code: int = wire("int16")
-    groups: list[ListGroupsResponseListedGroup] = wire([ListGroupsResponseListedGroup])
+    groups: list[ListGroupsResponseListedGroup] = wire()
 
 
 class SaslHandshakeRequest(Struct, key=17, versions="0-1"):
@@ -610,14 +584,14 @@ class ApiVersionsResponseFinalizedFeatureKey(Struct):
 
 class ApiVersionsResponse(Struct, key=18, versions="0-4", flexible="3+"):
     error_code: int = wire("int16")
-    api_keys: list[ApiVersionsResponseApiVersion] = wire([ApiVersionsResponseApiVersion])
+    api_keys: list[ApiVersionsResponseApiVersion] = wire()
     throttle_time_ms: int = wire("int32", versions="1+", ignorable=True)
     supported_features: list[ApiVersionsResponseSupportedFeatureKey] = wire(
-        [ApiVersionsResponseSupportedFeatureKey], versions="3+", tag=0, ignorable=True
+        versions="3+", tag=0, ignorable=True
     )
     finalized_features_epoch: int = wire("int64", versions="3+", tag=1, ignorable=True, default=-1)
     finalized_features: list[ApiVersionsResponseFinalizedFeatureKey] = wire(
-        [ApiVersionsResponseFinalizedFeatureKey], versions="3+", tag=2, ignorable=True
+        versions="3+", tag=2, ignorable=True
     )
     zk_migration_ready: bool = wire("bool", versions="3+", tag=3, ignorable=True)
 
@@ -636,14 +610,12 @@ class CreateTopicsRequestCreatableTopic(Struct):
     name: str = wire("string")
     num_partitions: int = wire("int32")
     replication_factor: int = wire("int16")
-    assignments: list[CreateTopicsRequestCreatableReplicaAssignment] = wire(
-        [CreateTopicsRequestCreatableReplicaAssignment]
-    )
-    configs: list[CreateTopicsRequestCreatableTopicConfig] = wire([CreateTopicsRequestCreatableTopicConfig])
+    assignments: list[CreateTopicsRequestCreatableReplicaAssignment] = wire()
+    configs: list[CreateTopicsRequestCreatableTopicConfig] = wire()
 
 
 class CreateTopicsRequest(Struct, key=19, versions="2-7", flexible="5+"):
-    topics: list[CreateTopicsRequestCreatableTopic] = wire([CreateTopicsRequestCreatableTopic])
+    topics: list[CreateTopicsRequestCreatableTopic] = wire()
     timeout_ms: int = wire("int32", default=60000)
     validate_only: bool = wire("bool")
 
@@ -665,13 +637,13 @@ class CreateTopicsResponseCreatableTopicResult(Struct):
     num_partitions: int = wire("int32", versions="5+", ignorable=True, default=-1)
     replication_factor: int = wire("int16", versions="5+", ignorable=True, default=-1)
     configs: list[CreateTopicsResponseCreatableTopicConfigs] | None = wire(
-        [CreateTopicsResponseCreatableTopicConfigs], versions="5+", nullable="5+", ignorable=True
+        versions="5+", nullable="5+", ignorable=True
     )
 
 
 class CreateTopicsResponse(Struct, key=19, versions="2-7", flexible="5+"):
     throttle_time_ms: int = wire("int32")
-    topics: list[CreateTopicsResponseCreatableTopicResult] = wire([CreateTopicsResponseCreatableTopicResult])
+    topics: list[CreateTopicsResponseCreatableTopicResult] = wire()
 
 
 class DeleteTopicsRequestDeleteTopicState(Struct):
@@ -681,9 +653,7 @@ class DeleteTopicsRequestDeleteTopicState(Struct):
 
 class DeleteTopicsRequest(Struct, key=20, versions="1-6", flexible="4+"):
     topic_names: list[str] = wire(["string"], versions="1-5", ignorable=True)
-    topics: list[DeleteTopicsRequestDeleteTopicState] = wire(
-        [DeleteTopicsRequestDeleteTopicState], versions="6+"
-    )
+    topics: list[DeleteTopicsRequestDeleteTopicState] = wire(versions="6+")
     timeout_ms: int = wire("int32")
 
 
@@ -696,9 +666,7 @@ class DeleteTopicsResponseDeletableTopicResult(Struct):
 
 class DeleteTopicsResponse(Struct, key=20, versions="1-6", flexible="4+"):
     throttle_time_ms: int = wire("int32")
-    responses: list[DeleteTopicsResponseDeletableTopicResult] = wire(
-        [DeleteTopicsResponseDeletableTopicResult]
-    )
+    responses: list[DeleteTopicsResponseDeletableTopicResult] = wire()
 
 
 class DeleteRecordsRequestDeleteRecordsPartition(Struct):
@@ -708,13 +676,11 @@ class DeleteRecordsRequestDeleteRecordsPartition(Struct):
 
 class DeleteRecordsRequestDeleteRecordsTopic(Struct):
     name: str = wire("string")
-    partitions: list[DeleteRecordsRequestDeleteRecordsPartition] = wire(
-        [DeleteRecordsRequestDeleteRecordsPartition]
-    )
+    partitions: list[DeleteRecordsRequestDeleteRecordsPartition] = wire()
 
 
 class DeleteRecordsRequest(Struct, key=21, versions="0-2", flexible="2+"):
-    topics: list[DeleteRecordsRequestDeleteRecordsTopic] = wire([DeleteRecordsRequestDeleteRecordsTopic])
+    topics: list[DeleteRecordsRequestDeleteRecordsTopic] = wire()
     timeout_ms: int = wire("int32")
 
 
@@ -726,16 +692,12 @@ class DeleteRecordsResponseDeleteRecordsPartitionResult(Struct):
 
 class DeleteRecordsResponseDeleteRecordsTopicResult(Struct):
     name: str = wire("string")
-    partitions: list[DeleteRecordsResponseDeleteRecordsPartitionResult] = wire(
-        [DeleteRecordsResponseDeleteRecordsPartitionResult]
-    )
+    partitions: list[DeleteRecordsResponseDeleteRecordsPartitionResult] = wire()
 
 
 class DeleteRecordsResponse(Struct, key=21, versions="0-2", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    topics: list[DeleteRecordsResponseDeleteRecordsTopicResult] = wire(
-        [DeleteRecordsResponseDeleteRecordsTopicResult]
-    )
+    topics: list[DeleteRecordsResponseDeleteRecordsTopicResult] = wire()
 
 
 class InitProducerIdRequest(Struct, key=22, versions="0-4", flexible="2+"):
@@ -760,16 +722,12 @@ class OffsetForLeaderEpochRequestOffsetForLeaderPartition(Struct):
 
 class OffsetForLeaderEpochRequestOffsetForLeaderTopic(Struct):
     topic: str = wire("string")
-    partitions: list[OffsetForLeaderEpochRequestOffsetForLeaderPartition] = wire(
-        [OffsetForLeaderEpochRequestOffsetForLeaderPartition]
-    )
+    partitions: list[OffsetForLeaderEpochRequestOffsetForLeaderPartition] = wire()
 
 
 class OffsetForLeaderEpochRequest(Struct, key=23, versions="2-4", flexible="4+"):
     replica_id: int = wire("int32", versions="3+", ignorable=True, default=-2)
-    topics: list[OffsetForLeaderEpochRequestOffsetForLeaderTopic] = wire(
-        [OffsetForLeaderEpochRequestOffsetForLeaderTopic]
-    )
+    topics: list[OffsetForLeaderEpochRequestOffsetForLeaderTopic] = wire()
 
 
 class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
@@ -781,16 +739,12 @@ class OffsetForLeaderEpochResponseEpochEndOffset(Struct):
 
 class OffsetForLeaderEpochResponseOffsetForLeaderTopicResult(Struct):
     topic: str = wire("string")
-    partitions: list[OffsetForLeaderEpochResponseEpochEndOffset] = wire(
-        [OffsetForLeaderEpochResponseEpochEndOffset]
-    )
+    partitions: list[OffsetForLeaderEpochResponseEpochEndOffset] = wire()
 
 
 class OffsetForLeaderEpochResponse(Struct, key=23, versions="2-4", flexible="4+"):
     throttle_time_ms: int = wire("int32")
-    topics: list[OffsetForLeaderEpochResponseOffsetForLeaderTopicResult] = wire(
-        [OffsetForLeaderEpochResponseOffsetForLeaderTopicResult]
-    )
+    topics: list[OffsetForLeaderEpochResponseOffsetForLeaderTopicResult] = wire()
 
 
 class WriteTxnMarkersRequestWritableTxnMarkerTopic(Struct):
@@ -802,14 +756,12 @@ class WriteTxnMarkersRequestWritableTxnMarker(Struct):
     producer_id: int = wire("int64")
     producer_epoch: int = wire("int16")
     transaction_result: bool = wire("bool")
-    topics: list[WriteTxnMarkersRequestWritableTxnMarkerTopic] = wire(
-        [WriteTxnMarkersRequestWritableTxnMarkerTopic]
-    )
+    topics: list[WriteTxnMarkersRequestWritableTxnMarkerTopic] = wire()
     coordinator_epoch: int = wire("int32")
 
 
 class WriteTxnMarkersRequest(Struct, key=27, versions="1", flexible="1+"):
-    markers: list[WriteTxnMarkersRequestWritableTxnMarker] = wire([WriteTxnMarkersRequestWritableTxnMarker])
+    markers: list[WriteTxnMarkersRequestWritableTxnMarker] = wire()
 
 
 class WriteTxnMarkersResponseWritableTxnMarkerPartitionResult(Struct):
@@ -819,22 +771,16 @@ class WriteTxnMarkersResponseWritableTxnMarkerPartitionResult(Struct):
 
 class WriteTxnMarkersResponseWritableTxnMarkerTopicResult(Struct):
     name: str = wire("string")
-    partitions: list[WriteTxnMarkersResponseWritableTxnMarkerPartitionResult] = wire(
-        [WriteTxnMarkersResponseWritableTxnMarkerPartitionResult]
-    )
+    partitions: list[WriteTxnMarkersResponseWritableTxnMarkerPartitionResult] = wire()
 
 
 class WriteTxnMarkersResponseWritableTxnMarkerResult(Struct):
     producer_id: int = wire("int64")
-    topics: list[WriteTxnMarkersResponseWritableTxnMarkerTopicResult] = wire(
-        [WriteTxnMarkersResponseWritableTxnMarkerTopicResult]
-    )
+    topics: list[WriteTxnMarkersResponseWritableTxnMarkerTopicResult] = wire()
 
 
 class WriteTxnMarkersResponse(Struct, key=27, versions="1", flexible="1+"):
-    markers: list[WriteTxnMarkersResponseWritableTxnMarkerResult] = wire(
-        [WriteTxnMarkersResponseWritableTxnMarkerResult]
-    )
+    markers: list[WriteTxnMarkersResponseWritableTxnMarkerResult] = wire()
 
 
 class DescribeAclsRequest(Struct, key=29, versions="1-3", flexible="2+"):
@@ -858,16 +804,14 @@ class DescribeAclsResponseDescribeAclsResource(Struct):
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
     pattern_type: int = wire("int8", default=3)
-    acls: list[DescribeAclsResponseAclDescription] = wire([DescribeAclsResponseAclDescription])
+    acls: list[DescribeAclsResponseAclDescription] = wire()
 
 
 class DescribeAclsResponse(Struct, key=29, versions="1-3", flexible="2+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    resources: list[DescribeAclsResponseDescribeAclsResource] = wire(
-        [DescribeAclsResponseDescribeAclsResource]
-    )
+    resources: list[DescribeAclsResponseDescribeAclsResource] = wire()
 
 
 class CreateAclsRequestAclCreation(Struct):
@@ -881,7 +825,7 @@ class CreateAclsRequestAclCreation(Struct):
 
 
 class CreateAclsRequest(Struct, key=30, versions="1-3", flexible="2+"):
-    creations: list[CreateAclsRequestAclCreation] = wire([CreateAclsRequestAclCreation])
+    creations: list[CreateAclsRequestAclCreation] = wire()
 
 
 class CreateAclsResponseAclCreationResult(Struct):
@@ -891,7 +835,7 @@ class CreateAclsResponseAclCreationResult(Struct):
 
 class CreateAclsResponse(Struct, key=30, versions="1-3", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    results: list[CreateAclsResponseAclCreationResult] = wire([CreateAclsResponseAclCreationResult])
+    results: list[CreateAclsResponseAclCreationResult] = wire()
 
 
 class DeleteAclsRequestDeleteAclsFilter(Struct):
@@ -905,7 +849,7 @@ class DeleteAclsRequestDeleteAclsFilter(Struct):
 
 
 class DeleteAclsRequest(Struct, key=31, versions="1-3", flexible="2+"):
-    filters: list[DeleteAclsRequestDeleteAclsFilter] = wire([DeleteAclsRequestDeleteAclsFilter])
+    filters: list[DeleteAclsRequestDeleteAclsFilter] = wire()
 
 
 class DeleteAclsResponseDeleteAclsMatchingAcl(Struct):
@@ -923,16 +867,12 @@ class DeleteAclsResponseDeleteAclsMatchingAcl(Struct):
 class DeleteAclsResponseDeleteAclsFilterResult(Struct):
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    matching_acls: list[DeleteAclsResponseDeleteAclsMatchingAcl] = wire(
-        [DeleteAclsResponseDeleteAclsMatchingAcl]
-    )
+    matching_acls: list[DeleteAclsResponseDeleteAclsMatchingAcl] = wire()
 
 
 class DeleteAclsResponse(Struct, key=31, versions="1-3", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    filter_results: list[DeleteAclsResponseDeleteAclsFilterResult] = wire(
-        [DeleteAclsResponseDeleteAclsFilterResult]
-    )
+    filter_results: list[DeleteAclsResponseDeleteAclsFilterResult] = wire()
 
 
 class DescribeConfigsRequestDescribeConfigsResource(Struct):
@@ -942,9 +882,7 @@ class DescribeConfigsRequestDescribeConfigsResource(Struct):
 
 
 class DescribeConfigsRequest(Struct, key=32, versions="1-4", flexible="4+"):
-    resources: list[DescribeConfigsRequestDescribeConfigsResource] = wire(
-        [DescribeConfigsRequestDescribeConfigsResource]
-    )
+    resources: list[DescribeConfigsRequestDescribeConfigsResource] = wire()
     include_synonyms: bool = wire("bool")
     include_documentation: bool = wire("bool", versions="3+")
 
@@ -961,9 +899,7 @@ class DescribeConfigsResponseDescribeConfigsResourceResult(Struct):
     read_only: bool = wire("bool")
     config_source: int = wire("int8", default=-1)
     is_sensitive: bool = wire("bool")
-    synonyms: list[DescribeConfigsResponseDescribeConfigsSynonym] = wire(
-        [DescribeConfigsResponseDescribeConfigsSynonym]
-    )
+    synonyms: list[DescribeConfigsResponseDescribeConfigsSynonym] = wire()
     config_type: int = wire("int8", versions="3+", ignorable=True)
     documentation: str | None = wire("string", versions="3+", nullable="3+", ignorable=True)
 
@@ -973,16 +909,12 @@ class DescribeConfigsResponseDescribeConfigsResult(Struct):
     error_message: str | None = wire("string", nullable="0+", default=None)
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
-    configs: list[DescribeConfigsResponseDescribeConfigsResourceResult] = wire(
-        [DescribeConfigsResponseDescribeConfigsResourceResult]
-    )
+    configs: list[DescribeConfigsResponseDescribeConfigsResourceResult] = wire()
 
 
 class DescribeConfigsResponse(Struct, key=32, versions="1-4", flexible="4+"):
     throttle_time_ms: int = wire("int32")
-    results: list[DescribeConfigsResponseDescribeConfigsResult] = wire(
-        [DescribeConfigsResponseDescribeConfigsResult]
-    )
+    results: list[DescribeConfigsResponseDescribeConfigsResult] = wire()
 
 
 class AlterConfigsRequestAlterableConfig(Struct):
@@ -993,11 +925,11 @@ class AlterConfigsRequestAlterableConfig(Struct):
 class AlterConfigsRequestAlterConfigsResource(Struct):
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
-    configs: list[AlterConfigsRequestAlterableConfig] = wire([AlterConfigsRequestAlterableConfig])
+    configs: list[AlterConfigsRequestAlterableConfig] = wire()
 
 
 class AlterConfigsRequest(Struct, key=33, versions="0-2", flexible="2+"):
-    resources: list[AlterConfigsRequestAlterConfigsResource] = wire([AlterConfigsRequestAlterConfigsResource])
+    resources: list[AlterConfigsRequestAlterConfigsResource] = wire()
     validate_only: bool = wire("bool")
 
 
@@ -1010,9 +942,7 @@ class AlterConfigsResponseAlterConfigsResourceResponse(Struct):
 
 class AlterConfigsResponse(Struct, key=33, versions="0-2", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    responses: list[AlterConfigsResponseAlterConfigsResourceResponse] = wire(
-        [AlterConfigsResponseAlterConfigsResourceResponse]
-    )
+    responses: list[AlterConfigsResponseAlterConfigsResourceResponse] = wire()
 
 
 class AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(Struct):
@@ -1022,15 +952,11 @@ class AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(Struct):
 
 class AlterReplicaLogDirsRequestAlterReplicaLogDir(Struct):
     path: str = wire("string")
-    topics: list[AlterReplicaLogDirsRequestAlterReplicaLogDirTopic] = wire(
-        [AlterReplicaLogDirsRequestAlterReplicaLogDirTopic]
-    )
+    topics: list[AlterReplicaLogDirsRequestAlterReplicaLogDirTopic] = wire()
 
 
 class AlterReplicaLogDirsRequest(Struct, key=34, versions="1-2", flexible="2+"):
-    dirs: list[AlterReplicaLogDirsRequestAlterReplicaLogDir] = wire(
-        [AlterReplicaLogDirsRequestAlterReplicaLogDir]
-    )
+    dirs: list[AlterReplicaLogDirsRequestAlterReplicaLogDir] = wire()
 
 
 class AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult(Struct):
@@ -1040,16 +966,12 @@ class AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult(Struct):
 
 class AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult(Struct):
     topic_name: str = wire("string")
-    partitions: list[AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult] = wire(
-        [AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult]
-    )
+    partitions: list[AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult] = wire()
 
 
 class AlterReplicaLogDirsResponse(Struct, key=34, versions="1-2", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    results: list[AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult] = wire(
-        [AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult]
-    )
+    results: list[AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult] = wire()
 
 
 class DescribeLogDirsRequestDescribableLogDirTopic(Struct):
@@ -1058,9 +980,7 @@ class DescribeLogDirsRequestDescribableLogDirTopic(Struct):
 
 
 class DescribeLogDirsRequest(Struct, key=35, versions="1-4", flexible="2+"):
-    topics: list[DescribeLogDirsRequestDescribableLogDirTopic] | None = wire(
-        [DescribeLogDirsRequestDescribableLogDirTopic], nullable="0+"
-    )
+    topics: list[DescribeLogDirsRequestDescribableLogDirTopic] | None = wire(nullable="0+")
 
 
 class DescribeLogDirsResponseDescribeLogDirsPartition(Struct):
@@ -1072,35 +992,29 @@ class DescribeLogDirsResponseDescribeLogDirsPartition(Struct):
 
 class DescribeLogDirsResponseDescribeLogDirsTopic(Struct):
     name: str = wire("string")
-    partitions: list[DescribeLogDirsResponseDescribeLogDirsPartition] = wire(
-        [DescribeLogDirsResponseDescribeLogDirsPartition]
-    )
+    partitions: list[DescribeLogDirsResponseDescribeLogDirsPartition] = wire()
     end_offsets: list[int] = wire(["int64"], versions="2+", tag=10000, ignorable=True)
 
 
 class DescribeLogDirsResponseDescribeLogDirsResult(Struct):
     error_code: int = wire("int16")
     log_dir: str = wire("string")
-    topics: list[DescribeLogDirsResponseDescribeLogDirsTopic] = wire(
-        [DescribeLogDirsResponseDescribeLogDirsTopic]
-    )
+    topics: list[DescribeLogDirsResponseDescribeLogDirsTopic] = wire()
     total_bytes: int = wire("int64", versions="4+", ignorable=True, default=-1)
     usable_bytes: int = wire("int64", versions="4+", ignorable=True, default=-1)
     problem: str = wire("string", versions="2+", tag=10000, ignorable=True)
-    hanging: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10001, ignorable=True)
+    hanging: list[DamagedReplica] = wire(versions="2+", tag=10001, ignorable=True)
 
 
 class DescribeLogDirsResponse(Struct, key=35, versions="1-4", flexible="2+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16", versions="3+", ignorable=True)
-    results: list[DescribeLogDirsResponseDescribeLogDirsResult] = wire(
-        [DescribeLogDirsResponseDescribeLogDirsResult]
-    )
-    damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)
-    since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)
-    departures: list[Departures] = wire([Departures], versions="2+", tag=10002, ignorable=True)
+    results: list[DescribeLogDirsResponseDescribeLogDirsResult] = wire()
+    damaged: list[DamagedReplica] = wire(versions="2+", tag=10000, ignorable=True)
+    since: list[SinceWhen] = wire(versions="2+", tag=10001, ignorable=True)
+    departures: list[Departures] = wire(versions="2+", tag=10002, ignorable=True)
     now_ms: int = wire("int64", versions="2+", tag=10003, ignorable=True, default=-1)
-    transactions: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10004, ignorable=True)
+    transactions: list[SinceWhen] = wire(versions="2+", tag=10004, ignorable=True)
 
 
 class SaslAuthenticateRequest(Struct, key=36, versions="0-2", flexible="2+"):
@@ -1121,15 +1035,11 @@ class CreatePartitionsRequestCreatePartitionsAssignment(Struct):
 class CreatePartitionsRequestCreatePartitionsTopic(Struct):
     name: str = wire("string")
     count: int = wire("int32")
-    assignments: list[CreatePartitionsRequestCreatePartitionsAssignment] | None = wire(
-        [CreatePartitionsRequestCreatePartitionsAssignment], nullable="0+"
-    )
+    assignments: list[CreatePartitionsRequestCreatePartitionsAssignment] | None = wire(nullable="0+")
 
 
 class CreatePartitionsRequest(Struct, key=37, versions="0-3", flexible="2+"):
-    topics: list[CreatePartitionsRequestCreatePartitionsTopic] = wire(
-        [CreatePartitionsRequestCreatePartitionsTopic]
-    )
+    topics: list[CreatePartitionsRequestCreatePartitionsTopic] = wire()
     timeout_ms: int = wire("int32")
     validate_only: bool = wire("bool")
 
@@ -1142,9 +1052,7 @@ class CreatePartitionsResponseCreatePartitionsTopicResult(Struct):
 
 class CreatePartitionsResponse(Struct, key=37, versions="0-3", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    results: list[CreatePartitionsResponseCreatePartitionsTopicResult] = wire(
-        [CreatePartitionsResponseCreatePartitionsTopicResult]
-    )
+    results: list[CreatePartitionsResponseCreatePartitionsTopicResult] = wire()
 
 
 class CreateDelegationTokenRequestCreatableRenewers(Struct):
@@ -1155,9 +1063,7 @@ class CreateDelegationTokenRequestCreatableRenewers(Struct):
 class CreateDelegationTokenRequest(Struct, key=38, versions="1-3", flexible="2+"):
     owner_principal_type: str | None = wire("string", versions="3+", nullable="3+")
     owner_principal_name: str | None = wire("string", versions="3+", nullable="3+")
-    renewers: list[CreateDelegationTokenRequestCreatableRenewers] = wire(
-        [CreateDelegationTokenRequestCreatableRenewers]
-    )
+    renewers: list[CreateDelegationTokenRequestCreatableRenewers] = wire()
     max_lifetime_ms: int = wire("int64")
 
 
@@ -1203,9 +1109,7 @@ class DescribeDelegationTokenRequestDescribeDelegationTokenOwner(Struct):
 
 
 class DescribeDelegationTokenRequest(Struct, key=41, versions="1-3", flexible="2+"):
-    owners: list[DescribeDelegationTokenRequestDescribeDelegationTokenOwner] | None = wire(
-        [DescribeDelegationTokenRequestDescribeDelegationTokenOwner], nullable="0+"
-    )
+    owners: list[DescribeDelegationTokenRequestDescribeDelegationTokenOwner] | None = wire(nullable="0+")
 
 
 class DescribeDelegationTokenResponseDescribedDelegationTokenRenewer(Struct):
@@ -1223,16 +1127,12 @@ class DescribeDelegationTokenResponseDescribedDelegationToken(Struct):
     max_timestamp: int = wire("int64")
     token_id: str = wire("string")
     hmac: bytes = wire("bytes")
-    renewers: list[DescribeDelegationTokenResponseDescribedDelegationTokenRenewer] = wire(
-        [DescribeDelegationTokenResponseDescribedDelegationTokenRenewer]
-    )
+    renewers: list[DescribeDelegationTokenResponseDescribedDelegationTokenRenewer] = wire()
 
 
 class DescribeDelegationTokenResponse(Struct, key=41, versions="1-3", flexible="2+"):
     error_code: int = wire("int16")
-    tokens: list[DescribeDelegationTokenResponseDescribedDelegationToken] = wire(
-        [DescribeDelegationTokenResponseDescribedDelegationToken]
-    )
+    tokens: list[DescribeDelegationTokenResponseDescribedDelegationToken] = wire()
     throttle_time_ms: int = wire("int32")
 
 
@@ -1247,7 +1147,7 @@ class DeleteGroupsResponseDeletableGroupResult(Struct):
 
 class DeleteGroupsResponse(Struct, key=42, versions="0-2", flexible="2+"):
     throttle_time_ms: int = wire("int32")
-    results: list[DeleteGroupsResponseDeletableGroupResult] = wire([DeleteGroupsResponseDeletableGroupResult])
+    results: list[DeleteGroupsResponseDeletableGroupResult] = wire()
 
 
 class ElectLeadersRequestTopicPartitions(Struct):
@@ -1257,9 +1157,7 @@ class ElectLeadersRequestTopicPartitions(Struct):
 
 class ElectLeadersRequest(Struct, key=43, versions="0-2", flexible="2+"):
     election_type: int = wire("int8", versions="1+")
-    topic_partitions: list[ElectLeadersRequestTopicPartitions] | None = wire(
-        [ElectLeadersRequestTopicPartitions], nullable="0+"
-    )
+    topic_partitions: list[ElectLeadersRequestTopicPartitions] | None = wire(nullable="0+")
     timeout_ms: int = wire("int32", default=60000)
 
 
@@ -1271,15 +1169,13 @@ class ElectLeadersResponsePartitionResult(Struct):
 
 class ElectLeadersResponseReplicaElectionResult(Struct):
     topic: str = wire("string")
-    partition_result: list[ElectLeadersResponsePartitionResult] = wire([ElectLeadersResponsePartitionResult])
+    partition_result: list[ElectLeadersResponsePartitionResult] = wire()
 
 
 class ElectLeadersResponse(Struct, key=43, versions="0-2", flexible="2+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16", versions="1+")
-    replica_election_results: list[ElectLeadersResponseReplicaElectionResult] = wire(
-        [ElectLeadersResponseReplicaElectionResult]
-    )
+    replica_election_results: list[ElectLeadersResponseReplicaElectionResult] = wire()
 
 
 class IncrementalAlterConfigsRequestAlterableConfig(Struct):
@@ -1291,15 +1187,11 @@ class IncrementalAlterConfigsRequestAlterableConfig(Struct):
 class IncrementalAlterConfigsRequestAlterConfigsResource(Struct):
     resource_type: int = wire("int8")
     resource_name: str = wire("string")
-    configs: list[IncrementalAlterConfigsRequestAlterableConfig] = wire(
-        [IncrementalAlterConfigsRequestAlterableConfig]
-    )
+    configs: list[IncrementalAlterConfigsRequestAlterableConfig] = wire()
 
 
 class IncrementalAlterConfigsRequest(Struct, key=44, versions="0-1", flexible="1+"):
-    resources: list[IncrementalAlterConfigsRequestAlterConfigsResource] = wire(
-        [IncrementalAlterConfigsRequestAlterConfigsResource]
-    )
+    resources: list[IncrementalAlterConfigsRequestAlterConfigsResource] = wire()
     validate_only: bool = wire("bool")
 
 
@@ -1312,9 +1204,7 @@ class IncrementalAlterConfigsResponseAlterConfigsResourceResponse(Struct):
 
 class IncrementalAlterConfigsResponse(Struct, key=44, versions="0-1", flexible="1+"):
     throttle_time_ms: int = wire("int32")
-    responses: list[IncrementalAlterConfigsResponseAlterConfigsResourceResponse] = wire(
-        [IncrementalAlterConfigsResponseAlterConfigsResourceResponse]
-    )
+    responses: list[IncrementalAlterConfigsResponseAlterConfigsResourceResponse] = wire()
 
 
 class AlterPartitionReassignmentsRequestReassignablePartition(Struct):
@@ -1324,16 +1214,12 @@ class AlterPartitionReassignmentsRequestReassignablePartition(Struct):
 
 class AlterPartitionReassignmentsRequestReassignableTopic(Struct):
     name: str = wire("string")
-    partitions: list[AlterPartitionReassignmentsRequestReassignablePartition] = wire(
-        [AlterPartitionReassignmentsRequestReassignablePartition]
-    )
+    partitions: list[AlterPartitionReassignmentsRequestReassignablePartition] = wire()
 
 
 class AlterPartitionReassignmentsRequest(Struct, key=45, versions="0", flexible="0+"):
     timeout_ms: int = wire("int32", default=60000)
-    topics: list[AlterPartitionReassignmentsRequestReassignableTopic] = wire(
-        [AlterPartitionReassignmentsRequestReassignableTopic]
-    )
+    topics: list[AlterPartitionReassignmentsRequestReassignableTopic] = wire()
 
 
 class AlterPartitionReassignmentsResponseReassignablePartitionResponse(Struct):
@@ -1344,18 +1230,14 @@ class AlterPartitionReassignmentsResponseReassignablePartitionResponse(Struct):
 
 class AlterPartitionReassignmentsResponseReassignableTopicResponse(Struct):
     name: str = wire("string")
-    partitions: list[AlterPartitionReassignmentsResponseReassignablePartitionResponse] = wire(
-        [AlterPartitionReassignmentsResponseReassignablePartitionResponse]
-    )
+    partitions: list[AlterPartitionReassignmentsResponseReassignablePartitionResponse] = wire()
 
 
 class AlterPartitionReassignmentsResponse(Struct, key=45, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    responses: list[AlterPartitionReassignmentsResponseReassignableTopicResponse] = wire(
-        [AlterPartitionReassignmentsResponseReassignableTopicResponse]
-    )
+    responses: list[AlterPartitionReassignmentsResponseReassignableTopicResponse] = wire()
 
 
 class ListPartitionReassignmentsRequestListPartitionReassignmentsTopics(Struct):
@@ -1366,7 +1248,7 @@ class ListPartitionReassignmentsRequestListPartitionReassignmentsTopics(Struct):
 class ListPartitionReassignmentsRequest(Struct, key=46, versions="0", flexible="0+"):
     timeout_ms: int = wire("int32", default=60000)
     topics: list[ListPartitionReassignmentsRequestListPartitionReassignmentsTopics] | None = wire(
-        [ListPartitionReassignmentsRequestListPartitionReassignmentsTopics], nullable="0+"
+        nullable="0+"
     )
 
 
@@ -1379,19 +1261,15 @@ class ListPartitionReassignmentsResponseOngoingPartitionReassignment(Struct):
 
 class ListPartitionReassignmentsResponseOngoingTopicReassignment(Struct):
     name: str = wire("string")
-    partitions: list[ListPartitionReassignmentsResponseOngoingPartitionReassignment] = wire(
-        [ListPartitionReassignmentsResponseOngoingPartitionReassignment]
-    )
+    partitions: list[ListPartitionReassignmentsResponseOngoingPartitionReassignment] = wire()
 
 
 class ListPartitionReassignmentsResponse(Struct, key=46, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    topics: list[ListPartitionReassignmentsResponseOngoingTopicReassignment] = wire(
-        [ListPartitionReassignmentsResponseOngoingTopicReassignment]
-    )
-    deletions: list[TopicDeletion] = wire([TopicDeletion], tag=10000)
+    topics: list[ListPartitionReassignmentsResponseOngoingTopicReassignment] = wire()
+    deletions: list[TopicDeletion] = wire(tag=10000)
 
 
 class OffsetDeleteRequestPartition(Struct):
@@ -1400,12 +1278,12 @@ class OffsetDeleteRequestPartition(Struct):
 
 class OffsetDeleteRequestTopic(Struct):
     name: str = wire("string")
-    partitions: list[OffsetDeleteRequestPartition] = wire([OffsetDeleteRequestPartition])
+    partitions: list[OffsetDeleteRequestPartition] = wire()
 
 
 class OffsetDeleteRequest(Struct, key=47, versions="0"):
     group_id: str = wire("string")
-    topics: list[OffsetDeleteRequestTopic] = wire([OffsetDeleteRequestTopic])
+    topics: list[OffsetDeleteRequestTopic] = wire()
 
 
 class OffsetDeleteResponsePartition(Struct):
@@ -1415,13 +1293,13 @@ class OffsetDeleteResponsePartition(Struct):
 
 class OffsetDeleteResponseTopic(Struct):
     name: str = wire("string")
-    partitions: list[OffsetDeleteResponsePartition] = wire([OffsetDeleteResponsePartition])
+    partitions: list[OffsetDeleteResponsePartition] = wire()
 
 
 class OffsetDeleteResponse(Struct, key=47, versions="0"):
     error_code: int = wire("int16")
     throttle_time_ms: int = wire("int32")
-    topics: list[OffsetDeleteResponseTopic] = wire([OffsetDeleteResponseTopic])
+    topics: list[OffsetDeleteResponseTopic] = wire()
 
 
 class DescribeClientQuotasRequestComponentData(Struct):
@@ -1431,9 +1309,7 @@ class DescribeClientQuotasRequestComponentData(Struct):
 
 
 class DescribeClientQuotasRequest(Struct, key=48, versions="0-1", flexible="1+"):
-    components: list[DescribeClientQuotasRequestComponentData] = wire(
-        [DescribeClientQuotasRequestComponentData]
-    )
+    components: list[DescribeClientQuotasRequestComponentData] = wire()
     strict: bool = wire("bool")
 
 
@@ -1448,17 +1324,15 @@ class DescribeClientQuotasResponseValueData(Struct):
 
 
 class DescribeClientQuotasResponseEntryData(Struct):
-    entity: list[DescribeClientQuotasResponseEntityData] = wire([DescribeClientQuotasResponseEntityData])
-    values: list[DescribeClientQuotasResponseValueData] = wire([DescribeClientQuotasResponseValueData])
+    entity: list[DescribeClientQuotasResponseEntityData] = wire()
+    values: list[DescribeClientQuotasResponseValueData] = wire()
 
 
 class DescribeClientQuotasResponse(Struct, key=48, versions="0-1", flexible="1+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    entries: list[DescribeClientQuotasResponseEntryData] | None = wire(
-        [DescribeClientQuotasResponseEntryData], nullable="0+"
-    )
+    entries: list[DescribeClientQuotasResponseEntryData] | None = wire(nullable="0+")
 
 
 class AlterClientQuotasRequestEntityData(Struct):
@@ -1473,12 +1347,12 @@ class AlterClientQuotasRequestOpData(Struct):
 
 
 class AlterClientQuotasRequestEntryData(Struct):
-    entity: list[AlterClientQuotasRequestEntityData] = wire([AlterClientQuotasRequestEntityData])
-    ops: list[AlterClientQuotasRequestOpData] = wire([AlterClientQuotasRequestOpData])
+    entity: list[AlterClientQuotasRequestEntityData] = wire()
+    ops: list[AlterClientQuotasRequestOpData] = wire()
 
 
 class AlterClientQuotasRequest(Struct, key=49, versions="0-1", flexible="1+"):
-    entries: list[AlterClientQuotasRequestEntryData] = wire([AlterClientQuotasRequestEntryData])
+    entries: list[AlterClientQuotasRequestEntryData] = wire()
     validate_only: bool = wire("bool")
 
 
@@ -1490,12 +1364,12 @@ class AlterClientQuotasResponseEntityData(Struct):
 class AlterClientQuotasResponseEntryData(Struct):
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    entity: list[AlterClientQuotasResponseEntityData] = wire([AlterClientQuotasResponseEntityData])
+    entity: list[AlterClientQuotasResponseEntityData] = wire()
 
 
 class AlterClientQuotasResponse(Struct, key=49, versions="0-1", flexible="1+"):
     throttle_time_ms: int = wire("int32")
-    entries: list[AlterClientQuotasResponseEntryData] = wire([AlterClientQuotasResponseEntryData])
+    entries: list[AlterClientQuotasResponseEntryData] = wire()
 
 
 class DescribeUserScramCredentialsRequestUserName(Struct):
@@ -1503,9 +1377,7 @@ class DescribeUserScramCredentialsRequestUserName(Struct):
 
 
 class DescribeUserScramCredentialsRequest(Struct, key=50, versions="0", flexible="0+"):
-    users: list[DescribeUserScramCredentialsRequestUserName] | None = wire(
-        [DescribeUserScramCredentialsRequestUserName], nullable="0+"
-    )
+    users: list[DescribeUserScramCredentialsRequestUserName] | None = wire(nullable="0+")
 
 
 class DescribeUserScramCredentialsResponseCredentialInfo(Struct):
@@ -1517,18 +1389,14 @@ class DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult(Str
     user: str = wire("string")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    credential_infos: list[DescribeUserScramCredentialsResponseCredentialInfo] = wire(
-        [DescribeUserScramCredentialsResponseCredentialInfo]
-    )
+    credential_infos: list[DescribeUserScramCredentialsResponseCredentialInfo] = wire()
 
 
 class DescribeUserScramCredentialsResponse(Struct, key=50, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    results: list[DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult] = wire(
-        [DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult]
-    )
+    results: list[DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult] = wire()
 
 
 class AlterUserScramCredentialsRequestScramCredentialDeletion(Struct):
@@ -1545,12 +1413,8 @@ class AlterUserScramCredentialsRequestScramCredentialUpsertion(Struct):
 
 
 class AlterUserScramCredentialsRequest(Struct, key=51, versions="0", flexible="0+"):
-    deletions: list[AlterUserScramCredentialsRequestScramCredentialDeletion] = wire(
-        [AlterUserScramCredentialsRequestScramCredentialDeletion]
-    )
-    upsertions: list[AlterUserScramCredentialsRequestScramCredentialUpsertion] = wire(
-        [AlterUserScramCredentialsRequestScramCredentialUpsertion]
-    )
+    deletions: list[AlterUserScramCredentialsRequestScramCredentialDeletion] = wire()
+    upsertions: list[AlterUserScramCredentialsRequestScramCredentialUpsertion] = wire()
 
 
 class AlterUserScramCredentialsResponseAlterUserScramCredentialsResult(Struct):
@@ -1561,9 +1425,7 @@ class AlterUserScramCredentialsResponseAlterUserScramCredentialsResult(Struct):
 
 class AlterUserScramCredentialsResponse(Struct, key=51, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
-    results: list[AlterUserScramCredentialsResponseAlterUserScramCredentialsResult] = wire(
-        [AlterUserScramCredentialsResponseAlterUserScramCredentialsResult]
-    )
+    results: list[AlterUserScramCredentialsResponseAlterUserScramCredentialsResult] = wire()
 
 
 class AlterPartitionRequestBrokerState(Struct):
@@ -1574,7 +1436,7 @@ class AlterPartitionRequestBrokerState(Struct):
 class AlterPartitionRequestPartitionData(Struct):
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
-    new_isr_with_epochs: list[AlterPartitionRequestBrokerState] = wire([AlterPartitionRequestBrokerState])
+    new_isr_with_epochs: list[AlterPartitionRequestBrokerState] = wire()
     leader_recovery_state: int = wire("int8")
     partition_epoch: int = wire("int32")
     all_synced: bool = wire("bool", tag=10000)
@@ -1582,14 +1444,14 @@ class AlterPartitionRequestPartitionData(Struct):
 
 class AlterPartitionRequestTopicData(Struct):
     topic_id: bytes = wire("uuid")
-    partitions: list[AlterPartitionRequestPartitionData] = wire([AlterPartitionRequestPartitionData])
+    partitions: list[AlterPartitionRequestPartitionData] = wire()
     topic_name: str = wire("string", tag=10000)
 
 
 class AlterPartitionRequest(Struct, key=56, versions="3", flexible="3+"):
     broker_id: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
-    topics: list[AlterPartitionRequestTopicData] = wire([AlterPartitionRequestTopicData])
+    topics: list[AlterPartitionRequestTopicData] = wire()
 
 
 class AlterPartitionResponsePartitionData(Struct):
@@ -1605,14 +1467,14 @@ class AlterPartitionResponsePartitionData(Struct):
 
 class AlterPartitionResponseTopicData(Struct):
     topic_id: bytes = wire("uuid")
-    partitions: list[AlterPartitionResponsePartitionData] = wire([AlterPartitionResponsePartitionData])
+    partitions: list[AlterPartitionResponsePartitionData] = wire()
     topic_name: str = wire("string", tag=10000)
 
 
 class AlterPartitionResponse(Struct, key=56, versions="3", flexible="3+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
-    topics: list[AlterPartitionResponseTopicData] = wire([AlterPartitionResponseTopicData])
+    topics: list[AlterPartitionResponseTopicData] = wire()
 
 
 class DescribeClusterRequest(Struct, key=60, versions="0-1", flexible="0+"):
@@ -1635,9 +1497,7 @@ class DescribeClusterResponse(Struct, key=60, versions="0-1", flexible="0+"):
     endpoint_type: int = wire("int8", versions="1+", default=1)
     cluster_id: str = wire("string")
     controller_id: int = wire("int32", default=-1)
-    brokers: list[DescribeClusterResponseDescribeClusterBroker] = wire(
-        [DescribeClusterResponseDescribeClusterBroker]
-    )
+    brokers: list[DescribeClusterResponseDescribeClusterBroker] = wire()
     cluster_authorized_operations: int = wire("int32", default=-2147483648)
 
 
@@ -1647,7 +1507,7 @@ class DescribeProducersRequestTopicRequest(Struct):
 
 
 class DescribeProducersRequest(Struct, key=61, versions="0", flexible="0+"):
-    topics: list[DescribeProducersRequestTopicRequest] = wire([DescribeProducersRequestTopicRequest])
+    topics: list[DescribeProducersRequestTopicRequest] = wire()
 
 
 class DescribeProducersResponseProducerState(Struct):
@@ -1663,21 +1523,17 @@ class DescribeProducersResponsePartitionResponse(Struct):
     partition_index: int = wire("int32")
     error_code: int = wire("int16")
     error_message: str | None = wire("string", nullable="0+", default=None)
-    active_producers: list[DescribeProducersResponseProducerState] = wire(
-        [DescribeProducersResponseProducerState]
-    )
+    active_producers: list[DescribeProducersResponseProducerState] = wire()
 
 
 class DescribeProducersResponseTopicResponse(Struct):
     name: str = wire("string")
-    partitions: list[DescribeProducersResponsePartitionResponse] = wire(
-        [DescribeProducersResponsePartitionResponse]
-    )
+    partitions: list[DescribeProducersResponsePartitionResponse] = wire()
 
 
 class DescribeProducersResponse(Struct, key=61, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
-    topics: list[DescribeProducersResponseTopicResponse] = wire([DescribeProducersResponseTopicResponse])
+    topics: list[DescribeProducersResponseTopicResponse] = wire()
 
 
 class DescribeTransactionsRequest(Struct, key=65, versions="0", flexible="0+"):
@@ -1697,14 +1553,12 @@ class DescribeTransactionsResponseTransactionState(Struct):
     transaction_start_time_ms: int = wire("int64", default=-1)
     producer_id: int = wire("int64")
     producer_epoch: int = wire("int16")
-    topics: list[DescribeTransactionsResponseTopicData] = wire([DescribeTransactionsResponseTopicData])
+    topics: list[DescribeTransactionsResponseTopicData] = wire()
 
 
 class DescribeTransactionsResponse(Struct, key=65, versions="0", flexible="0+"):
     throttle_time_ms: int = wire("int32")
-    transaction_states: list[DescribeTransactionsResponseTransactionState] = wire(
-        [DescribeTransactionsResponseTransactionState]
-    )
+    transaction_states: list[DescribeTransactionsResponseTransactionState] = wire()
 
 
 class ListTransactionsRequest(Struct, key=66, versions="0-2", flexible="0+"):
@@ -1724,9 +1578,7 @@ class ListTransactionsResponse(Struct, key=66, versions="0-2", flexible="0+"):
     throttle_time_ms: int = wire("int32")
     error_code: int = wire("int16")
     unknown_state_filters: list[str] = wire(["string"])
-    transaction_states: list[ListTransactionsResponseTransactionState] = wire(
-        [ListTransactionsResponseTransactionState]
-    )
+    transaction_states: list[ListTransactionsResponseTransactionState] = wire()
 
 
 class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
@@ -1744,9 +1596,7 @@ class ConsumerGroupHeartbeatRequest(Struct, key=68, versions="0-1", flexible="0+
     subscribed_topic_names: list[str] | None = wire(["string"], nullable="0+")
     subscribed_topic_regex: str | None = wire("string", versions="1+", nullable="1+", default=None)
     server_assignor: str | None = wire("string", nullable="0+", default=None)
-    topic_partitions: list[ConsumerGroupHeartbeatRequestTopicPartitions] | None = wire(
-        [ConsumerGroupHeartbeatRequestTopicPartitions], nullable="0+"
-    )
+    topic_partitions: list[ConsumerGroupHeartbeatRequestTopicPartitions] | None = wire(nullable="0+")
 
 
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
@@ -1755,9 +1605,7 @@ class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatResponseAssignment(Struct):
-    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions] = wire(
-        [ConsumerGroupHeartbeatResponseTopicPartitions]
-    )
+    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions] = wire()
 
 
 class ConsumerGroupHeartbeatResponse(Struct, key=68, versions="0-1", flexible="0+"):
@@ -1767,6 +1615,4 @@ class ConsumerGroupHeartbeatResponse(Struct, key=68, versions="0-1", flexible="0
     member_id: str | None = wire("string", nullable="0+", default=None)
     member_epoch: int = wire("int32")
     heartbeat_interval_ms: int = wire("int32")
-    assignment: ConsumerGroupHeartbeatResponseAssignment | None = wire(
-        ConsumerGroupHeartbeatResponseAssignment, nullable="0+"
-    )
+    assignment: ConsumerGroupHeartbeatResponseAssignment | None = wire(nullable="0+")

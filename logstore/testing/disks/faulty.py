@@ -14,10 +14,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from logstore.disk.errors import raise_unsynced
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
+from logstore.disk.files import Buffer, Disk, Lock, Room
 from logstore.disk.memory import MemoryFile
+from logstore.testing.disks.passing import PassingDisk, PassingFile
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ class _Planned:
         self.seen = 0
 
 
-class FaultyDisk:
+class FaultyDisk(PassingDisk):
     """Pass every call on, except those that the plan makes fail.
 
     `calls` counts all calls but `close`, `counts` counts them by name. `fired` lists the failed calls,
@@ -75,7 +79,7 @@ class FaultyDisk:
     """
 
     def __init__(self, inner: Disk, plan: Iterable[Fault] = ()) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls = 0
         self.counts: Counter[str] = Counter()
         self.fired: list[tuple[str, str]] = []
@@ -99,35 +103,12 @@ class FaultyDisk:
             raise _error(fault, path)
         return FaultyFile(self, file, path)
 
-    def rename(self, source: str, target: str) -> None:
-        self._run("rename", source, lambda: self.inner.rename(source, target))
-
-    def link(self, source: str, target: str) -> None:
-        self._run("link", source, lambda: self.inner.link(source, target))
-
-    def remove(self, path: str) -> None:
-        self._run("remove", path, lambda: self.inner.remove(path))
-
-    def scan(self, directory: str) -> list[DirectoryEntry]:
-        self._run("scan", directory, _nothing)
-        return self.inner.scan(directory)
-
-    def make_dir(self, path: str) -> None:
-        self._run("make_dir", path, lambda: self.inner.make_dir(path))
-
-    def remove_dir(self, path: str) -> None:
-        self._run("remove_dir", path, lambda: self.inner.remove_dir(path))
-
-    def sync_dir(self, directory: str) -> None:
-        self._run("sync_dir", directory, lambda: self.inner.sync_dir(directory))
-
     def lock(self, directory: str) -> Lock:
         self._run("lock", directory, _nothing)
         return self.inner.lock(directory)
 
     def room(self, directory: str) -> Room:
-        self._run("room", directory, _nothing)
-        found = self.inner.room(directory)
+        found = super().room(directory)
         return Room(0, found.total) if self._has_no_room else found
 
     @property
@@ -163,29 +144,22 @@ class FaultyDisk:
             self.fired.append((operation, path))
         return due
 
-    def _run(self, operation: str, path: str, call: Callable[[], None]) -> None:
+    def _run(self, operation: str, path: str, call: Callable[[], T], **facts: object) -> T:
         fault = self.check(operation, path)
-        call()
+        result = call()
         if fault is not None:
             raise _error(fault, path)
+        return result
 
 
-class FaultyFile:
+class FaultyFile(PassingFile):
     """An open file of a `FaultyDisk`."""
 
-    __slots__ = ("_disk", "_inner", "_path")
-
-    def __init__(self, disk: FaultyDisk, inner: File, path: str) -> None:
-        self._disk = disk
-        self._inner = inner
-        self._path = path
-
-    def pread(self, size: int, at: int) -> bytes:
-        self._run("pread", _nothing)
-        return self._inner.pread(size, at)
+    __slots__ = ()
+    _disk: FaultyDisk
 
     def pwrite(self, data: Buffer, at: int) -> None:
-        fault = self._disk.due("pwrite", self._path)
+        fault = self._disk.due("pwrite", self.path)
         if fault is None:
             self._inner.pwrite(data, at)
             return
@@ -193,46 +167,22 @@ class FaultyFile:
         written = content if fault.done else content[: fault.short]
         if written:
             self._inner.pwrite(written, at)
-        raise _error(fault, self._path)
-
-    def map(self, size: int) -> memoryview:
-        self._run("map", _nothing)
-        return self._inner.map(size)
-
-    def truncate(self, size: int) -> None:
-        self._run("truncate", lambda: self._inner.truncate(size))
+        raise _error(fault, self.path)
 
     def sync(self, *, data_only: bool = False) -> None:
-        fault = self._disk.due("sync", self._path)
+        fault = self._disk.due("sync", self.path)
         if fault is None or fault.done:
             self._inner.sync(data_only=data_only)
         elif isinstance(self._inner, MemoryFile):
             self._inner.drop_unsynced()
         if fault is not None:
-            raise_unsynced(_error(fault, self._path), self._path)
-
-    def size(self) -> int:
-        self._run("size", _nothing)
-        return self._inner.size()
-
-    def names(self) -> int:
-        self._run("names", _nothing)
-        return self._inner.names()
-
-    def is_cached(self, size: int, at: int) -> bool | None:
-        return self._inner.is_cached(size, at)
+            raise_unsynced(_error(fault, self.path), self.path)
 
     def close(self) -> None:
-        fault = self._disk.due("close", self._path)
+        fault = self._disk.due("close", self.path)
         self._inner.close()  # the kernel frees the descriptor even if it reports an error
         if fault is not None:
-            raise _error(fault, self._path)
-
-    def _run(self, operation: str, call: Callable[[], None]) -> None:
-        fault = self._disk.check(operation, self._path)
-        call()
-        if fault is not None:
-            raise _error(fault, self._path)
+            raise _error(fault, self.path)
 
 
 def _nothing() -> None:

@@ -24,12 +24,16 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import closing
 from random import Random
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, Room
+from logstore.disk.files import Buffer, Disk, File, Lock
 from logstore.disk.memory import power_lost
+from logstore.testing.disks.passing import PassingDisk, PassingFile
+
+T = TypeVar("T")
 
 SAVED_BYTES = 1 << 20
 
@@ -83,11 +87,11 @@ class _Renamed(NamedTuple):
 _NameChange: TypeAlias = _Created | _Removed | _Renamed
 
 
-class VolatileDisk:
+class VolatileDisk(PassingDisk):
     """Pass every call on to `inner` and remember how to undo unsynced changes."""
 
     def __init__(self, inner: Disk) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._nodes: dict[str, _Node] = {}
         self._names: dict[str, list[_NameChange]] = {}
         self._files: weakref.WeakSet[VolatileFile] = weakref.WeakSet()
@@ -95,6 +99,10 @@ class VolatileDisk:
         self._lost = False
 
     # - Disk
+
+    def _run(self, operation: str, path: str, call: Callable[[], T], **facts: object) -> T:
+        self._check_power(path)
+        return call()
 
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
@@ -169,10 +177,6 @@ class VolatileDisk:
         self._nodes.pop(name, None)
         self._note(_directory_of(name), _Removed(os.path.basename(name), kept), undoable)
 
-    def scan(self, directory: str) -> list[DirectoryEntry]:
-        self._check_power(directory)
-        return self.inner.scan(directory)
-
     def make_dir(self, path: str) -> None:
         self._check_power(path)
         missing = []
@@ -201,10 +205,6 @@ class VolatileDisk:
         lock = self.inner.lock(directory)
         self._locks.append(lock)
         return lock
-
-    def room(self, directory: str) -> Room:
-        self._check_power(directory)
-        return self.inner.room(directory)
 
     # - power
 
@@ -322,25 +322,24 @@ class VolatileDisk:
         return True
 
 
-class VolatileFile:
+class VolatileFile(PassingFile):
     """An open file of a `VolatileDisk`."""
 
-    __slots__ = ("__weakref__", "_disk", "_inner", "_node", "_path")
+    __slots__ = ("__weakref__", "_node")
+    _disk: VolatileDisk
 
     def __init__(self, disk: VolatileDisk, inner: File, node: _Node, path: str) -> None:
-        self._disk = disk
-        self._inner = inner
+        super().__init__(disk, inner, path)
         self._node = node
-        self._path = path
 
     def pread(self, size: int, at: int) -> bytes:
         if self._disk._lost:
-            raise power_lost(self._path)
+            raise power_lost(self.path)
         return self._inner.pread(size, at)
 
     def pwrite(self, data: Buffer, at: int) -> None:
         if self._disk._lost:
-            raise power_lost(self._path)
+            raise power_lost(self.path)
         node = self._node
         if 0 <= at < node.durable_size:
             length = data.nbytes if isinstance(data, memoryview) else len(data)
@@ -376,23 +375,12 @@ class VolatileFile:
         if cuts == node.cuts:
             node.durable_size = size
 
-    def size(self) -> int:
-        self._check_power()
-        return self._inner.size()
-
-    def names(self) -> int:
-        self._check_power()
-        return self._inner.names()
-
-    def is_cached(self, size: int, at: int) -> bool | None:
-        return self._inner.is_cached(size, at)
-
     def close(self) -> None:
         self._inner.close()
 
     def _check_power(self) -> None:
         if self._disk._lost:
-            raise power_lost(self._path)
+            raise power_lost(self.path)
 
 
 def _close_kept(kept: _Kept | None) -> None:

@@ -69,11 +69,11 @@ def test_users(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         name = t.DescribeUserScramCredentialsRequestUserName
         request = t.DescribeUserScramCredentialsRequest(users=[name(name=each) for each in some()])
-        assert len((await users._describe(request, services)).results) == MANY
+        assert len((await users.describe(call, request, services)).results) == MANY
         deletion = t.AlterUserScramCredentialsRequestScramCredentialDeletion
         deletions = [deletion(name=each, mechanism=1) for each in some()]
         wanted = t.AlterUserScramCredentialsRequest(deletions=deletions)
-        assert len((await users._alter(call, wanted, services)).results) == MANY
+        assert len((await users.alter(call, wanted, services)).results) == MANY
 
     asyncio.run(test())
     assert len(Name.compared) < 10 * MANY

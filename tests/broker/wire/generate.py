@@ -119,9 +119,7 @@ _OURS: Final = {
         'receipt_is_committed: bool = wire("bool", versions="6+", tag=10003)',
         'receipt_message: str = wire("string", versions="6+", tag=10004)',
     ],
-    "ListPartitionReassignmentsResponse": [
-        "deletions: list[TopicDeletion] = wire([TopicDeletion], tag=10000)"
-    ],
+    "ListPartitionReassignmentsResponse": ["deletions: list[TopicDeletion] = wire(tag=10000)"],
     "DescribeGroupsResponseDescribedGroupMember": [
         'is_awaited: bool = wire("bool", versions="5+", tag=10000, ignorable=True)'
     ],
@@ -134,14 +132,14 @@ _OURS: Final = {
     ],
     "DescribeLogDirsResponseDescribeLogDirsResult": [
         'problem: str = wire("string", versions="2+", tag=10000, ignorable=True)',
-        'hanging: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10001, ignorable=True)',
+        'hanging: list[DamagedReplica] = wire(versions="2+", tag=10001, ignorable=True)',
     ],
     "DescribeLogDirsResponse": [
-        'damaged: list[DamagedReplica] = wire([DamagedReplica], versions="2+", tag=10000, ignorable=True)',
-        'since: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10001, ignorable=True)',
-        'departures: list[Departures] = wire([Departures], versions="2+", tag=10002, ignorable=True)',
+        'damaged: list[DamagedReplica] = wire(versions="2+", tag=10000, ignorable=True)',
+        'since: list[SinceWhen] = wire(versions="2+", tag=10001, ignorable=True)',
+        'departures: list[Departures] = wire(versions="2+", tag=10002, ignorable=True)',
         'now_ms: int = wire("int64", versions="2+", tag=10003, ignorable=True, default=-1)',
-        'transactions: list[SinceWhen] = wire([SinceWhen], versions="2+", tag=10004, ignorable=True)',
+        'transactions: list[SinceWhen] = wire(versions="2+", tag=10004, ignorable=True)',
     ],
     "DescribeClusterResponseDescribeClusterBroker": ['is_stopping: bool = wire("bool", tag=10000)'],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
@@ -328,8 +326,9 @@ def _field_lines(each: _Field, struct: _Struct, *, ignore: bool) -> list[str]:
     default_is_none = not each.is_array and each.default is None
     if each.nullable or default_is_none:
         python += " | None"
-    kind = each.kind if is_struct else f'"{each.kind}"'
-    words = [f"[{kind}]" if each.is_array else kind]
+    words = []
+    if not is_struct:
+        words.append(f'["{each.kind}"]' if each.is_array else f'"{each.kind}"')
     if versions := _open(each.versions, struct.versions):
         words.append(f'versions="{versions}"')
     if each.nullable and each.tag is None:

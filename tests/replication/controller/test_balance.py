@@ -24,11 +24,10 @@ def test_ratios_by_preferred_broker() -> None:
         ]
     )
     assert list(found) == [1, 2]
-    assert found[1].ratio == 0.75
-    assert found[1].electable_ratio == 0.25
+    assert found[1].total == 4
     assert found[1].electable == (TopicPartition("t", 1),)
     assert found[1].astray == tuple(TopicPartition("t", partition) for partition in (1, 2, 3))
-    assert (found[2].ratio, found[2].astray) == (0.0, ())
+    assert found[2].astray == ()
 
 
 @pytest.mark.parametrize(
