@@ -345,8 +345,10 @@ class Lane:
         leases, count = self.state.leases, 0
         while (first := leases.first()) is not None and first[0] <= now_ms:
             offset = first[1]
-            deliveries = self.state.unfinished[offset]
-            if deliveries >= self._config.max_deliveries:
+            deliveries = self.state.unfinished.get(offset)
+            if deliveries is None:
+                leases.discard(offset)  # an interrupt ended its acknowledgement
+            elif deliveries >= self._config.max_deliveries:
                 self._give_up(offset, deliveries, "its lease ended", now_ms)
             else:
                 self._return(offset, deliveries, 0, now_ms)
@@ -400,7 +402,7 @@ class Lane:
 def check_lease(state: QueueState, message: Message, end_offset: int) -> None:
     """Raise `AlreadyFinished`, `LeaseEnded` or `ValueError` unless `message` is leased for its delivery."""
     offset = message.offset
-    if offset in state.leases and state.unfinished[offset] == message.deliveries:
+    if offset in state.leases and state.unfinished.get(offset) == message.deliveries:
         return
     what = f"message {offset} of topic {message.topic}"
     if offset >= end_offset:
