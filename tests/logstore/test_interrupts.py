@@ -248,6 +248,20 @@ def test_a_log_opens_that_was_interrupted_changed_and_killed(
     assert at > 20
 
 
+def test_a_full_disk_is_freed_after_an_interrupted_deletion() -> None:
+    """The log start is written again first, and needs the space of a producer snapshot."""
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, _ = filled(disk)
+        was_interrupted = interrupted(lambda: log.delete_records(9), at)  # noqa: B023
+        disk.capacity = disk._used
+        log.maintain()
+        log.partition.abandon()
+    assert at > 20
+
+
 def test_threads_that_wait_for_the_sync_of_an_interrupted_one_are_served() -> None:
     """Their records are durable when they return, although the leader's sync never ran."""
     for at in range(1, 200):
