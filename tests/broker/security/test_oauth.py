@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from logstore.broker import client_security
 from logstore.broker.errors import AuthenticationFailed
 from logstore.broker.security import web
 from logstore.broker.security.config import OAuthConfig, TlsConfig
+from logstore.broker.security.jaas import Jaas
 from logstore.broker.security.oauth import (
     BadToken,
     Keys,
@@ -28,7 +30,9 @@ from logstore.broker.security.oauth import (
 )
 from logstore.broker.security.sasl import Step
 from logstore.broker.security.scram import LoginFailed
+from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import provider_context
+from logstore.broker.security.tokens import ClientCredentials
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import wall_clock_ms
@@ -291,8 +295,11 @@ def test_a_provider_that_does_not_speak_http_leaves_the_former_keys(caplog: pyte
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
         config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url=url)
         keys = Keys(config, provider_context(TlsConfig()), lambda: late_s)
-        with pytest.raises(KeysUnreadable, match="does not speak HTTP"):
+        with pytest.raises(KeysUnreadable, match=r"cannot be read: the answer is not HTTP"):
             await keys.open()
+        ask = ClientCredentials(url, Jaas("me", Secret("secret"), {}), provider_context(TlsConfig()))
+        with pytest.raises(OSError, match=f"^{re.escape(url)} gives no token: the answer is not HTTP"):
+            await asyncio.get_running_loop().run_in_executor(None, ask)
         keys._take(parse_keys(jwks()))
         late_s += 3_601
         assert await keys.find("one") is not None
