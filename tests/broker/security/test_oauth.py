@@ -362,6 +362,30 @@ def test_a_login_step_by_step(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_stop_does_not_wait_for_a_silent_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM during a start cancels it; asyncio waits for the threads of its executor."""
+    released, ended = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> bytes:
+        released.wait(5)
+        ended.set()
+        return b""
+
+    monkeypatch.setattr(web, "read", silent)
+
+    async def test() -> None:
+        config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url="http://127.0.0.1:1/keys")
+        opening = asyncio.create_task(Keys(config, provider_context(TlsConfig())).open())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        opening.cancel()
+
+    asyncio.run(test())
+    assert not ended.is_set()
+    released.set()
+    assert ended.wait(60)
+
+
 # --- a broker ---------------------------------------------------------------------------------
 
 
