@@ -26,7 +26,7 @@ def run_all(actions: Sequence[Callable[[], None]]) -> None:
 
 
 async def unwaited(act: Callable[[], T]) -> T:
-    """Return what `act` returns, or raise its error, from a thread that a stop of the loop does not wait for."""
+    """Run `act` in a thread whose end a stop of the loop does not wait for; returns its result, or raises."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[T] = loop.create_future()
 
