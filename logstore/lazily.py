@@ -36,13 +36,10 @@ class _Later(ModuleType):
     """Becomes a copy of the module of its name when an attribute is first read."""
 
     def __getattr__(self, name: str) -> Any:
-        import signal
-
-        from logstore.signals import held_back
+        from logstore.signals import held_back, may_raise
 
         # numpy cannot be imported again in a process in which an import of it was interrupted.
-        is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        with held_back(*(signal.SIGINT,) if is_ours else ()):
+        with held_back(*may_raise()):
             module = import_module(self.__name__)
         vars(self).update(vars(module))  # from now on an attribute costs what it costs there
         return getattr(module, name)

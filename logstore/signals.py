@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
+
+
+def may_raise() -> list[signal.Signals]:
+    """Return the signals whose handlers may raise an exception at any moment of the main thread.
+
+    Those of an event loop do not. They are not to be held back: the loop would hear of a signal twice.
+    """
+    if (asyncio := sys.modules.get("asyncio")) is not None and asyncio._get_running_loop() is not None:
+        is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        return [signal.SIGINT] if is_ours else []
+    return [each for each in signal.Signals if callable(signal.getsignal(each))]
 
 
 @contextmanager

@@ -27,23 +27,29 @@ def test_after_the_first_use_nothing_of_ours_runs() -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_ctrl_c_meanwhile_waits_until_it_is_imported() -> None:
+@pytest.mark.parametrize("number", ["SIGINT", "SIGALRM", "SIGTERM"])
+def test_a_signal_meanwhile_waits_until_it_is_imported(number: str) -> None:
     """A half-imported numpy cannot be imported again: every read of the process would fail."""
     program = """
 import signal, sys
 from logstore.lazily import np
 
+number = signal.Signals[sys.argv[1]]
+signal.signal(number, signal.default_int_handler)  # as any handler that raises
+
 class Interrupts:
     def find_spec(self, name, path, target=None):
         if name == "numpy.linalg":
             sys.meta_path.remove(self)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
 sys.meta_path.insert(0, Interrupts())
 try:
     np.dtype
 except KeyboardInterrupt:
-    print("interrupted", "numpy" in sys.modules, np.dtype("i4"), signal.getsignal(signal.SIGINT).__name__)
+    print("interrupted", "numpy" in sys.modules, np.dtype("i4"), signal.getsignal(number).__name__)
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", program, number], capture_output=True, text=True, check=False
+    )
     assert (found.stdout, found.stderr) == ("interrupted True int32 default_int_handler\n", "")

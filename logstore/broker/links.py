@@ -209,14 +209,14 @@ class Link:
             asking.close()
             raise
         except (OSError, TimeoutError, ValueError, OverflowError, RequestUnanswered) as error:
-            asking.close()
             # A `ValueError` or `OverflowError`: the registered host or port is invalid.
             asking.close()
             pause_ms = self.limits.reconnect_backoff_ms * 2 ** min(self._failures, 16)
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000
             waiting, self._waiting = self._waiting, []
-            reason = str(error) or f"no answer in {self.limits.connect_timeout_ms / 1000:g} s"
+            silence = f"no answer in {self.limits.connect_timeout_ms / 1000:g} s"
+            reason = str(error) or (silence if isinstance(error, TimeoutError) else type(error).__name__)
             self._failure = f"failed to connect to {self.address}: {reason}"
             kind = AuthenticationFailed if isinstance(error, AuthenticationFailed) else NotConnected
             self._lose([each.then for each in waiting], self._failure, kind)

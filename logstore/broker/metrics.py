@@ -51,6 +51,8 @@ from logstore.replication.state_change import Side, StateChange
 
 PIECE_S: Final = 0.005
 """Time after which a scrape lets the event loop go on."""
+_AT_ONCE: Final = 256
+"""Partitions that a metric looks at between two looks at the time."""
 
 
 class Elections:
@@ -140,7 +142,8 @@ class _Gathered:
         return ()
 
 
-def _families(watched: Watched) -> Iterator[Metric]:
+def _families(watched: Watched) -> Iterator[Metric | None]:
+    """Yield the metrics, and None in the middle of long ones: the event loop may go on there."""
     yield from _of_traffic(watched.traffic)
     yield gauge("kafka_server_socketservermetrics_connection_count", "Open connections", watched.connections)
     yield from counters(
@@ -201,8 +204,8 @@ def gather(watched: Watched) -> Callable[[OnLoop], Page]:
     """
     families = _families(watched)
 
-    def some() -> list[Metric]:
-        found, end_s = list[Metric](), stopwatch_s() + PIECE_S
+    def some() -> list[Metric | None]:
+        found, end_s = list[Metric | None](), stopwatch_s() + PIECE_S
         for family in families:
             found.append(family)
             if stopwatch_s() >= end_s:
@@ -211,7 +214,8 @@ def gather(watched: Watched) -> Callable[[OnLoop], Page]:
 
     def make(on_loop: OnLoop) -> Page:
         registry = CollectorRegistry()
-        registry.register(_Gathered(tuple(chain.from_iterable(iter(lambda: on_loop(some), [])))))
+        gathered = chain.from_iterable(iter(lambda: on_loop(some), []))
+        registry.register(_Gathered([each for each in gathered if each is not None]))
         return Page(generate_latest(registry), CONTENT_TYPE_LATEST)
 
     return make
@@ -296,52 +300,12 @@ def _of_descriptors(descriptors: Descriptors) -> Iterator[Metric]:
     yield from counters(prefix, pauses)
 
 
-def _of_replicas(node: Node) -> Iterator[Metric]:
+def _of_replicas(node: Node) -> Iterator[Metric | None]:
     replicas, counted = node.replicas, node.replicas.counters
-    partitions = replicas.partitions.values()
+    partitions = list(replicas.partitions.values())
     prefix = "kafka_server_replicamanager_"
-    yield from gauges(
-        prefix,
-        ("partitioncount", "Replicas on this broker", len(partitions)),
-        ("leadercount", "Partitions that this broker leads", sum(each.is_leader for each in partitions)),
-        (
-            "underreplicatedpartitions",
-            "Led partitions with replicas out of sync",
-            replicas.under_replicated_partitions,
-        ),
-        (
-            "underminisrpartitioncount",
-            "Led partitions with too few replicas in sync for acks=all",
-            replicas.under_min_isr_partitions,
-        ),
-        (
-            "atminisrpartitioncount",
-            "Led partitions with the minimum of replicas in sync for acks=all",
-            replicas.at_min_isr_partitions,
-        ),
-        (
-            "partitionswithlatetransactionscount",
-            "Led partitions with a transaction that nothing has ended for 20 minutes",
-            len(hanging_transactions(replicas, replicas.now_ms)),
-        ),
-        ("offlinereplicacount", "Replicas with a failed or damaged log", replicas.offline_replicas),
-        (
-            "failedpartitionscount",
-            "Replicas that cannot follow their leader, or are damaged without an intact copy elsewhere",
-            len(failed_partitions(replicas)),
-        ),
-        (
-            "recordsatrisk",
-            "Committed offsets of the replicas on this broker that a power cut of it could take",
-            sum(at_risk(each.log) for each in partitions),
-        ),
-        (
-            "damagedpartitionscount",
-            "Replicas with damage in their logs",
-            len(replicas.damaged.known) + len(node.logs.damaged),
-        ),
-        ("delayedoperations", "Waiting requests", replicas.waiting.count),
-    )
+    for name, text, value in _counts_of_replicas(node, partitions):
+        yield gauge(prefix + name, text, value)
     sent, fetched, copied = (
         each.per_second(replicas.now_ms)
         for each in (replicas.throttle, replicas.followers.throttle, replicas.moves)
@@ -375,7 +339,13 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
         "Records by which the slowest follower of a partition led here is behind",
         labels=["clientId"],
     )
-    behind.add_metric(["Replica"], max((_behind(each) for each in partitions if each.is_leader), default=0))
+    most = 0
+    for number, each in enumerate(partitions):
+        if not number % _AT_ONCE:
+            yield None
+        if each.is_leader:
+            most = max(most, _behind(each))
+    behind.add_metric(["Replica"], most)
     yield behind
     waiting = replicas.waiting
     sizes = GaugeMetricFamily(
@@ -400,6 +370,50 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
     yield from counters("kafka_server_fetchsessioncache_", evicted)
     state = 3 if node.broker_epoch >= 0 else 1
     yield gauge("kafka_server_kafkaserver_brokerstate", "3 if registered, else 1", state)
+
+
+def _counts_of_replicas(node: Node, partitions: Sequence[Partition]) -> Iterator[tuple[str, str, float]]:
+    """Yield name, text and value; each value is a look at all partitions."""
+    replicas = node.replicas
+    yield ("partitioncount", "Replicas on this broker", len(partitions))
+    yield ("leadercount", "Partitions that this broker leads", sum(each.is_leader for each in partitions))
+    yield (
+        "underreplicatedpartitions",
+        "Led partitions with replicas out of sync",
+        replicas.under_replicated_partitions,
+    )
+    yield (
+        "underminisrpartitioncount",
+        "Led partitions with too few replicas in sync for acks=all",
+        replicas.under_min_isr_partitions,
+    )
+    yield (
+        "atminisrpartitioncount",
+        "Led partitions with the minimum of replicas in sync for acks=all",
+        replicas.at_min_isr_partitions,
+    )
+    yield (
+        "partitionswithlatetransactionscount",
+        "Led partitions with a transaction that nothing has ended for 20 minutes",
+        len(hanging_transactions(replicas, replicas.now_ms)),
+    )
+    yield ("offlinereplicacount", "Replicas with a failed or damaged log", replicas.offline_replicas)
+    yield (
+        "failedpartitionscount",
+        "Replicas that cannot follow their leader, or are damaged without an intact copy elsewhere",
+        len(failed_partitions(replicas)),
+    )
+    yield (
+        "recordsatrisk",
+        "Committed offsets of the replicas on this broker that a power cut of it could take",
+        sum(at_risk(each.log) for each in partitions),
+    )
+    yield (
+        "damagedpartitionscount",
+        "Replicas with damage in their logs",
+        len(replicas.damaged.known) + len(node.logs.damaged),
+    )
+    yield ("delayedoperations", "Waiting requests", replicas.waiting.count)
 
 
 def _behind(partition: Partition) -> int:
@@ -430,17 +444,19 @@ def _of_controller(node: Node) -> Iterator[Metric]:
     )
 
 
-def _of_logs(node: Node) -> Iterator[Metric]:
+def _of_logs(node: Node) -> Iterator[Metric | None]:
     sources: tuple[tuple[str, str, Callable[[Log], int]], ...] = (
         ("size", "Bytes in the segments", lambda log: log.size),
         ("logstartoffset", "First offset", lambda log: log.log_start_offset),
         ("logendoffset", "Offset after the last record", lambda log: log.log_end_offset),
         ("numlogsegments", "Segments", lambda log: len(log.partition.segments)),
     )
-    logs = sorted(node.logs.logs().items())
+    logs = list(node.logs.logs().items())
     for name, text, value in sources:
         family = GaugeMetricFamily("kafka_log_log_" + name, text, labels=["topic", "partition"])
-        for (topic, partition), log in logs:
+        for number, ((topic, partition), log) in enumerate(logs):
+            if not number % _AT_ONCE:
+                yield None
             family.add_metric([topic, str(partition)], value(log))
         yield family
     ends = GaugeMetricFamily(
@@ -448,11 +464,13 @@ def _of_logs(node: Node) -> Iterator[Metric]:
         "High watermark of a partition that this broker leads",
         labels=["topic", "partition"],
     )
-    for (topic, partition), replica in sorted(node.replicas.partitions.items()):
+    for number, ((topic, partition), replica) in enumerate(list(node.replicas.partitions.items())):
+        if not number % _AT_ONCE:
+            yield None
         if replica.is_leader:
             ends.add_metric([topic, str(partition)], replica.log.high_watermark)
     yield ends
-    yield from _of_log_dirs(node)
+    yield from _of_log_dirs(node, [log for _, log in logs])
     failed = len(node.logs.offline_dirs)
     yield gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log dirs", failed)
     full = len(node.replicas.full_dirs.since_ms)
@@ -464,7 +482,7 @@ def _of_logs(node: Node) -> Iterator[Metric]:
     yield gauge("logstore_logdir_moves_hanging", "Moves between log dirs that cannot continue", hanging)
 
 
-def _of_log_dirs(node: Node) -> Iterator[Metric]:
+def _of_log_dirs(node: Node, logs: Sequence[Log]) -> Iterator[Metric | None]:
     free = GaugeMetricFamily(
         "logstore_logdir_free_bytes", "Free bytes of the log dir's file system", labels=["logdir"]
     )
@@ -472,7 +490,9 @@ def _of_log_dirs(node: Node) -> Iterator[Metric]:
         "logstore_logdir_size_bytes", "Bytes of the logs in a log dir", labels=["logdir"]
     )
     held = Counter[str]()
-    for log in node.logs.logs().values():
+    for number, log in enumerate(logs):
+        if not number % _AT_ONCE:
+            yield None
         held[log.partition.directory.rpartition("/")[0]] += log.size
     for path in node.logs.log_dirs:
         if path not in node.logs.offline_dirs:

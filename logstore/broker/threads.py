@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 _LOG_THREADS: Final = 8
 """More threads than processors: they wait for fsyncs, and the disk takes several at a time."""
@@ -19,6 +23,28 @@ def run_all(actions: Sequence[Callable[[], None]]) -> None:
         running = [pool.submit(act) for act in actions]
     for each in running:
         each.result()
+
+
+async def unwaited(act: Callable[[], T]) -> T:
+    """Run `act` in a thread whose end a stop of the loop does not wait for; returns its result, or raises."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[T] = loop.create_future()
+
+    def settle(end: Callable[[], None]) -> None:
+        if not found.done():
+            end()
+
+    def run() -> None:
+        end: Callable[[], None]
+        try:
+            end = partial(found.set_result, act())
+        except Exception as error:
+            end = partial(found.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, end)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await found
 
 
 def be_last() -> None:

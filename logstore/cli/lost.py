@@ -33,7 +33,10 @@ def lost(
     older_than: Annotated[
         float | None,
         typer.Option(
-            "--older-than", metavar="DAYS", min=0, help="Delete the bytes of losses older than this."
+            "--older-than",
+            metavar="DAYS",
+            min=0,
+            help="Delete the bytes of losses older than this, of every partition at any depth.",
         ),
     ] = None,
 ) -> int:

@@ -95,23 +95,22 @@ class Finding(NamedTuple):
 
 
 def holds_log(disk: Disk, directory: str) -> bool:
-    """Return whether `directory` is a partition, a log dir, or holds either one level below."""
-    entries = disk.scan(directory)
+    """Return whether `directory` is a partition or a log dir, or holds either at any depth."""
+    return _holds_log(disk, directory, disk.scan(directory))
+
+
+def _holds_log(disk: Disk, directory: str, entries: list[DirectoryEntry]) -> bool:
     below = [f"{directory}/{entry.name}" for entry in entries if entry.is_directory]
-    named = [entry.name for entry in entries if not entry.is_directory]
-    return any(map(_is_ours, named)) or any(
-        _is_ours(entry.name) for path in below for entry in _listed(disk, path) if not entry.is_directory
+    named = (entry.name for entry in entries if not entry.is_directory)
+    return any(role_of(name) is not None or name in _OURS for name in named) or any(
+        _holds_log(disk, path, _listed(disk, path)) for path in below
     )
-
-
-def _is_ours(name: str) -> bool:
-    return role_of(name) is not None or name in _OURS
 
 
 def _listed(disk: Disk, directory: str) -> list[DirectoryEntry]:
     try:
         return disk.scan(directory)
-    except PermissionError:
+    except (FileNotFoundError, PermissionError):  # deleted by its owner since it was listed, or not ours
         return []
 
 

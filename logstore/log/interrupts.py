@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.disk.errors import EngineError
 from logstore.disk.files import remove_if_exists
 from logstore.disk.marks import mark
+from logstore.errors import DiskFull
 from logstore.log.derived import rebuild_producers
 from logstore.log.loading import offset_in
 from logstore.segment.seal import SEAL_SUFFIX
@@ -76,7 +77,23 @@ def mend(log: PartitionLog) -> None:
 
 
 def start_at(log: PartitionLog, offset: int) -> None:
-    """Let the log and its epochs start at `offset`, durably. The caller holds the lock."""
+    """Let the log and its epochs start at `offset`, durably. The caller holds the lock.
+
+    On a full disk, too: a deletion frees space, but has to write first where the log begins. The producer
+    snapshots of segments below make room; recovery does without them.
+    """
+    try:
+        _start_at(log, offset)
+    except DiskFull:
+        below = [each for each in log.snapshots.offsets if each < offset]
+        if not below:
+            raise
+        for each in below:
+            log.guarded(lambda each=each: log.snapshots.remove(each))  # type: ignore[misc]
+        _start_at(log, offset)
+
+
+def _start_at(log: PartitionLog, offset: int) -> None:
     log.publish_log_start(offset)
     log.replicated_offset = max(log.replicated_offset, offset)
     log.change_epochs(lambda epochs: epochs.truncate_from_start(offset))

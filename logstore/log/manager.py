@@ -136,7 +136,7 @@ class LogManager:
     def logs(self) -> Mapping[TopicPartition, Log]:
         """Return the logs of the dirs that are online, ordered by partition."""
         found = {tp: log for log_dir in self._online() for tp, log in log_dir.logs.items()}
-        return dict(sorted(found.items()))
+        return {tp: found[tp] for tp in sorted(found)}
 
     @property
     def damaged(self) -> Mapping[TopicPartition, DamagedLog]:

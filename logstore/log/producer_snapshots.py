@@ -173,12 +173,15 @@ def replay_into(
 def _replaced(headers: npt.NDArray[np.void], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the batches that leave no trace in the state: as many of their producer follow as it remembers.
 
-    The first one of a producer stays, which gives it its place, and those of transactions.
+    The first one of a producer stays, which gives it its place, and those that begin or end a transaction.
     """
-    plain = np.flatnonzero(wanted & (headers["attributes"] & (TRANSACTIONAL | CONTROL) == 0))
-    order = plain[np.argsort(headers["producer_id"][plain], kind="stable")]
-    ids, last = headers["producer_id"][order], REMEMBERED_BATCHES
-    found: npt.NDArray[np.int64] = order[1:-last][
-        (ids[1:-last] == ids[: -last - 1]) & (ids[1:-last] == ids[1 + last :])
-    ]
+    of_producers = np.flatnonzero(wanted)
+    order = of_producers[np.argsort(headers["producer_id"][of_producers], kind="stable")]
+    ids, kinds = headers["producer_id"][order], headers["attributes"][order] & (TRANSACTIONAL | CONTROL)
+    goes_on = kinds == 0
+    goes_on[1:] |= (kinds[1:] == TRANSACTIONAL) & (kinds[:-1] == TRANSACTIONAL) & (ids[1:] == ids[:-1])
+    data, last = np.flatnonzero(kinds & CONTROL == 0), REMEMBERED_BATCHES
+    of = ids[data]
+    inner = data[1:-last][(of[1:-last] == of[: -last - 1]) & (of[1:-last] == of[1 + last :])]
+    found: npt.NDArray[np.int64] = order[inner[goes_on[inner]]]
     return found

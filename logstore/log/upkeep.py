@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from logstore.disk.marks import mark
-from logstore.errors import DiskFull, OffsetOutOfRange, PolicyViolation
+from logstore.errors import OffsetOutOfRange, PolicyViolation
 from logstore.log.interrupts import DELETING, changing, start_at
 from logstore.log.partition_log import PartitionLog
 from logstore.log.retention import Expired, believed_ms, expired
@@ -34,24 +34,8 @@ def advance_log_start_offset(log: PartitionLog, offset: int) -> bool:
             return False
         # Published before anything below it is forgotten: after a crash in between, records must not be
         # served whose epochs are gone. The recovery point stays: nothing was synced here.
-        try:
-            start_at(log, offset)
-        except DiskFull:
-            if not _free_snapshots(log, offset):
-                raise
-            start_at(log, offset)
+        start_at(log, offset)
         return True
-
-
-def _free_snapshots(log: PartitionLog, offset: int) -> bool:
-    """Remove the producer snapshots of segments below `offset`; whether there were any.
-
-    Retention frees a full disk, but has to write first where the log begins. Recovery does without them.
-    """
-    below = [each for each in log.snapshots.offsets if each < offset]
-    for each in below:
-        log.guarded(lambda each=each: log.snapshots.remove(each))  # type: ignore[misc]
-    return bool(below)
 
 
 def delete_records(log: PartitionLog, offset: int) -> int:

@@ -149,8 +149,8 @@ class Writer(Closing):
         self._thread = threading.Thread(target=self._run, name=f"writer of {log!r}", daemon=True)
         self._prepare()
         _writers.add(self)
-        atexit.register(self.close)
         self._thread.start()
+        atexit.register(self.close)  # not before: a thread that was not started cannot be waited for
 
     def _prepare(self) -> None:
         self._writing = threading.Lock()

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import Final
 
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
-from logstore.errors import LogDirOffline, bare, is_refusal, refusal
+from logstore.errors import DiskFull, LogDirOffline, bare, is_refusal, refusal
 from logstore.format.record import Record
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
@@ -38,9 +39,12 @@ from logstore.queue.directory import EVENTS_PREFIX
 from logstore.queue.errors import AlreadyFinished, LeaseEnded
 from logstore.queue.messages import Message, message_of, not_before_ms, record_of
 from logstore.queue.recent_keys import RecentKeys
+from logstore.queue.reserve import Reserve
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event, finished
 
 EVENTS_BETWEEN_CHECKPOINTS: Final = 1 << 15
+_EVENTS_ON_A_FULL_DISK: Final = 1024
+"""The same while the queue has no reserve (`reserve.py`), which all these events must not use up."""
 _UNFINISHED_AN_EVENT: Final = 16
 """A checkpoint costs by the number of unfinished messages, so many of them make it rarer."""
 _BYTES_BETWEEN_CHECKPOINTS: Final = 64 << 20
@@ -56,8 +60,6 @@ _AHEAD_BYTES: Final = 4096
 
 Bury = Callable[[Message, str], None]
 """Writes a dead letter durably: a message, and the reason."""
-AtFailure = Callable[[], None]
-"""Called when a log of the topic goes offline."""
 
 
 class Lane:
@@ -69,7 +71,7 @@ class Lane:
         topic: str,
         config: QueueConfig,
         bury: Bury,
-        at_failure: AtFailure,
+        reserve: Reserve,
         *,
         disk: Disk,
         clock: Clock,
@@ -77,6 +79,7 @@ class Lane:
         """Open the topic's logs and recover its state. Raises as `Log.open`, and `CorruptCheckpoint`."""
         self.topic = topic
         self._directory, self._config, self._disk, self._bury = directory, config, disk, bury
+        self._reserve = reserve
         with ExitStack() as opened:  # and closed again, if a later step fails
             self.messages = Log.open(
                 f"{directory}/{topic}-0",
@@ -92,7 +95,6 @@ class Lane:
                 clock=clock,
             )
             opened.callback(self.events.partition.abandon)
-            self.messages.partition.at_failure = self.events.partition.at_failure = at_failure
             self._ahead: deque[Record] = deque()
             """Records from the state's next offset on, without gaps."""
             self._keys = RecentKeys(round(config.deduplication_window * 1000))
@@ -133,7 +135,10 @@ class Lane:
                     self._give_up(offset, deliveries, "its worker died", now_ms)
 
     def checkpoint(self, now_ms: int, *, is_clean: bool = False) -> None:
-        """Write the checkpoint, and delete the data below it. Raises `LogDirOffline`, `DiskFull`."""
+        """Write the checkpoint, and delete the data below it. Raises `LogDirOffline`, `DiskFull`.
+
+        On a full disk the active segments go too, if nothing in them is needed.
+        """
         messages, events = self.messages, self.events
         messages.flush()
         events.flush()
@@ -151,8 +156,17 @@ class Lane:
                 "check the disk, then open the queue again"
             ) from error
         self._changes = self._keyed_bytes = 0
-        _release(events, events.log_end_offset, now_ms)
-        _release(messages, self.state.low_mark, now_ms)
+        is_short = not self._reserve.is_kept
+        _release(events, events.log_end_offset, now_ms, also_active=is_short)
+        _release(messages, self.state.low_mark, now_ms, also_active=is_short)
+        if is_short:
+            with suppress(EngineError):
+                self._reserve.keep()
+
+    def free_space(self, now_ms: int) -> None:
+        """Delete what is finished. Raises as `checkpoint`."""
+        if self.events.size or (self.messages.size and self.state.low_mark == self.messages.log_end_offset):
+            self.checkpoint(now_ms)
 
     def close(self, now_ms: int) -> None:
         """Write the checkpoint and close the logs."""
@@ -294,9 +308,8 @@ class Lane:
         offset, state = message.offset, self.state
         if state.unfinished.get(offset) != message.deliveries or offset not in state.leases:
             self.check(message)
-        if self._changes >= EVENTS_BETWEEN_CHECKPOINTS:
-            self._make_room(now_ms)
-        self.events.append(finished(offset))
+        self._make_room(now_ms)
+        self._append(finished(offset), now_ms)
         self._changes += 1
         state.finish(offset)
 
@@ -332,8 +345,10 @@ class Lane:
         leases, count = self.state.leases, 0
         while (first := leases.first()) is not None and first[0] <= now_ms:
             offset = first[1]
-            deliveries = self.state.unfinished[offset]
-            if deliveries >= self._config.max_deliveries:
+            deliveries = self.state.unfinished.get(offset)
+            if deliveries is None:
+                leases.discard(offset)  # an interrupt ended its acknowledgement
+            elif deliveries >= self._config.max_deliveries:
                 self._give_up(offset, deliveries, "its lease ended", now_ms)
             else:
                 self._return(offset, deliveries, 0, now_ms)
@@ -347,7 +362,8 @@ class Lane:
     def _give_up(self, offset: int, deliveries: int, reason: str, now_ms: int) -> None:
         # The dead letter is durable first: a crash in between leaves it twice, never nowhere.
         if offset not in self._buried:
-            self._bury(message_of(self._readable()[offset], self.topic, deliveries), reason)
+            message = message_of(self._readable()[offset], self.topic, deliveries)
+            self._in_spite_of_a_full_disk(lambda: self._bury(message, reason), now_ms)
             self._buried.add(offset)
         self._write(Event(EventKind.FINISHED, (offset,)), now_ms)
         self.state.finish(offset)
@@ -355,16 +371,28 @@ class Lane:
 
     def _write(self, event: Event, now_ms: int) -> None:
         self._make_room(now_ms)
-        self.events.append(event.encode())
+        self._append(event.encode(), now_ms)
         self._changes += len(event.offsets)
+
+    def _append(self, event: bytes, now_ms: int) -> None:
+        self._in_spite_of_a_full_disk(lambda: self.events.append(event), now_ms)
+
+    def _in_spite_of_a_full_disk(self, write: Callable[[], object], now_ms: int) -> None:
+        try:
+            write()
+        except DiskFull:
+            if not self._reserve.give_up():
+                raise
+            self.checkpoint(now_ms)
+            write()
 
     def _make_room(self, now_ms: int) -> None:
         """Write a checkpoint if one is due. Before a change: if it fails, the change was not made."""
+        least = EVENTS_BETWEEN_CHECKPOINTS if self._reserve.is_kept else _EVENTS_ON_A_FULL_DISK
         if (
-            self._changes >= EVENTS_BETWEEN_CHECKPOINTS
-            and self._changes >= len(self.state.unfinished) // _UNFINISHED_AN_EVENT
+            self._changes >= least and self._changes >= len(self.state.unfinished) // _UNFINISHED_AN_EVENT
         ) or self._keyed_bytes >= _BYTES_BETWEEN_CHECKPOINTS:
-            self.checkpoint(now_ms)
+            self._in_spite_of_a_full_disk(lambda: self.checkpoint(now_ms), now_ms)
 
     def stats(self) -> LaneStats:
         """Return the topic's figures."""
@@ -374,7 +402,7 @@ class Lane:
 def check_lease(state: QueueState, message: Message, end_offset: int) -> None:
     """Raise `AlreadyFinished`, `LeaseEnded` or `ValueError` unless `message` is leased for its delivery."""
     offset = message.offset
-    if offset in state.leases and state.unfinished[offset] == message.deliveries:
+    if offset in state.leases and state.unfinished.get(offset) == message.deliveries:
         return
     what = f"message {offset} of topic {message.topic}"
     if offset >= end_offset:
@@ -398,8 +426,10 @@ def _log_config(segment_bytes: int, max_message_bytes: int) -> LogConfig:
     )
 
 
-def _release(log: Log, offset: int, now_ms: int) -> None:
-    """Delete the segments that end at or below `offset`."""
+def _release(log: Log, offset: int, now_ms: int, *, also_active: bool = False) -> None:
+    """Delete the segments that end at or below `offset`; the active one only if `also_active`."""
+    if also_active and offset >= log.log_end_offset:
+        log.partition.roll()
     segments = log.partition.segments
     following = segments.higher(segments.first.base_offset)
     if following is not None and following.base_offset <= offset:

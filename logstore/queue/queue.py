@@ -9,6 +9,7 @@
     jobs/                         a directory that one process owns
       queue.json                  says that it is a queue, and its version
       __dead-letters-0/           a log: the messages that were given up
+      reserve                     space for acknowledgements on a full disk (`reserve.py`)
       mail-0/ …                   three names for each topic (`lane.py`)
 
 A topic is a lane of its own, and the queue chooses among them by priority. One lock guards it all; syncs are
@@ -24,7 +25,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from typing import Final, NamedTuple, Self, overload
 
@@ -33,7 +34,7 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
-from logstore.errors import LogClosed
+from logstore.errors import DiskFull, LogClosed
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
@@ -49,6 +50,7 @@ from logstore.queue.directory import DEAD_LETTERS, begin, prepare
 from logstore.queue.errors import QueueClosed
 from logstore.queue.lane import Lane
 from logstore.queue.messages import DeadLetter, Message, dead_letter_of, dead_record
+from logstore.queue.reserve import RESERVE_BYTES, Reserve
 from logstore.queue.state import LaneStats
 from logstore.queue.waiting import Deadline, Waiter, Waiters
 
@@ -119,18 +121,23 @@ class Queue(Closing):
         self._turns: list[deque[Lane]] = []
         """The lanes by falling priority; equal ones take turns."""
         self._is_closed = False
+        self._reserve = Reserve(self._disk, self._directory)
         prepare(self._disk, self._directory)
-        self._dead = Log.open(
-            f"{self._directory}/{DEAD_LETTERS}-0",
-            # Also for messages that were put under a larger limit.
-            LogConfig(retention_ms=-1, max_message_bytes=MAX_INT, file_delete_delay_ms=0),
-            disk=self._disk,
-            clock=self._clock,
-        )
+        try:
+            self._dead = _open_dead_letters(self._directory, self._disk, self._clock)
+        except DiskFull:  # its lock was held: the reserve is no other owner's
+            if not self._reserve.give_up():
+                raise
+            self._dead = _open_dead_letters(self._directory, self._disk, self._clock)
         self._dead.partition.at_failure = self._waiters.look_again
         try:
-            for topic in begin(self._disk, self._directory):
-                self._open_lane(topic)
+            topics = begin(self._disk, self._directory)
+            with self._reserve.lent():
+                for topic in topics:
+                    self._open_lane(topic)
+            if not self._reserve.is_kept:
+                with suppress(EngineError):  # acknowledgements need not wait for space
+                    _make_room(self._reserve, self._lanes.values(), self._clock())
         except BaseException:
             self._abandon()
             raise
@@ -142,10 +149,11 @@ class Queue(Closing):
             topic,
             self.config,
             self._bury,
-            self._waiters.look_again,
+            self._reserve,
             disk=self._disk,
             clock=self._clock,
         )
+        lane.messages.partition.at_failure = lane.events.partition.at_failure = self._waiters.look_again
         self._lanes[topic] = lane
 
         def priority(each: Lane) -> int:
@@ -173,7 +181,7 @@ class Queue(Closing):
                 return
             self._is_closed = True
             self._waiters.ring_all()
-            with ExitStack() as closing:  # each of them, although another fails
+            with self._reserve.lent(RESERVE_BYTES), ExitStack() as closing:  # each, although another fails
                 closing.callback(self._dead.close)
                 for lane in self._lanes.values():
                     closing.callback(lane.close, self._clock())
@@ -245,6 +253,8 @@ class Queue(Closing):
     def _lane(self, topic: str) -> Lane:
         if self._is_closed:
             raise self._refusal()
+        if not self._reserve.is_kept:
+            _make_room(self._reserve, self._lanes.values(), self._clock())
         lane = self._lanes.get(topic)
         if lane is None:
             check_topic(topic)
@@ -520,6 +530,23 @@ def with_more(
         except EngineError:
             pass  # the next call meets it as well; raised here, it would hide what is leased
     return found
+
+
+def _open_dead_letters(directory: str, disk: Disk, clock: Clock) -> Log:
+    return Log.open(
+        f"{directory}/{DEAD_LETTERS}-0",
+        # Also for messages that were put under a larger limit.
+        LogConfig(retention_ms=-1, max_message_bytes=MAX_INT, file_delete_delay_ms=0),
+        disk=disk,
+        clock=clock,
+    )
+
+
+def _make_room(reserve: Reserve, lanes: Iterable[Lane], now_ms: int) -> None:
+    """Free what a full disk holds in vain, and keep the reserve again. Raises as `Reserve.keep`."""
+    for lane in lanes:
+        lane.free_space(now_ms)
+    reserve.keep()
 
 
 _opened: Final[weakref.WeakSet[Queue]] = weakref.WeakSet()

@@ -145,7 +145,8 @@ class QueueState:
     """The state of one topic. Offsets are those of its message log; times are epoch milliseconds.
 
     Ctrl-C, or an exception of a signal's handler, may end a change between any two of its steps. The order of
-    the steps is such that a message is then ready or leased, maybe both, and never neither.
+    the steps is such that a message is then ready, leased or finished, maybe ready and leased, and never
+    nothing of it.
     """
 
     __slots__ = ("_ready", "delays", "leases", "next_offset", "unfinished")
@@ -232,9 +233,9 @@ class QueueState:
         if offset == self.next_offset:
             self.next_offset = offset + 1
         else:
+            self.unfinished.pop(offset, None)  # first: a lease that an interrupt leaves is no message
             self.leases.discard(offset)
             self.delays.discard(offset)
-            self.unfinished.pop(offset, None)
 
     def _reach(self, offset: int) -> None:
         """Move the next offset up to `offset`; messages in between were delivered and are ready again."""

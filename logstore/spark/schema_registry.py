@@ -131,7 +131,7 @@ class Registry:
             except OSError as error:
                 if pause_s is None:
                     raise RegistryUnavailable(
-                        f"the registry {self.url} does not answer: {error}. Check its address, and that "
+                        f"the registry {self.url} gives no schema: {error}. Check its address, and that "
                         "executors reach it"
                     ) from error
             pause(pause_s)

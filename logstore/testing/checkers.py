@@ -85,10 +85,9 @@ class PartitionChecker:
         self._leader_watermarks: dict[tuple[int, int, int], int] = {}
         self._newest_epochs: dict[tuple[int, int], int] = {}
         self._unclean_epoch = -1
-        self._deleted_up_to = 0
-        """The highest low watermark of an answered deletion; no leader brings the records below it back."""
-        self._deleted_in = -1
-        """The leader epoch of that deletion; a leader of an older epoch that wakes late may not know it."""
+        self._deleted: dict[int, int] = {}
+        """By leader epoch, the highest low watermark of an answered deletion: no leader of that or a later
+        epoch brings the records below it back. One of an older epoch that wakes late may not know it."""
         self.is_cut_due = False
         """An unclean election happened, and its leader has not acted yet."""
 
@@ -263,7 +262,7 @@ class PartitionChecker:
             if epoch >= self._unclean_epoch:
                 if self.is_cut_due:
                     self.is_cut_due = False
-                    self._deleted_up_to = min(self._deleted_up_to, view.log_start)
+                    self._deleted = {each: min(to, view.log_start) for each, to in self._deleted.items()}
                     end = self._committed.cut(view)
                     lost = [base for base in self.acked if base >= end]
                     for base in lost:
@@ -271,8 +270,9 @@ class PartitionChecker:
                     self.declared_lost += len(lost)
                 if (newest := self._committed.newest_before(epoch)) is not None:
                     self._check_holds(view, newest)
-                if epoch >= self._deleted_in and view.log_start < self._deleted_up_to:
-                    text = f"leads with records from {view.log_start} on, deleted up to {self._deleted_up_to}"
+                deleted = max((to for each, to in self._deleted.items() if each <= epoch), default=0)
+                if view.log_start < deleted:
+                    text = f"leads with records from {view.log_start} on, deleted up to {deleted}"
                     self._fail("C22", f"{text}; {view}")
         key = view.node, view.life, epoch
         known = self._leader_watermarks.get(key, -1)
@@ -368,8 +368,9 @@ class PartitionChecker:
         state = self.state
         if state is None:
             return
-        if not self.is_cut_due and low_watermark > self._deleted_up_to:
-            self._deleted_up_to, self._deleted_in = low_watermark, state.leader_epoch
+        if not self.is_cut_due:
+            known = self._deleted.get(state.leader_epoch, 0)
+            self._deleted[state.leader_epoch] = max(known, low_watermark)
         for member, epoch in zip(state.isr, state.isr_broker_epochs, strict=True):
             view = self.views.get(member)
             if view is None or not is_registered(member, epoch) or self.incarnation(member) != epoch:

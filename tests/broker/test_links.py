@@ -13,6 +13,7 @@ from logstore.broker.connection import Connection
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link
+from logstore.broker.security.client import ClientSecurity
 from logstore.broker.server import Server
 from logstore.broker.wire import types as t
 from logstore.broker.wire.codec import decode
@@ -230,6 +231,23 @@ def test_a_node_that_is_not_there_is_not_asked_again_at_once() -> None:
         server.close()
         for _turn in range(5):
             await asyncio.sleep(0)
+
+    run(test)
+
+
+def test_an_error_without_words_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was called "no answer in 10 s", at once."""
+
+    async def broken(self: ClientSecurity, *_: object) -> None:
+        raise ConnectionAbortedError
+
+    monkeypatch.setattr(ClientSecurity, "connect", broken)
+
+    async def test() -> None:
+        async with Bench() as bench:
+            bench.ask(bench.link(), 1)
+            _, answer = await bench.answers.get()
+            assert str(answer).endswith(": ConnectionAbortedError")
 
     run(test)
 

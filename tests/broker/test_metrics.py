@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from logstore.broker import group_metrics
-from logstore.broker.metrics import Watched, page
+from logstore.broker.metrics import Watched, gather, page
 from logstore.broker.pauses import Pauses
 from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
+from logstore.replication.config import NodeConfig
+from logstore.replication.driver import InProcessCluster
+from logstore.replication.messages import NewTopic
 from tests.broker.asking import Asker
 from tests.broker.groups.desk import T0, T1, Desk
 from tests.broker.handlers.administering import produce
@@ -97,6 +103,29 @@ def test_waiting_requests_and_followers_behind() -> None:
             assert seen[f'logstore_logdir_free_bytes{{logdir="{log_dir}"}}'] == node.logs.room(log_dir).free
 
     asyncio.run(test())
+
+
+def test_a_family_with_a_row_for_each_partition_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 20,000 partitions each of them took a tenth of a second of the event loop."""
+    monkeypatch.setattr("logstore.broker.metrics.PIECE_S", 0.0)
+    monkeypatch.setattr("logstore.broker.metrics._AT_ONCE", 1, raising=False)
+    cluster = InProcessCluster([NodeConfig(node_id=0)], disk_of=lambda _: MemoryDisk())
+    cluster.start()
+
+    def turns() -> int:
+        made: list[object] = []
+
+        def on_loop(act: Callable[[], Any]) -> Any:
+            made.append(0)
+            return act()
+
+        gather(Watched(cluster.nodes[0]))(on_loop)
+        return len(made)
+
+    cluster.create_topic(NewTopic("one", assignment=((0,),)))
+    before, families = turns(), 7
+    cluster.create_topic(NewTopic("more", assignment=((0,),) * 3))
+    assert turns() == before + 3 * families
 
 
 def test_partitions_with_a_transaction_that_hangs_are_counted() -> None:

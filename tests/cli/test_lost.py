@@ -71,6 +71,15 @@ class TestListing:
         outcome = command("lost", cut.parent.parent)
         assert (outcome.code, "1 losses, 3 records" in outcome.out) == (0, True)
 
+    def test_of_a_directory_far_above(self, command: Command, partition: Path, tmp_path: Path) -> None:
+        """With losses it listed them, and without any it found no log."""
+        home = tmp_path / "a" / "b" / "c"
+        home.mkdir(parents=True)
+        partition.rename(home / partition.name)
+        for verb in ("lost", "verify"):
+            outcome = command(verb, tmp_path / "a")
+            assert outcome.code == 0, outcome
+
     def test_of_a_directory_without_logs(self, command: Command, tmp_path: Path) -> None:
         outcome = command("lost", tmp_path)
         assert (outcome.code, "holds no log" in outcome.err) == (2, True), outcome

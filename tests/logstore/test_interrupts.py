@@ -248,6 +248,36 @@ def test_a_log_opens_that_was_interrupted_changed_and_killed(
     assert at > 20
 
 
+def test_an_exit_after_an_interrupted_start_of_a_writer_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may not have started, and cannot be waited for."""
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        log = opened(MemoryDisk(directories=["/data"]))
+        was_interrupted = interrupted(log.writer, at)
+        for close in at_exit:
+            close()
+        log.close()
+    assert at > 5
+    assert at_exit
+
+
+def test_a_full_disk_is_freed_after_an_interrupted_deletion() -> None:
+    """The log start is written again first, and needs the space of a producer snapshot."""
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, _ = filled(disk)
+        was_interrupted = interrupted(lambda: log.delete_records(9), at)  # noqa: B023
+        disk.capacity = disk._used + 12  # less than the checkpoint of the log start
+        log.maintain()
+        log.partition.abandon()
+    assert at > 20
+
+
 def test_threads_that_wait_for_the_sync_of_an_interrupted_one_are_served() -> None:
     """Their records are durable when they return, although the leader's sync never ran."""
     for at in range(1, 200):

@@ -18,7 +18,9 @@ from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
 
 
-def produced(base_offset: int, sequence: int, *, producer_id: int = 7) -> bytes:
+def produced(
+    base_offset: int, sequence: int, *, producer_id: int = 7, is_transactional: bool = False
+) -> bytes:
     return encode_batch(
         [Record(base_offset, 1000 + sequence, None, b"v")],
         base_offset=base_offset,
@@ -26,6 +28,7 @@ def produced(base_offset: int, sequence: int, *, producer_id: int = 7) -> bytes:
         producer_id=producer_id,
         producer_epoch=0,
         base_sequence=sequence,
+        is_transactional=is_transactional,
     )
 
 
@@ -284,13 +287,16 @@ def test_what_is_not_read_leaves_no_trace(seed: int) -> None:
     assert state.end_offset == whole.end_offset
 
 
-def test_of_many_batches_of_a_producer_few_are_read() -> None:
+@pytest.mark.parametrize("is_transactional", [False, True])
+def test_of_many_batches_of_a_producer_few_are_read(is_transactional: bool) -> None:
     """Kafka's producers give each batch their id: a log of 1 GiB may have a million."""
-    disk, data = empty_disk(), b"".join(produced(number, number) for number in range(200))
+    batches = [produced(number, number, is_transactional=is_transactional) for number in range(200)]
+    disk, data = empty_disk(), b"".join(batches)
     put(disk, file_name(0, ".log"), data)
     recording = RecordingDisk(disk, reads=True)
     segment = Segment(recording, DIRECTORY, 0, LogConfig(), size=len(data), now_ms=0)
     state = ProducerState()
     replay_into(state, segment)
     assert last_sequence(state) == 199
+    assert state.first_undecided_offset == (0 if is_transactional else None)
     assert sum(operation.name == "pread" for operation in recording.operations) < 10

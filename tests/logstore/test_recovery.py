@@ -1,7 +1,6 @@
 """Loading a log directory: Kafka's own loader on hand-made directories, row by row, then the worst days.
 
-The first part is the loading scenarios of docs/reference/behaviours.md. Where this engine is stricter than
-Kafka, which trusts an index that contradicts the log, docs/differences.md explains it.
+The rows are those of docs/reference/behaviours.md. docs/differences.md says where this engine is stricter.
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ def test_nothing_is_lost_and_nothing_stands_still(action: Callable[[Queue, Messa
             wanted = {b"1", b"2", b"3", b"after"} - ({b"1"} if action is ack else set())
             assert wanted <= set(found), f"moment {at}: {found}"
             assert b"0" not in found, f"moment {at}"
+            figures = queue.stats().topics.values()
+            assert [sum(each) for each in zip(*figures, strict=True)][:2] == [0, len(found)], f"moment {at}"
             assert len(found) == len(set(found)), f"moment {at}: {found}"
             queue.close()
             now_ms += 3_600_000

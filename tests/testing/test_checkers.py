@@ -249,6 +249,16 @@ def a_member_that_was_dead_brings_deleted_records_back(history: History) -> None
     history.show(1, A, B, leads=True, epoch=1, hw=2, hw_before=2)
 
 
+def a_leader_that_wakes_late_brings_back_what_an_earlier_one_deleted(history: History) -> None:
+    """Of the later deletion, of a later leader, it need not know."""
+    history.all_hold(A, B, hw=2)
+    history.checker.records_deleted(1, lambda node, epoch: False)
+    elect(history, 1, (1, 2), epoch=1)
+    elect(history, 2, (2,), epoch=2)
+    history.checker.records_deleted(2, lambda node, epoch: False)
+    history.show(1, A, B, leads=True, epoch=1, hw=2, hw_before=2)
+
+
 def a_leaders_watermark_falls(history: History) -> None:
     history.all_hold(A, B, hw=2)
     history.show(0, A, B, leads=True, hw=1)
@@ -360,6 +370,7 @@ STORIES: list[tuple[str, Callable[[History], None]]] = [
     ("C13", a_lost_member_is_elected),
     ("C22", a_follower_joins_with_what_its_leader_has_deleted),
     ("C22", a_member_that_was_dead_brings_deleted_records_back),
+    ("C22", a_leader_that_wakes_late_brings_back_what_an_earlier_one_deleted),
 ]
 
 

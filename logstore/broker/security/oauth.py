@@ -30,6 +30,7 @@ from logstore.broker.security import web
 from logstore.broker.security.config import OAuthConfig
 from logstore.broker.security.sasl import LONGEST_NAME, Exchange, Step
 from logstore.broker.security.scram import LoginFailed
+from logstore.broker.threads import unwaited
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.extras import require
 from logstore.errors import InvalidConfig
@@ -241,10 +242,9 @@ class Keys:
         return min(self._backoff_s * float(2 ** min(self._failures - 1, 20)), self._most_backoff_s)
 
     async def _load(self) -> KeySet:
-        loop = asyncio.get_running_loop()
         self._tried_s = self._now_s()
         try:
-            data = await loop.run_in_executor(None, web.read, self._url, self._context)
+            data = await unwaited(partial(web.read, self._url, self._context))
             return parse_keys(data)
         except (OSError, ValueError, RecursionError) as error:
             raise KeysUnreadable(f"the keys at {self._url} cannot be read: {error}") from error

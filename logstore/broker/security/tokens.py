@@ -109,7 +109,7 @@ class ClientCredentials:
                 ) from error
             raise OSError(f"{self._url} answers {error.code} {error.reason}") from error
         except OSError as error:
-            raise OSError(f"{self._url} does not answer: {getattr(error, 'reason', error)}") from error
+            raise OSError(f"{self._url} gives no token: {getattr(error, 'reason', error)}") from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise AuthenticationFailed(f"{self._url} does not answer with an access_token") from error
         if not isinstance(token, str):

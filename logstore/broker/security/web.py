@@ -57,7 +57,7 @@ def read(
             with opener.open(Request(url, data, dict(headers or {})), timeout=timeout_s) as answer:
                 content = answer.read(MOST_BYTES + 1)
         except HTTPException as error:
-            raise OSError(f"{url} does not speak HTTP: {error!r:.200}") from error
+            raise OSError(f"the answer is not HTTP: {error!r:.200}") from error
     if len(content) > MOST_BYTES:
-        raise OSError(f"{url} has more than {MOST_BYTES} bytes")
+        raise OSError(f"there are more than {MOST_BYTES} bytes")
     return bytes(content)

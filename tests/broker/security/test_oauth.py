@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from logstore.broker import client_security
 from logstore.broker.errors import AuthenticationFailed
 from logstore.broker.security import web
 from logstore.broker.security.config import OAuthConfig, TlsConfig
+from logstore.broker.security.jaas import Jaas
 from logstore.broker.security.oauth import (
     BadToken,
     Keys,
@@ -28,7 +30,9 @@ from logstore.broker.security.oauth import (
 )
 from logstore.broker.security.sasl import Step
 from logstore.broker.security.scram import LoginFailed
+from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import provider_context
+from logstore.broker.security.tokens import ClientCredentials
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import wall_clock_ms
@@ -281,7 +285,9 @@ def test_a_provider_that_hangs_does_not_stop_logins_by_known_keys(monkeypatch: p
 
 def test_a_provider_that_does_not_speak_http_leaves_the_former_keys(caplog: pytest.LogCaptureFixture) -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
+        asked = await reader.read(1 << 16)
+        while asked.startswith(b"POST") and b"grant_type" not in asked:  # or the close is a reset
+            asked += await reader.read(1 << 16)
         writer.write(b"garbage\r\n\r\n")
         writer.close()
 
@@ -291,8 +297,11 @@ def test_a_provider_that_does_not_speak_http_leaves_the_former_keys(caplog: pyte
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
         config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url=url)
         keys = Keys(config, provider_context(TlsConfig()), lambda: late_s)
-        with pytest.raises(KeysUnreadable, match="does not speak HTTP"):
+        with pytest.raises(KeysUnreadable, match=r"cannot be read: the answer is not HTTP"):
             await keys.open()
+        ask = ClientCredentials(url, Jaas("me", Secret("secret"), {}), provider_context(TlsConfig()))
+        with pytest.raises(OSError, match=f"^{re.escape(url)} gives no token: the answer is not HTTP"):
+            await asyncio.get_running_loop().run_in_executor(None, ask)
         keys._take(parse_keys(jwks()))
         late_s += 3_601
         assert await keys.find("one") is not None
@@ -353,6 +362,30 @@ def test_a_login_step_by_step(tmp_path: Path) -> None:
         assert refused.value.args[1] == INVALID
 
     run(test)
+
+
+def test_a_stop_does_not_wait_for_a_silent_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM during a start cancels it; asyncio waits for the threads of its executor."""
+    released, ended = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> bytes:
+        released.wait(5)
+        ended.set()
+        return b""
+
+    monkeypatch.setattr(web, "read", silent)
+
+    async def test() -> None:
+        config = OAuthConfig(sasl_oauthbearer_jwks_endpoint_url="http://127.0.0.1:1/keys")
+        opening = asyncio.create_task(Keys(config, provider_context(TlsConfig())).open())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        opening.cancel()
+
+    asyncio.run(test())
+    assert not ended.is_set()
+    released.set()
+    assert ended.wait(60)
 
 
 # --- a broker ---------------------------------------------------------------------------------
