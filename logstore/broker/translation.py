@@ -40,8 +40,6 @@ S = TypeVar("S", bound=Struct)
 V = TypeVar("V")
 
 NO_ID: Final = bytes(ID_BYTES)
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-"""Kafka's isolation levels."""
 _LEVELS: Final = tuple(Durability)
 """By their numbers on the wire."""
 _ERRORS: Final[Mapping[int, ErrorCode]] = {each.value: each for each in ErrorCode}
