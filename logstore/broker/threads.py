@@ -27,24 +27,27 @@ def run_all(actions: Sequence[Callable[[], None]]) -> None:
 
 async def unwaited(act: Callable[[], T]) -> T:
     """Run `act` in a thread whose end a stop of the loop does not wait for; returns its result, or raises."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[T] = loop.create_future()
+    found: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    threading.Thread(target=_find, args=(act, found), daemon=True).start()
+    try:
+        return await found
+    finally:
+        del found  # or an error would keep itself, by the frames of its traceback
 
-    def settle(end: Callable[[], None]) -> None:
+
+def _find(act: Callable[[], T], found: asyncio.Future[T]) -> None:
+    end: Callable[[], None]
+    try:
+        end = partial(found.set_result, act())
+    except Exception as error:
+        end = partial(found.set_exception, error.with_traceback(None))
+
+    def tell() -> None:
         if not found.done():
             end()
 
-    def run() -> None:
-        end: Callable[[], None]
-        try:
-            end = partial(found.set_result, act())
-        except Exception as error:
-            end = partial(found.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, end)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await found
+    with suppress(RuntimeError):  # the loop is closed
+        found.get_loop().call_soon_threadsafe(tell)
 
 
 def be_last() -> None:
