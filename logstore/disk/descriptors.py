@@ -72,8 +72,8 @@ def open_descriptors() -> int | None:
 def above_standard(descriptor: int) -> int:
     """Return the descriptor, or a duplicate above 2 that replaces it.
 
-    Everything in a process may write to 0, 1 and 2: a fatal error, a library's warning. Where the program closed
-    them, such a line would end up in the file that got the number.
+    Everything in a process may write to 0, 1 and 2: a fatal error, a library's warning. Where the program
+    closed them, such a line would end up in the file that got the number.
     """
     if descriptor > 2:
         return descriptor

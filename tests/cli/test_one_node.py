@@ -380,5 +380,5 @@ def test_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
 
 def test_a_directory_with_a_comma_is_refused(tmp_path: Path) -> None:
     """Its brokers took it for two log dirs, in directories that are nobody's."""
-    with pytest.raises(ClusterFailed, match="log.dirs is a list with commas"):
+    with pytest.raises(ClusterFailed, match="is a list with commas"):
         start(tmp_path / "a,b", 1, {}, patience_s=0)
