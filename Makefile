@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills kill9 logins long model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills kill9 logins long model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -50,6 +50,9 @@ parts: ## Install Java and ZooKeeper for the tests, if permitted
 
 pythons: parts ## Run the tests on every Python from 3.11 on, with warnings as errors
 	.ci/pythons
+
+lowest: parts ## Run the tests with the lowest versions of libraries that pyproject.toml allows
+	.ci/lowest
 
 # Benchmarks have their own target: parallel workers would distort their times.
 test: setup parts ## Run the tests (minutes)

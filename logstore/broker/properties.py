@@ -197,7 +197,7 @@ def parse_log_dirs(text: str) -> tuple[str, ...]:
     found = tuple(each.strip() for each in text.split(",") if each.strip())
     if not found:
         raise InvalidConfig("log.dirs is empty; give at least one log dir")
-    paths = [os.path.join(os.path.abspath(each), "") for each in found]
+    paths = [os.path.join(os.path.realpath(each), "") for each in found]
     for (one, path), (other, inner) in permutations(zip(found, paths, strict=True), 2):
         if path == inner:
             raise InvalidConfig(f"log.dirs: {one} and {other} are the same directory; give it once")

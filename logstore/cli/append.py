@@ -6,6 +6,7 @@ has one writer: a directory that a broker or another `append` has open is refuse
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -40,7 +41,7 @@ def append(
     from logstore.disk.errors import EngineError, InvalidTopic
     from logstore.log.log import Log
 
-    separator = key_separator.encode() if key_separator is not None else None
+    separator = os.fsencode(key_separator) if key_separator is not None else None
     if separator == b"":
         raise typer.BadParameter("--key-separator must not be empty")
     count, first_offset, last_offset, line_number = 0, None, None, 0

@@ -11,7 +11,13 @@ from typing import Any, Final
 import typer
 
 from logstore.broker.connections import Connections
-from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestRefused, RequestUnanswered
+from logstore.broker.errors import (
+    AuthenticationFailed,
+    NotConnected,
+    RequestFailed,
+    RequestRefused,
+    RequestUnanswered,
+)
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.security.tls_stream import NOT_TRUSTED
@@ -98,7 +104,7 @@ class Brokers:
                     # A short wait for a request that changes something could have it done twice.
                     self._ask(address, _no_topics(), min(_PATIENCE_S, left_s))
                 answer = self._ask(address, request, min(timeout_s, left_s))
-            except AuthenticationFailed:
+            except (AuthenticationFailed, RequestFailed):
                 raise
             except RequestUnanswered as error:
                 failures.append(str(error))
@@ -270,7 +276,7 @@ class Brokers:
 
         try:
             return self._runner.run(once())
-        except (NotConnected, AuthenticationFailed):
+        except (NotConnected, AuthenticationFailed, RequestFailed):
             raise
         except RequestUnanswered as error:
             if not type(request).__name__.startswith(_CHANGES):

@@ -15,6 +15,7 @@ is damaged or, by the seals of the others, lacks a segment; 2 if the directory h
 
 from __future__ import annotations
 
+import os
 import struct
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
@@ -84,7 +85,7 @@ def cat(
     if as_json and framing is Framing.LENGTHS:
         raise typer.BadParameter("--json and --framing lengths: choose one")
     require_log(OsDisk(), str(directory))
-    lines = _Lines(key_separator.encode() if key_separator is not None else None)
+    lines = _Lines(os.fsencode(key_separator) if key_separator is not None else None)
     encoded: Callable[[Record], bytes] = lines.encode
     if as_json:
         encoded = _json_encoder(encoding)

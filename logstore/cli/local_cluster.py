@@ -110,6 +110,8 @@ def _to_start(directory: Path, count: int | None, metadata: str, *, is_secured: 
     store = Address.parse(metadata) if metadata else None
     if cluster is not None and store is not None and store != Address.parse(cluster.metadata):
         raise ClusterFailed(f"the cluster in {directory} has the store {cluster.metadata}, not {metadata}")
+    if cluster is None and "," in str(directory):  # its brokers would have several log dirs, elsewhere
+        raise ClusterFailed(f"{directory}: log.dirs is a list with commas; use a directory without one")
     cluster = cluster or _planned(_count_in(directory, count), metadata, is_secured)
     _check_store(directory, cluster)
     if count not in (None, len(cluster.nodes)):
@@ -320,7 +322,7 @@ def state_of(directory: Path, member: Member) -> State:
         # It was reaped a moment ago. Without /proc, the pid must do.
         return gone if Path("/proc/self").exists() else State.RUNNING
     # A process that is just starting has no command line yet.
-    if letter in "ZX" or (command and str(_home(directory, member)).encode() not in command):
+    if letter in "ZX" or (command and os.fsencode(_home(directory, member)) not in command):
         return gone
     return State.PAUSED if letter == "T" else State.RUNNING
 

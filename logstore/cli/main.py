@@ -13,6 +13,7 @@ import copy
 import errno
 import functools
 import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -216,6 +217,8 @@ def main() -> NoReturn:
     completion.prepare()
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.stderr is None:  # the shell closed it (`2>&-`)
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     for stream in (sys.stdout, sys.stderr):
         # The terminal's encoding may lack characters of a record or a file name.
         if isinstance(stream, io.TextIOWrapper):

@@ -222,6 +222,8 @@ def top(
     from logstore.broker.http_access import http_opener, parse_http
     from logstore.broker.security.config import is_loopback
 
+    if interval != interval:  # not a number: typer before 0.29 takes it
+        raise typer.BadParameter("--interval is not a number")
     ask: Callable[..., Any] = urlopen
     properties = properties_of(command_config) if command_config is not None else {}
     if properties:

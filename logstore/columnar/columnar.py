@@ -469,7 +469,10 @@ def _parts(rows: Any) -> Iterator[Any]:
     chunks = [chunk for chunk in rows.to_batches() if chunk.num_rows]
     for number, chunk in enumerate(chunks):
         pending.append(chunk)
-        size += chunk.nbytes
+        try:
+            size += chunk.nbytes
+        except pa.ArrowTypeError:  # of views, before pyarrow 24
+            size += chunk.get_total_buffer_size()
         if size >= PIECE_BYTES or number == len(chunks) - 1:
             yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
             pending, size = [], 0

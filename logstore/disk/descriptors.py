@@ -69,6 +69,20 @@ def open_descriptors() -> int | None:
     return None
 
 
+def above_standard(descriptor: int) -> int:
+    """Return the descriptor, or a duplicate above 2 that replaces it.
+
+    Everything in a process may write to 0, 1 and 2: a fatal error, a library's warning. Where the program
+    closed them, such a line would end up in the file that got the number.
+    """
+    if descriptor > 2:
+        return descriptor
+    try:
+        return above_standard(os.dup(descriptor))
+    finally:
+        os.close(descriptor)
+
+
 class Spares:
     """A few open descriptors, closed for a call that finds none left. Safe from any thread."""
 
@@ -106,6 +120,6 @@ class Spares:
         with self._lock:
             while len(self._held) < 2 * self._pairs - 1:
                 try:
-                    self._held += os.pipe()
+                    self._held += map(above_standard, os.pipe())
                 except OSError:
                     return  # another time: those that are there still help

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from logstore.disk.descriptors import Spares
+from logstore.disk.descriptors import Spares, above_standard
 from logstore.disk.errors import DirectoryLocked, raise_unsynced
 from logstore.disk.page_cache import is_cached
 
@@ -578,7 +578,7 @@ def refuse_lock_file(path: str) -> None:
 
 def _open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a regular file and return its descriptor. Other file types are refused without waiting."""
-    descriptor = _spares.run(lambda: os.open(path, flags | _FILE_FLAGS, mode))
+    descriptor = _spares.run(lambda: above_standard(os.open(path, flags | _FILE_FLAGS, mode)))
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
         return descriptor

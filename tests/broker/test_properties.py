@@ -116,6 +116,15 @@ def test_log_dirs_that_cannot_be(text: str, complaint: str) -> None:
         parse_log_dirs(text)
 
 
+def test_log_dirs_that_links_make_one(tmp_path: Path) -> None:
+    """One was locked by the other, or its files were strangers there."""
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with pytest.raises(InvalidConfig, match="are the same directory"):
+        parse_log_dirs(f"{tmp_path}/data,{tmp_path}/link")
+    with pytest.raises(InvalidConfig, match="link/inner lies in"):
+        parse_log_dirs(f"{tmp_path}/link/inner,{tmp_path}/data")
+
+
 def test_log_dirs_beside_each_other() -> None:
     assert parse_log_dirs("data, data2,/data/1,data.more/") == ("data", "data2", "/data/1", "data.more/")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_keys(command: Command, tmp_path: Path, type_in: Callable[[bytes], None]
     with Log.open(log) as opened:
         assert [(record.key, record.value) for record in opened.read()] == [(b"a", b"1=2"), (b"", b"3")]
     assert command("cat", log, "--key-separator", "=").out == "a=1=2\n=3\n"
+
+
+def test_a_separator_that_is_no_text(
+    command: Command, tmp_path: Path, type_in: Callable[[bytes], None]
+) -> None:
+    """In the locale C, each letter beyond ASCII is such a one: it was a `UnicodeEncodeError`."""
+    log = tmp_path / "lines-0"
+    separator = ["--key-separator", os.fsdecode(b"\xff")]
+    type_in(b"a\xff1\n")
+    command("append", log, *separator)
+    with Log.open(log) as opened:
+        assert [(record.key, record.value) for record in opened.read()] == [(b"a", b"1")]
+    assert command("cat", log, *separator).out.encode("utf-8", "surrogateescape") == b"a\xff1\n"
 
 
 def test_a_line_without_its_key_ends_the_input(

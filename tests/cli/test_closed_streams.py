@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,3 +44,14 @@ def test_json_to_a_closed_stdout_is_left_out_like_other_text(
     Log.open(tmp_path / "orders-0").close()
     monkeypatch.setattr(sys, "stdout", None)
     assert run(["verify", str(tmp_path / "orders-0"), "--json"]) == 0
+
+
+def test_a_closed_stderr_is_no_error(tmp_path: Path) -> None:
+    """It was an `AttributeError` of the progress bar, and other errors came out on stdout."""
+    Log.open(tmp_path / "orders-0").close()
+    logstore = [sys.executable, "-m", "logstore.cli.main"]
+    for arguments, code in ((["verify", str(tmp_path)], 0), (["verify", str(tmp_path / "none")], 2)):
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" 2>&-', "sh", *logstore, *arguments], stdout=subprocess.PIPE, check=False
+        )
+        assert (done.returncode, b"none" in done.stdout) == (code, False)

@@ -370,3 +370,15 @@ def test_partitions_that_nobody_tells_of() -> None:
     assert not Counts(error="no broker is running").are_sound
     assert "no broker answers" in str(counted(["127.0.0.1:1"]))
     assert str(counted([])) == "unknown: no broker is running"
+
+
+def test_a_directory_whose_name_is_no_text(tmp_path: Path) -> None:
+    """It was a `UnicodeEncodeError` once the brokers had started."""
+    member = Member("node-1", port=1, pid=os.getpid())
+    assert state_of(tmp_path / os.fsdecode(b"\xff"), member) is State.DIED
+
+
+def test_a_directory_with_a_comma_is_refused(tmp_path: Path) -> None:
+    """Its brokers took it for two log dirs, in directories that are nobody's."""
+    with pytest.raises(ClusterFailed, match="is a list with commas"):
+        start(tmp_path / "a,b", 1, {}, patience_s=0)

@@ -137,7 +137,12 @@ def test_a_password_is_asked_for_beside_the_output(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The prompt is no line of JSON."""
-    monkeypatch.setattr(getpass, "getpass", lambda _: "hush")
+
+    def typed(prompt: str) -> str:  # typer hands on the whole prompt, or has printed it
+        sys.stderr.write(prompt)
+        return "hush"
+
+    monkeypatch.setattr(getpass, "getpass", typed)
     done = command("users", "set", "ann", "--metadata", f"embedded:{tmp_path / 'store'}", "--json")
     assert json.loads(done.out)["user"] == "ann"
     assert done.err.startswith("Password:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_what_no_request_can_say_is_bad_usage(
 ) -> None:
     ended = command(*words, "--bootstrap", bootstrap)
     assert (ended.code, said in ended.err) == (2, True), ended
+
+
+@pytest.mark.parametrize("verb", ["create", "describe"])
+def test_a_name_that_is_no_text(command: Command, bootstrap: str, verb: str) -> None:
+    """It was no broker that answered, and a topic that might have been made."""
+    ended = command("topics", verb, os.fsdecode(b"\xff"), "--bootstrap", bootstrap)
+    assert (ended.code, ended.out) == (1, "")
+    assert "cannot be encoded: 'utf-8' codec can't encode character" in ended.err
+    assert ended.err.rstrip().endswith("surrogates not allowed")
 
 
 def test_the_log_dirs_of_a_topic_that_does_not_exist(command: Command, bootstrap: str) -> None:

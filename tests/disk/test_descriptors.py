@@ -99,3 +99,26 @@ def test_an_fsync_without_memory_is_a_failed_disk(
     with pytest.raises(OSError, match="not synced"):
         OsDisk().sync_dir(str(tmp_path))
     file.close()
+
+
+STANDARD_STREAMS_CLOSED = """
+import os, sys
+from logstore.disk.files import OsDisk
+for descriptor in range(3):
+    os.close(descriptor)
+file = OsDisk().open(sys.argv[1], create=True, write=True)
+file.pwrite(b"a batch", 0)
+for descriptor in range(3):
+    try:
+        os.write(descriptor, b"Fatal Python error: " * 10_000)
+    except OSError:
+        pass
+"""
+
+
+def test_no_file_gets_the_number_of_a_standard_stream(tmp_path: Path) -> None:
+    """A line for a closed stderr overwrote the log, or filled a spare pipe and then waited for ever."""
+    path = tmp_path / "log"
+    code = [sys.executable, "-c", STANDARD_STREAMS_CLOSED, str(path)]
+    assert subprocess.run(code, timeout=20, check=False).returncode == 0
+    assert path.read_bytes() == b"a batch"

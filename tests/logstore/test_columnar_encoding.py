@@ -219,6 +219,6 @@ def test_big_keys() -> None:
 
 def test_kernels_are_compiled_once() -> None:
     """Another kind of argument, writable memory say, would be compiled for anew: seconds, in the middle."""
-    list(encode(arrow([(T0, b"k", b"v", (Header("n", b"v"),))])))
+    columnar(b"".join(encode(arrow([(T0, b"k", b"v", (Header("n", b"v"),))]))))
     kernels_used = [kernels.locate, kernels.locate_headers, kernels.gather, kernels.plan, kernels.write]
     assert [len(kernel.signatures) for kernel in kernels_used] == [1] * 5  # type: ignore[attr-defined]
