@@ -19,6 +19,9 @@ import pytest
 from logstore.cli.cluster_file import ClusterFailed, LocalCluster, Member, existing, write
 from logstore.cli.local_cluster import add, launch
 from logstore.cli.operating import wait_until
+from tests.cli.conftest import Outcome
+
+Command = Callable[..., Outcome]
 
 ROOT = Path(__file__).parents[2]
 
@@ -215,9 +218,9 @@ def test_a_broker_without_its_store_is_refused_at_once(
     ],
 )
 def test_a_broker_that_is_told_too_little_or_too_much_is_bad_usage(
-    arguments: tuple[object, ...], complaint: str
+    arguments: tuple[object, ...], complaint: str, command: Command
 ) -> None:
-    code, _, errors = logstore("serve", *arguments)
+    code, _, errors = command("serve", *map(str, arguments))
     assert code == 2
     assert complaint in errors
 
@@ -225,9 +228,11 @@ def test_a_broker_that_is_told_too_little_or_too_much_is_bad_usage(
 @pytest.mark.parametrize(
     "setting", ["log.dirs=/d", "node.id=7", "listeners=PLAINTEXT://127.0.0.1:0", "port=1"]
 )
-def test_what_a_local_cluster_gives_each_broker_is_not_set(home: Path, setting: str) -> None:
+def test_what_a_local_cluster_gives_each_broker_is_not_set(
+    home: Path, setting: str, command: Command
+) -> None:
     """The brokers' own came first, and the setting had no effect."""
-    code, _, errors = logstore("cluster", "start", home, "--set", setting)
+    code, _, errors = command("cluster", "start", home, "--set", setting)
     assert code == 1
     assert f"{setting.partition('=')[0]}: logstore cluster gives each broker its own" in errors
     assert not home.exists()
