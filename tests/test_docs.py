@@ -138,7 +138,7 @@ def test_links_work(page: Path) -> None:
 
 def test_readme_has_no_relative_link() -> None:
     """The package index shows the README without the repository (decision 045)."""
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    links = re.findall(r"\]\(([^)]+)\)", README.read_text())
     assert [each for each in links if not each.startswith(("https://", "#"))] == []
 
 

@@ -5,6 +5,7 @@ Rates are between two scrapes. Deciding what a line says is pure; reading and dr
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,7 +223,7 @@ def top(
     from logstore.broker.http_access import http_opener, parse_http
     from logstore.broker.security.config import is_loopback
 
-    if interval != interval:  # not a number: typer before 0.29 takes it
+    if math.isnan(interval):  # typer before 0.29 takes it
         raise typer.BadParameter("--interval is not a number")
     ask: Callable[..., Any] = urlopen
     properties = properties_of(command_config) if command_config is not None else {}

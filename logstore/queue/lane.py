@@ -309,7 +309,7 @@ class Lane:
         if state.unfinished.get(offset) != message.deliveries or offset not in state.leases:
             self.check(message)
         self._make_room(now_ms)
-        self._append(finished(offset), now_ms)
+        self._in_spite_of_a_full_disk(now_ms, self.events.append, finished(offset))
         self._changes += 1
         state.finish(offset)
 
@@ -363,7 +363,7 @@ class Lane:
         # The dead letter is durable first: a crash in between leaves it twice, never nowhere.
         if offset not in self._buried:
             message = message_of(self._readable()[offset], self.topic, deliveries)
-            self._in_spite_of_a_full_disk(lambda: self._bury(message, reason), now_ms)
+            self._in_spite_of_a_full_disk(now_ms, self._bury, message, reason)
             self._buried.add(offset)
         self._write(Event(EventKind.FINISHED, (offset,)), now_ms)
         self.state.finish(offset)
@@ -371,20 +371,17 @@ class Lane:
 
     def _write(self, event: Event, now_ms: int) -> None:
         self._make_room(now_ms)
-        self._append(event.encode(), now_ms)
+        self._in_spite_of_a_full_disk(now_ms, self.events.append, event.encode())
         self._changes += len(event.offsets)
 
-    def _append(self, event: bytes, now_ms: int) -> None:
-        self._in_spite_of_a_full_disk(lambda: self.events.append(event), now_ms)
-
-    def _in_spite_of_a_full_disk(self, write: Callable[[], object], now_ms: int) -> None:
+    def _in_spite_of_a_full_disk(self, now_ms: int, write: Callable[..., object], *what: object) -> None:
         try:
-            write()
+            write(*what)
         except DiskFull:
             if not self._reserve.give_up():
                 raise
             self.checkpoint(now_ms)
-            write()
+            write(*what)
 
     def _make_room(self, now_ms: int) -> None:
         """Write a checkpoint if one is due. Before a change: if it fails, the change was not made."""
@@ -392,7 +389,7 @@ class Lane:
         if (
             self._changes >= least and self._changes >= len(self.state.unfinished) // _UNFINISHED_AN_EVENT
         ) or self._keyed_bytes >= _BYTES_BETWEEN_CHECKPOINTS:
-            self._in_spite_of_a_full_disk(lambda: self.checkpoint(now_ms), now_ms)
+            self._in_spite_of_a_full_disk(now_ms, self.checkpoint, now_ms)
 
     def stats(self) -> LaneStats:
         """Return the topic's figures."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import shake_128
 from typing import Final
 
@@ -24,6 +25,11 @@ RESERVE_BYTES: Final = 1 << 20
 RESERVE_FILE: Final = "reserve"
 _BLOCK_BYTES: Final = 1 << 17
 """File systems compress by blocks of this size at most."""
+
+
+@cache
+def _block() -> bytes:
+    return shake_128().digest(_BLOCK_BYTES)
 
 
 class Reserve:
@@ -44,7 +50,7 @@ class Reserve:
         try:
             file = self._disk.open(self._path, create=True, write=True)
             try:
-                file.pwrite(shake_128().digest(_BLOCK_BYTES) * (room // _BLOCK_BYTES), 0)
+                file.pwrite(_block() * (room // _BLOCK_BYTES), 0)
                 file.truncate(RESERVE_BYTES)
             finally:
                 file.close()
