@@ -43,6 +43,21 @@ def _plain_walk_again() -> Iterator[None]:
     use_compiled(wanted=False)
 
 
+def has_session() -> bool:
+    """Return whether Spark was started in this process, without importing it."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
+@pytest.fixture(autouse=True)
+def _starts_spark_only_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A JVM takes half a minute of a run that has no other use for it."""
+    before = has_session()
+    yield
+    if not before and not request.node.get_closest_marker("spark"):
+        assert not has_session(), "this test starts Spark: mark it, or give it workers in this process"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark's start alone takes a minute where many share two cores: a limit is for what hangs."""
     for item in items:

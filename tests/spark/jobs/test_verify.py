@@ -7,9 +7,8 @@ import json
 import random
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from io import StringIO
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pytest
 
@@ -30,26 +29,11 @@ from logstore.log.log import Log
 from logstore.spark.jobs import verify
 from logstore.spark.jobs.command import main
 from logstore.spark.jobs.job import Answer, BadUsage
-from logstore.spark.jobs.work import Progress, Workers
 from logstore.spark.verification.compare import UNDECIDED, odd_ones
+from tests.spark.jobs.in_process import InProcess
 from tests.spark.jobs.replica_trees import NODES, Plant, Tree, flip, make_tree, plant, unmatched
 
 NAME = TopicPartition("orders", 0)
-Item = TypeVar("Item")
-Report = TypeVar("Report")
-
-
-class Here(Workers):
-    """Workers that need no Spark: each item in its turn, in this process."""
-
-    def __init__(self) -> None:
-        super().__init__(Progress(StringIO(), lambda: 0.0))
-
-    def reports(
-        self, items: Sequence[Item], function: Callable[[Item], Report]
-    ) -> Iterator[tuple[Item, Report]]:
-        for item in items:
-            yield item, function(item)
 
 
 def prepared(*arguments: str | Path) -> verify.Verify:
@@ -59,7 +43,7 @@ def prepared(*arguments: str | Path) -> verify.Verify:
 
 
 def run(*arguments: str | Path) -> Answer:
-    return prepared(*arguments).run(Here())
+    return prepared(*arguments).run(InProcess())
 
 
 def wrong(answer: Answer) -> list[dict[str, Any]]:
@@ -342,16 +326,14 @@ def test_a_replica_of_another_topic_of_that_name(tmp_path: Path) -> None:
     assert (finding["kind"], finding["nodes"]) == ("topic", ["c"])
 
 
-class Meanwhile(Here):
+class Meanwhile(InProcess):
     """Workers beside whom an owner goes on: `happens` before the given stage."""
 
     def __init__(self, stage: int, happens: Callable[[], object]) -> None:
         super().__init__()
         self._stage, self._happens = stage, happens
 
-    def reports(
-        self, items: Sequence[Item], function: Callable[[Item], Report]
-    ) -> Iterator[tuple[Item, Report]]:
+    def reports(self, items: Sequence[Any], function: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
         self._stage -= 1
         if self._stage == 0:
             self._happens()
@@ -367,7 +349,7 @@ def test_segments_that_retention_takes_meanwhile(tmp_path: Path) -> None:
         first.unlink()
         second.unlink()
 
-    answer = prepared(*tree.nodes()).run(cast("Workers", Meanwhile(1, delete)))
+    answer = prepared(*tree.nodes()).run(Meanwhile(1, delete))
     assert answer.facts["findings"] == []
 
 
@@ -379,7 +361,7 @@ def test_what_is_mended_before_the_second_look(tmp_path: Path) -> None:
     right = path.read_bytes()
     last = max(batch.position for batch in tree.batches["c", name] if batch.segment == 0)
     path.write_bytes(right[:12] + b"\0\0\0\7" + right[16:last])
-    answer = prepared(*tree.nodes()).run(cast("Workers", Meanwhile(2, lambda: path.write_bytes(right))))
+    answer = prepared(*tree.nodes()).run(Meanwhile(2, lambda: path.write_bytes(right)))
     assert [each["kind"] for each in wrong(answer)] == ["epoch", "gap"], "as the first look saw it"
 
 
