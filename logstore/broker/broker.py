@@ -299,7 +299,7 @@ async def _live_logs(settings: LogManagerConfig, ask: AskStore, node_id: int) ->
     try:
         return replace(settings, topic_defaults=live_defaults(settings, await read_live(ask, node_id)))
     except (CorruptMetadata, InvalidConfig) as error:
-        _log.error("settings that were changed while brokers ran are not in force: %s", error)
+        _log.error("settings that were changed while brokers ran are not in effect: %s", error)
         return settings
 
 

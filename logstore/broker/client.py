@@ -545,11 +545,11 @@ class Client(AsyncClosing):
                 if left_s(deadline):
                     raise
                 why = f": {error}" if receipt is None else f", but {receipt}"
-                raise TimeoutError(f"{topic}-{partition}: not proven in time{why}") from error
+                raise TimeoutError(f"{topic}-{partition}: durability not confirmed in time{why}") from error
             if receipt.proves(level, copies):
                 return receipt
             if not left_s(deadline):
-                raise TimeoutError(f"{topic}-{partition}: not proven in time, but {receipt}")
+                raise TimeoutError(f"{topic}-{partition}: durability not confirmed in time, but {receipt}")
 
     async def of_controller(self, body: RequestBody, *, timeout: float | None = None) -> ResponseBody:
         """Send a request to the controller, once, when one has been found.

@@ -112,6 +112,6 @@ class Notices:
             try:
                 await self.look()
             except EngineError as error:
-                _log.error("changed %s are not in force, the former ones stay: %s", self._what, error)
+                _log.error("cannot apply changed %s; keeping the previous ones: %s", self._what, error)
                 await asyncio.sleep(_AGAIN_S)
                 self._changed.set()

@@ -64,4 +64,4 @@ class ProducerIds:
             outcome = await self._ask(put(path, attempted, found.version))
             if outcome.error is None:
                 return block
-        raise ProducerIdsUnavailable("the metadata store gave no block of producer ids; try again")
+        raise ProducerIdsUnavailable("the metadata store assigned no block of producer ids; try again")

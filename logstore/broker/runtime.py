@@ -372,7 +372,9 @@ class Runtime:
         now_ms = self._clock()
         gap_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
         if gap_ms >= self._longest_gap_ms and self.node.session_id is not None and not self._is_in_doubt:
-            _log.warning("the loop stood still for %d ms; checking that the store session is alive", gap_ms)
+            _log.warning(
+                "the event loop was blocked for %d ms; checking that the store session is alive", gap_ms
+            )
             self._is_in_doubt = True
             self._probe()
         return self._is_in_doubt

@@ -46,4 +46,4 @@ async def make(ask: AskStore, path: str, what: str) -> None:
         made = await ask(Create(path, make_parents=True))
         if made.error in (None, StoreError.NODE_EXISTS):
             return
-    raise MetadataStoreFailed(f"the metadata store does not make a place for {what}; check the store")
+    raise MetadataStoreFailed(f"the metadata store could not create a node for {what}; check the store")

@@ -360,7 +360,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple
     from logstore.cli.broker_operator import BROKER, TOPIC
 
     if (topic is not None) + (broker is not None) + all_brokers != 1:
-        raise typer.BadParameter("give one of --topic NAME, --broker ID and --all-brokers")
+        raise typer.BadParameter("give one of --topic NAME, --broker ID or --all-brokers")
     if topic is not None:
         return TOPIC, topic
     return BROKER, "" if all_brokers else str(broker)

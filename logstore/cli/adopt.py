@@ -70,7 +70,7 @@ def adopt(
     clusters = {owner.cluster_id for owner in owners.values()}
     if len(clusters) != 1 or None in clusters:
         named = "; ".join(f"{path} names {owner.cluster_id or 'none'}" for path, owner in owners.items())
-        raise typer.BadParameter(f"the log dirs must be of one cluster, and name it: {named}")
+        raise typer.BadParameter(f"every log dir must name its cluster, and all the same one: {named}")
     (cluster_id,) = clusters
     found = [each for path in paths for each in _partitions(disk, path, owners[path].node_id)]
     kraft = [path for each in paths if (path := Path(each, _METADATA_DIRECTORY)).is_dir()]

@@ -190,7 +190,7 @@ def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
         case Kind.QUORUM_STATE:
             yield _quorum_state(data)
         case Kind.LOG:
-            raise AssertionError("a .log has facts of its own: log_facts")
+            raise AssertionError("use log_facts for a .log file")
 
 
 def _producer_facts(entry: ProducerEntry) -> Fact:

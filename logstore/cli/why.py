@@ -81,8 +81,8 @@ def parse_subject(words: list[str]) -> Subject:
             except InvalidTopic:
                 pass
     raise typer.BadParameter(
-        f"{' '.join(words)!r} names nothing; write a partition like orders-0, group NAME, broker ID, "
-        "or cluster"
+        f"{' '.join(words)!r} is not something to explain; write a partition like orders-0, "
+        "group NAME, broker ID, or cluster"
     )
 
 
@@ -126,7 +126,7 @@ def _by_store(
     from logstore.replication.metastore.errors import MetadataStoreFailed
 
     if subject.kind == _GROUP:
-        raise typer.BadParameter("only brokers know groups: give --bootstrap HOST:PORT")
+        raise typer.BadParameter("groups are known to brokers only: give --bootstrap HOST:PORT")
     try:
         with session(metadata, store_security_of(command_config)) as opened:
             observed = observe_store(StoreOperator(opened))

@@ -154,7 +154,7 @@ def mend(
             return (yield from mending.run())
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not mending.holds:
-                raise CannotMend("the segment went meanwhile") from error
+                raise CannotMend("the segment was deleted meanwhile") from error
             if is_refusal(error):
                 raise refusal(error, log.directory, "the segment is as it was", "wait") from error
             log.fail(error)

@@ -485,7 +485,7 @@ class Quarantine:
         except OSError as error:
             if not is_shortage(error):
                 raise
-            _log.warning("%s: it could not be noted that loss %d is cut: %s", self._ledger, loss.id, error)
+            _log.warning("%s: cannot record that loss %d was truncated: %s", self._ledger, loss.id, error)
 
     def note_unfinished(self, now_ms: int) -> None:
         """Note the last cut, if a stop came before that. Raises as `note_done`."""

@@ -145,7 +145,7 @@ def test_a_client_elsewhere_asks_the_leader() -> None:
             )
             too_many = partial(client.wait_for, "plain", 0, 0, SYNCED, copies=2)
             assert refusal(too_many) is ErrorCode.INVALID_REQUEST
-            with pytest.raises(TimeoutError, match="not proven in time"):
+            with pytest.raises(TimeoutError, match="durability not confirmed in time"):
                 client.wait_for("safe", 0, 1, timeout=0.01)
             later = threading.Timer(0, lambda: cluster.append("safe", b"1"))
             later.start()
@@ -210,4 +210,4 @@ def test_a_wait_that_ends_during_a_look_tells_what_the_last_one_found(
     monkeypatch.setattr(logstore.broker.client, "left_s", lambda deadline: next(left))
     with pytest.raises(TimeoutError) as ended:
         asyncio.run(wait())
-    assert str(ended.value) == f"orders-0: not proven in time, but {found}"
+    assert str(ended.value) == f"orders-0: durability not confirmed in time, but {found}"

@@ -442,7 +442,7 @@ def test_a_store_that_does_not_answer_is_told_once(command: Command, monkeypatch
 def test_the_ways_to_a_cluster(command: Command) -> None:
     assert "give --bootstrap HOST:PORT, or --metadata URL" in command("why", "cluster").err
     asked = command("why", "group", "g", "--metadata", "zookeeper://127.0.0.1:1")
-    assert (asked.code, "only brokers know groups" in asked.err) == (2, True)
+    assert (asked.code, "known to brokers only" in asked.err) == (2, True)
 
 
 # --- real brokers -----------------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ class _Reader:
     def text(self) -> str:
         text = self.nullable_text()
         if text is None:
-            raise IndexError("a null where a text must be")
+            raise IndexError("null where a string is required")
         return text
 
     def nullable_text(self) -> str | None:

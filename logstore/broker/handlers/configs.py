@@ -260,7 +260,7 @@ async def _change_live(services: Services, broker: str, change: Change, validate
         try:
             await services.quotas.refresh(entity)
         except EngineError as error:
-            _log.error("changed settings are in the store, and not in force here: %s", error)
+            _log.error("changed settings are in the store but not in effect here: %s", error)
 
 
 def _checked(changes: Changes) -> list[tuple[str, Operation, str | None]]:

@@ -134,7 +134,7 @@ async def alter(
         try:
             await services.quotas.refresh(*paths)
         except EngineError as error:
-            _log.error("changed quotas are in the store, and not in force here: %s", error)
+            _log.error("changed quotas are in the store but not in effect here: %s", error)
     return t.AlterClientQuotasResponse(entries=entries)
 
 

@@ -86,8 +86,8 @@ def store_named(
     kind, _, rest = name.partition(":")
     if kind == EMBEDDED and security != _PLAIN:
         raise InvalidConfig(
-            f"settings zookeeper.… are about servers, and the metadata store is {name}: remove them, or give "
-            "zookeeper://HOST:PORT,…"
+            f"settings zookeeper.… configure ZooKeeper, but the metadata store is {name}: remove them, or "
+            "give zookeeper://HOST:PORT,…"
         )
     if kind == EMBEDDED:
         beside = f"{first_log_dir.rstrip('/')}.metadata" if first_log_dir is not None else None

@@ -265,8 +265,8 @@ class MetadataServer:
     def _report_growth(self) -> None:
         if count := self._seldom(self._loop.time()):
             _log.warning(
-                "the tree has its largest size of %d bytes; %d writes refused since the last message: delete "
-                "nodes that are not needed",
+                "the tree has reached its maximum size of %d bytes; %d writes refused since the last one: "
+                "Delete nodes that are not needed",
                 MOST_TREE_BYTES,
                 count,
             )
@@ -416,7 +416,7 @@ class _Connection(asyncio.BufferedProtocol):
             (size,) = jute.SIZE.unpack_from(self._received)
             if not 0 < size <= LARGEST_REQUEST:
                 _log.warning(
-                    "closing a connection: request of %d bytes; the largest is %d", size, LARGEST_REQUEST
+                    "closing a connection: request of %d bytes; the maximum is %d", size, LARGEST_REQUEST
                 )
                 self.hang_up()
                 return

@@ -99,7 +99,7 @@ async def read_all(ask: AskStore) -> set[Acl]:
         for kind in (await read(ask, Children(root), "ACLs")).children:
             resource = _RESOURCES.get(kind)
             if resource is None:
-                _log.warning("rules for the unknown resource type %s are not followed", kind)
+                _log.warning("ignoring the ACLs of unknown resource type %s", kind)
                 continue
             names = (await read(ask, Children(f"{root}/{kind}"), "ACLs")).children
             found += ((resource, pattern, name) for name in names)
@@ -120,7 +120,7 @@ def resources_in(notices: Iterable[bytes]) -> set[Named] | None:
     try:
         return {_resource_in(each.decode()) for each in notices}
     except (ValueError, KeyError, TypeError) as error:
-        _log.warning("a notification of changed ACLs is malformed (%r): all are read again", error)
+        _log.warning("a notification of changed ACLs is malformed (%r); reading all ACLs again", error)
         return None
 
 

@@ -128,7 +128,7 @@ class Audit:
             self._errors[file.path] = str(error)
             return False
         if self._errors.pop(file.path, ""):
-            _log.warning("audit log %s takes lines again; %d were missed", file.path, self._failed)
+            _log.warning("audit log %s is written again; %d lines are missing", file.path, self._failed)
         return True
 
     @property

@@ -83,7 +83,7 @@ class ClientLogin:
             final, lifetime_ms = await send(ask, scram.get_client_final().encode(), repr(self.username))
             scram.set_server_final(final.decode())
         except (ScramException, UnicodeDecodeError) as error:
-            raise AuthenticationFailed(f"the broker does not follow {self.mechanism}: {error}") from error
+            raise AuthenticationFailed(f"the broker violates {self.mechanism}: {error}") from error
         return lifetime_ms
 
 

@@ -47,7 +47,7 @@ class ConnectionRates:
                 try:
                     self._bounds[name and plain_address(name)] = found[Kind.CONNECTION]
                 except ValueError as error:
-                    _log.error("a quota in the metadata store is not in force: %s", error)
+                    _log.error("a quota in the metadata store is not in effect: %s", error)
         self._rates = {peer: rate for peer, rate in self._rates.items() if self._bound(peer) is not None}
 
     def _bound(self, peer: str) -> float | None:

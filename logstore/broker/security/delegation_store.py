@@ -88,7 +88,9 @@ class DelegationTokens:
             if (await self._ask(Create(_path(token), encode(token), make_parents=True))).error is None:
                 return token
             token = token._replace(token_id=new_id(self._random))
-        raise MetadataStoreFailed("the metadata store does not keep a new delegation token; check the store")
+        raise MetadataStoreFailed(
+            "the metadata store did not store the new delegation token; check the store"
+        )
 
     async def renew(self, principal: str, password: bytes, period_ms: int) -> Token:
         """Let a token expire later, or earlier; below 0 as long as the settings say. Raises as `create`."""
@@ -183,7 +185,7 @@ class DelegationTokens:
         try:
             return await self._read(token_id)
         except CorruptMetadata as error:
-            _log.error("delegation token %s is left out: %s", token_id, error)
+            _log.error("ignoring delegation token %s: %s", token_id, error)
             return None
 
     async def remove_expired(self) -> None:

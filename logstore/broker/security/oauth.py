@@ -101,7 +101,7 @@ def header_of(token: str) -> Header:
     header = _object(parts[0], "header")
     algorithm, kid = header.get("alg"), header.get("kid", "")
     if algorithm not in ALGORITHMS:
-        raise BadToken(f"the token's algorithm is {algorithm!r:.40}, which no public key checks")
+        raise BadToken(f"the token's algorithm is {algorithm!r:.40}, which is not a public-key algorithm")
     if "crit" in header:
         raise BadToken("the token has critical extensions")
     if not isinstance(kid, str) or len(kid) > _LONGEST_KID:
@@ -185,17 +185,17 @@ def parse_keys(data: bytes) -> KeySet:
         if not isinstance(each, dict) or each.get("use", "sig") != "sig" or each.get("kty") == "oct":
             continue
         if each.get("kty") == "RSA" and len(str(each.get("n", ""))) * 6 < _LEAST_RSA_BITS:
-            _log.warning("a key of the identity provider is left out: RSA below %d bits", _LEAST_RSA_BITS)
+            _log.warning("ignoring a key of the identity provider: RSA below %d bits", _LEAST_RSA_BITS)
             continue
         try:
             key = import_key({name: value for name, value in each.items() if name not in _PRIVATE})
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            _log.warning("a key of the identity provider is left out: %s", error)
+            _log.warning("ignoring a key of the identity provider: %s", error)
             continue
         if isinstance(key, RSAKey | ECKey | OKPKey):
             found.append(key)
     if not found:
-        raise ValueError("no public key for signatures is in it")
+        raise ValueError("it has no public key for signatures")
     return KeySet(found)
 
 
@@ -282,7 +282,7 @@ class Keys:
         except KeysUnreadable as error:
             self._failures += 1
             self._tried_s = self._now_s()
-            _log.error("%s; the former ones stay", error)
+            _log.error("%s; keeping the previous ones", error)
         finally:
             self._reading = None
 
@@ -304,7 +304,7 @@ class Validator:
         header = header_of(token)
         key = await self._keys.find(header.kid)
         if key is None:
-            raise BadToken(f"no key is known by the token's kid {header.kid!r:.100}")
+            raise BadToken(f"no key has the token's kid {header.kid!r:.100}")
         if key.alg and key.alg != header.algorithm:
             raise BadToken(f"the token's algorithm is {header.algorithm}, its key's is {key.alg}")
         _check_signature(token, key, header.algorithm)

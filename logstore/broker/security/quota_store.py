@@ -67,7 +67,7 @@ async def reread(ask: AskStore, paths: Iterable[str], now: Quotas) -> Quotas:
             settings = layout.parse_topic_config(node.data) if node.stat is not None else {}
             values[entity] = parse(settings, entity)
         except CorruptMetadata as error:
-            _log.error("the quotas of %s are not in force, the former ones stay: %s", path, error)
+            _log.error("cannot apply the quotas of %s; keeping the previous ones: %s", path, error)
     return Quotas(values)
 
 
@@ -127,7 +127,7 @@ class Followed:
                     topic,
                 )
         except (CorruptMetadata, InvalidConfig) as error:
-            _log.error("changed settings of this broker are not in force, the former ones stay: %s", error)
+            _log.error("cannot apply changed settings of this broker; keeping the previous ones: %s", error)
             return
         replicas.throttle.limit(leader)
         replicas.followers.throttle.limit(follower)

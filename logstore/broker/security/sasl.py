@@ -70,7 +70,7 @@ class Plain(Exchange):
         # The same work for an unknown user.
         is_right = scram.same(password, expected.reveal() if expected is not None else "\0")
         if expected is None or not is_right:
-            raise LoginFailed(f"wrong password of {name!r}, or no such user")
+            raise LoginFailed(f"wrong password for {name!r}, or no such user")
         return Step(b"", name)
 
 

@@ -106,7 +106,7 @@ def parse_first(token: bytes) -> ClientFirst:
         raise LoginFailed("the first SCRAM message has a mandatory extension")
     user = _unescaped(name)
     if authzid is not None and _unescaped(authzid) != user:
-        raise LoginFailed(f"user {user!r} asked to act as another one")
+        raise LoginFailed(f"user {user!r} asked to act as another user")
     return ClientFirst(header, bare, user, nonce, "tokenauth=true" in extensions)
 
 
@@ -123,17 +123,17 @@ def server_final(mechanism: str, first: ClientFirst, nonce: str, found: Credenti
     without_proof, binding, returned, _, proof = match.groups()
     name = HASHES[mechanism]
     if _decoded(binding) != first.header.encode():
-        raise LoginFailed("the last SCRAM message has another header than the first")
+        raise LoginFailed("the header of the last SCRAM message differs from that of the first")
     if not returned.endswith(nonce):
-        raise LoginFailed("the last SCRAM message has another nonce")
+        raise LoginFailed("the last SCRAM message has the wrong nonce")
     message = f"{first.bare},{server_first(nonce, found)},{without_proof}".encode()
     signature = hmac.digest(found.stored_key, message, name)
     sent = _decoded(proof)
     if len(sent) != len(signature):
-        raise LoginFailed("the proof has another size than the hash")
+        raise LoginFailed("the size of the proof differs from that of the hash")
     client_key = bytes(a ^ b for a, b in zip(sent, signature, strict=True))
     if not hmac.compare_digest(_hash(name, client_key), found.stored_key):
-        raise LoginFailed(f"wrong password of {first.name!r}, or no such user")
+        raise LoginFailed(f"wrong password for {first.name!r}, or no such user")
     return f"v={base64.b64encode(hmac.digest(found.server_key, message, name)).decode()}"
 
 

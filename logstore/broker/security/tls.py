@@ -297,7 +297,9 @@ class Renewed:
                     self._context = self._make(self._config, now())
                 except (InvalidConfig, ssl.SSLError) as error:
                     if str(error) != self._problem:
-                        _log.error("changed certificates are not used, the former ones stay: %s", error)
+                        _log.error(
+                            "cannot use the changed certificates; keeping the previous ones: %s", error
+                        )
                     self._problem = str(error)
                 else:
                     self._seen, self._problem = stamps, ""

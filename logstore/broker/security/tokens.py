@@ -48,7 +48,7 @@ class TokenLogin:
         except OSError as error:
             raise ConnectionError(f"{NO_TOKEN}: {error}") from error
         if not _TOKEN.fullmatch(token):
-            raise AuthenticationFailed("the token is empty, or has characters that no token has")
+            raise AuthenticationFailed("the token is empty or has invalid characters")
         await begin(ask, OAUTHBEARER)
         answer, lifetime_ms = await send(
             ask, b"n,,\x01auth=Bearer " + token.encode() + b"\x01\x01", "the token"
@@ -105,15 +105,15 @@ class ClientCredentials:
         except HTTPError as error:
             if error.code < 500:
                 raise AuthenticationFailed(
-                    f"{self._url} refuses a token: {error.code} {error.reason}"
+                    f"{self._url} refused to issue a token: {error.code} {error.reason}"
                 ) from error
             raise OSError(f"{self._url} answers {error.code} {error.reason}") from error
         except OSError as error:
-            raise OSError(f"{self._url} gives no token: {getattr(error, 'reason', error)}") from error
+            raise OSError(f"{self._url} returned no token: {getattr(error, 'reason', error)}") from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise AuthenticationFailed(f"{self._url} does not answer with an access_token") from error
+            raise AuthenticationFailed(f"{self._url} returned no access_token") from error
         if not isinstance(token, str):
-            raise AuthenticationFailed(f"{self._url} does not answer with an access_token")
+            raise AuthenticationFailed(f"{self._url} returned no access_token")
         if not 0 <= lifetime_s < float("inf"):
-            raise AuthenticationFailed(f"{self._url} gives its token a lifetime of {lifetime_s} s")
+            raise AuthenticationFailed(f"{self._url} returned a token with a lifetime of {lifetime_s} s")
         return token, lifetime_s

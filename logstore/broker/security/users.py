@@ -103,7 +103,7 @@ async def login_secret(ask: AskStore, random: Random) -> bytes:
             return bytes.fromhex(found.data.decode())
         wanted = random.randbytes(_SECRET_BYTES).hex().encode()
         await ask(Create(layout.LOGIN_SECRET_PATH, wanted, make_parents=True))
-    raise MetadataStoreFailed("the metadata store does not keep the login secret; check the store")
+    raise MetadataStoreFailed("the metadata store did not store the login secret; check the store")
 
 
 async def _settings(ask: AskStore, path: str) -> Mapping[str, str]:

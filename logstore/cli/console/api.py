@@ -129,7 +129,7 @@ class Api:
             raise BadRequest(f"no POST to {path}; there are {', '.join(self._changes)}", HTTPStatus.NOT_FOUND)
         if not self._permits.changes:
             raise BadRequest(
-                "this console changes nothing: start the broker with --console-admin", HTTPStatus.FORBIDDEN
+                "this console is read-only: start the broker with --console-admin", HTTPStatus.FORBIDDEN
             )
         try:
             given = json.loads(body)

@@ -25,7 +25,7 @@ def execute(brokers: Brokers, plan: object, *, may_join: bool) -> dict[str, Any]
     Unlike the command, which skips partitions that are gone, it does all of the plan or nothing.
     """
     if not isinstance(plan, dict):
-        raise BadPlan('"plan" is missing, or no object; write it as logstore reassign generate does')
+        raise BadPlan('"plan" is missing or not an object; write it as logstore reassign generate does')
     wanted: Plan = parse_plan(json.dumps(plan))
     to = BrokerOperator(brokers)
     cluster = to.read({each.topic for each in wanted})

@@ -80,7 +80,7 @@ def test_a_restarted_broker_has_its_throttles_and_malformed_ones_leave_the_forme
         assert (await change(client, BROKER, "0", (LEADER, 0, "1000"))).error_code == ErrorCode.NONE
         services = nodes.brokers[0].services
         await change_entity(services.ask_store, "brokers/0", lambda now: {LEADER: "much"})
-        await nodes.until(lambda: "changed settings of this broker are not in force" in caplog.text)
+        await nodes.until(lambda: "cannot apply changed settings of this broker" in caplog.text)
         assert nodes.running[0].node.replicas.throttle.bound == 1_000
         await change_entity(services.ask_store, "brokers/0", lambda now: {LEADER: "5"})
         await nodes.until(lambda: nodes.running[0].node.replicas.throttle.bound == 5)

@@ -52,10 +52,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
     ),
     "a URL of keys in the header": (
         signed(claims(NOW_S), OTHER, kid="none", jku="http://127.0.0.1:1/keys"),
-        "no key is known",
+        "no key has the token's kid",
     ),
-    "an unknown kid": (signed(claims(NOW_S), OTHER), "no key is known by the token's kid 'other'"),
-    "a path as kid": (signed(claims(NOW_S), OTHER, kid="../../dev/null"), "no key is known"),
+    "an unknown kid": (signed(claims(NOW_S), OTHER), "no key has the token's kid 'other'"),
+    "a path as kid": (signed(claims(NOW_S), OTHER, kid="../../dev/null"), "no key has the token's kid"),
     "a long kid": (signed(claims(NOW_S), kid="k" * 1_001), "kid is not a string, or too long"),
     "a kid that is a number": (unsigned("RS256", kid=1), "kid is not a string"),
     "a kid that is an object": (unsigned("RS256", kid={"a": 1}), "kid is not a string"),

@@ -135,7 +135,7 @@ def test_a_failing_file_is_told_and_its_lines_go_to_the_logger(
     ]
     audit("login", number=2)
     assert (audit.state.error, audit.state.lines, audit.state.failed) == ("", 3, 1)
-    assert any("takes lines again; 1 were missed" in each.getMessage() for each in caplog.records)
+    assert any("is written again; 1 lines are missing" in each.getMessage() for each in caplog.records)
     assert [line["number"] for line in lines(path)] == [2]
     assert json.loads(health(None, Loading([]), audit=audit.state).content)["audit_log"]["state"] == "ok"
     audit.close()

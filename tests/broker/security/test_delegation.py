@@ -417,7 +417,7 @@ def test_expired_tokens_are_removed(caplog: pytest.LogCaptureFixture) -> None:
                     await asyncio.sleep(0.01)
                 for name in (kept.token_id, "broken"):
                     assert (await session.ask(Get(f"{TOKENS_PATH}/{name}"))).stat is not None
-            assert "token broken is left out" in caplog.text
+            assert "ignoring delegation token broken" in caplog.text
             removed = [json.loads(each.message) for each in caplog.records if each.name == "logstore.audit"]
             while not any(each["event"] == "token removed" for each in removed):
                 await asyncio.sleep(0.01)

@@ -125,7 +125,7 @@ def test_renewed_files_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureF
     assert second is not first
     Path(settings["ssl.keystore.location"]).write_bytes(other.key_pem)
     assert renewed.context(5.0) is second
-    assert "the former ones stay" in caplog.text
+    assert "keeping the previous ones" in caplog.text
 
 
 def test_renewed_files_are_taken_once_they_can_be(
