@@ -438,11 +438,11 @@ def test_our_client_logs_in_by_a_token_of_each_origin(tmp_path: Path) -> None:
                     await client.metadata()
                 for status, content, why in (
                     (401, b"{}", "refused to issue a token"),
-                    (200, b"[]", "does not answer"),
-                    (200, b'{"access_token":7}', "does not answer"),
+                    (200, b"[]", "returned no access_token"),
+                    (200, b'{"access_token":7}', "returned no access_token"),
                     (200, b'{"access_token":"a","expires_in":NaN}', "a lifetime of nan s"),
                     (200, b'{"access_token":"a","expires_in":1e400}', "a lifetime of inf s"),
-                    (200, b'{"access_token":"a","expires_in":"soon"}', "does not answer"),
+                    (200, b'{"access_token":"a","expires_in":"soon"}', "returned no access_token"),
                 ):
                     provider.token = status, content
                     async with bench.client(client_security(of_client)) as client:
