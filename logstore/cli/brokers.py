@@ -132,9 +132,10 @@ class Brokers:
     def controller(
         self, request: Struct, *, timeout_s: float = TIMEOUT_S, patience_s: float = TIMEOUT_S
     ) -> Any:
-        """Ask the controller; look for it again while it moves, or takes no connection for `patience_s`.
+        """Ask the controller; look for it again while it moves, or does not answer for `patience_s`.
 
-        The brokers name a controller that has died until its session expires.
+        The brokers name a controller that has died until its session expires. A request that changes
+        something is repeated only if it was not sent.
         """
         end_s = time.monotonic() + patience_s
         tries = 0
@@ -143,8 +144,11 @@ class Brokers:
             address = _addresses(metadata).get(metadata.controller_id)
             try:
                 answer = None if address is None else self._ask(address, request, timeout_s)
-            except NotConnected:
-                if time.monotonic() >= end_s:
+            except (AuthenticationFailed, RequestFailed):
+                raise
+            except RequestUnanswered as error:
+                is_harmless = isinstance(error, NotConnected) or not _changes_something(request)
+                if not is_harmless or time.monotonic() >= end_s:
                     raise
             else:
                 if answer is not None and ErrorCode.NOT_CONTROLLER not in _codes(answer):
@@ -279,11 +283,15 @@ class Brokers:
         except (NotConnected, AuthenticationFailed, RequestFailed):
             raise
         except RequestUnanswered as error:
-            if not type(request).__name__.startswith(_CHANGES):
+            if not _changes_something(request):
                 raise
             raise RequestUnanswered(
                 f"{error}. The change may have been made, or may still be: look before you repeat it"
             ) from error
+
+
+def _changes_something(request: Struct) -> bool:
+    return type(request).__name__.startswith(_CHANGES)
 
 
 def _no_topics() -> t.MetadataRequest:

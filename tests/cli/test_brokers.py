@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logstore.broker.errors import NotConnected, RequestRefused, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -91,11 +91,11 @@ def test_when_none_answers_all_are_named_and_the_last_has_its_full_time(brokers:
 
 
 class Orphaned(Brokers):
-    """Brokers whose controller takes no connection until another one is elected."""
+    """Brokers whose controller answers nothing until another one is elected."""
 
-    def __init__(self, elected_after: float) -> None:
+    def __init__(self, elected_after: float, error: type[RequestUnanswered] = NotConnected) -> None:
         super().__init__("one:1,two:2")
-        self.now_s, self.elected_after = 0.0, elected_after
+        self.now_s, self.elected_after, self.error = 0.0, elected_after, error
 
     def metadata(self, topics: Any = None) -> t.MetadataResponse:
         live = [
@@ -107,7 +107,7 @@ class Orphaned(Brokers):
 
     def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:
         if address == ONE:
-            raise NotConnected(f"failed to connect to {address}: refused")
+            raise self.error(f"the connection to {address} broke")
         return request
 
 
@@ -130,6 +130,34 @@ def test_a_dead_controller_is_waited_for_until_its_successor_answers(
             with pytest.raises(NotConnected, match="one:1"):
                 brokers.controller(request, patience_s=patience_s)
             assert brokers.now_s == pytest.approx(patience_s, abs=0.11)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "is_repeated"),
+    [
+        (t.ListPartitionReassignmentsRequest(topics=None), RequestUnanswered, True),
+        (t.ListPartitionReassignmentsRequest(topics=None), AuthenticationFailed, False),
+        (t.CreateTopicsRequest(topics=[]), NotConnected, True),
+        (t.CreateTopicsRequest(topics=[]), RequestUnanswered, False),
+    ],
+)
+def test_a_controller_that_dies_while_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch, request_: Struct, error: type[RequestUnanswered], is_repeated: bool
+) -> None:
+    """What only reads is asked again, what changes something only if it was not sent."""
+    with closing(Orphaned(1.0, error)) as brokers:
+
+        def sleep(seconds: float) -> None:
+            brokers.now_s += seconds
+
+        clock = SimpleNamespace(sleep=sleep, monotonic=lambda: brokers.now_s)
+        monkeypatch.setattr("logstore.cli.brokers.time", clock)
+        if is_repeated:
+            assert brokers.controller(request_) is request_
+        else:
+            with pytest.raises(error, match="broke"):
+                brokers.controller(request_)
+            assert brokers.now_s == 0
 
 
 class Coordinated(Brokers):
