@@ -160,10 +160,9 @@ def replay_into(
             is_sound[wrong.slot] = False
         wanted = is_sound & (headers["producer_id"] >= 0) & (scanned.bases >= state.end_offset)
         wanted[_replaced(headers, wanted)] = False
-        for slot in wanted.nonzero()[0].tolist():
-            size = int(headers["batch_length"][slot]) + LOG_OVERHEAD
-            batch = Batch(segment.log_file.pread(size, int(scanned.positions[slot])))
-            completed = state.replay(batch)
+        sizes, positions = headers["batch_length"][wanted] + LOG_OVERHEAD, scanned.positions[wanted]
+        for size, position in zip(sizes.tolist(), positions.tolist(), strict=True):
+            completed = state.replay(Batch(segment.log_file.pread(size, position)))
             if completed is not None:
                 on_completed(completed)
         if is_sound.any():

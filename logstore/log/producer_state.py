@@ -36,7 +36,7 @@ from logstore.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from logstore.format.batch import Batch
+from logstore.format.batch import CODEC_MASK, HEADER_BYTES, Batch
 from logstore.format.crc import crc32c
 from logstore.format.record import (
     MAX_INT,
@@ -441,7 +441,8 @@ class ProducerState:
         if batch.is_transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = batch.base_offset
             self._open = _with(self._open, batch.base_offset, batch.producer_id)
-            self._find_first_unstable()
+            if self.first_unstable_offset is None:  # otherwise an older one's
+                self.first_unstable_offset = batch.base_offset
         return None
 
     def _replay_marker(self, batch: Batch) -> CompletedTransaction | None:
@@ -457,8 +458,8 @@ class ProducerState:
             return None
         entry.transaction_first_offset = NO_OFFSET
         self._open.pop(first_offset, None)
+        # As unstable as before: the first unstable offset stays.
         self.unreplicated = _with(self.unreplicated, first_offset, batch.last_offset)
-        self._find_first_unstable()
         return CompletedTransaction(
             producer_id=batch.producer_id,
             first_offset=first_offset,
@@ -573,8 +574,21 @@ def check_markers(batches: Iterable[Batch]) -> None:
             _marker(batch)
 
 
+# The record of a marker as this engine and Kafka write it: its key is `i16 version 0, i16 type`, its value
+# `i16 version 0, i32 coordinator epoch`, and the rest has no choice.
+_PLAIN_MARKER: Final = struct.Struct(">7sh3siB")
+_PLAIN_MARKER_BYTES: Final = HEADER_BYTES + _PLAIN_MARKER.size
+_AROUND: Final = (b"\x20\0\0\0\x08\0\0", b"\x0c\0\0", 0)
+_ENDS: Final = {each.value: each for each in (ControlType.ABORT, ControlType.COMMIT)}
+
+
 def _marker(batch: Batch) -> EndTransactionMarker | None:
     """The marker of a control batch; None if compaction emptied it, and for other control records."""
+    if batch.size == _PLAIN_MARKER_BYTES and not batch.attributes & CODEC_MASK and batch.record_count == 1:
+        # Without the parser of records: a log may have as many markers as batches.
+        head, number, middle, epoch, end = _PLAIN_MARKER.unpack_from(batch.buffer, HEADER_BYTES)
+        if (head, middle, end) == _AROUND and number in _ENDS:
+            return EndTransactionMarker(_ENDS[number], epoch)
     record = next(batch.records(), None)
     if record is None or ControlRecord.parse(record.key).type not in (ControlType.ABORT, ControlType.COMMIT):
         return None

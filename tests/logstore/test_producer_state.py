@@ -15,15 +15,23 @@ from logstore.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from logstore.format.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch
+from logstore.format.batch import HEADER_BYTES, Batch, encode_batch, encode_empty_batch, encode_marker_batch
 from logstore.format.crc import crc32c
-from logstore.format.record import MAX_INT, ControlRecord, ControlType, EndTransactionMarker, Record
+from logstore.format.record import (
+    MAX_INT,
+    ControlRecord,
+    ControlType,
+    EndTransactionMarker,
+    Record,
+    encode_records,
+)
 from logstore.log.producer_state import (
     AppendedBatch,
     CompletedTransaction,
     Duplicate,
     ProducerEntry,
     ProducerState,
+    _marker,
     decode_snapshot,
 )
 from logstore.log.validation import AppendOrigin
@@ -302,6 +310,43 @@ def test_other_control_records_change_nothing(writer: Writer) -> None:
     )  # fmt: skip
     with pytest.raises(InvalidRecord):
         writer.state.replay(Batch(short))
+
+
+def test_a_plain_marker_needs_no_parser(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of small transactions has a marker for each; the parser of records took most of a recovery."""
+    ends = [(ABORT, 0), (COMMIT, 0), (COMMIT, 7), (ABORT, MAX_INT)]
+    batches = [writer.marker(1, 0, kind, coordinator_epoch=epoch) for kind, epoch in ends]
+    monkeypatch.delattr(Batch, "records")
+    assert [_marker(each) for each in batches] == [EndTransactionMarker(*end) for end in ends]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ((0, 0, 0, 0), (0, 0, 0, 0, 0, 9), EndTransactionMarker(ABORT, 9)),
+        ((0, 1, 0, 1), (0, 3, 0, 0, 0, 9), EndTransactionMarker(COMMIT, 9)),
+        ((0, 0, 0, 4), (0, 0, 0, 0, 0, 9), None),
+        ((0, 0, 0, 1, 5), (0, 0, 0, 0, 9), "fewer than 6"),
+        ((0, 0, 0, 1), (0xFF, 0xFF, 0, 0, 0, 9), "version -1"),
+        ((0xFF, 0xFF, 0, 1), (0, 0, 0, 0, 0, 9), "version -1"),
+    ],
+)
+def test_other_markers_of_the_same_size(
+    key: tuple[int, ...], value: tuple[int, ...], expected: EndTransactionMarker | str | None
+) -> None:
+    record = Record(0, T0, bytes(key), bytes(value))
+    plain = encode_batch(
+        [Record(0, T0, bytes(4), bytes(6))], producer_id=1, producer_epoch=0, base_sequence=0
+    )
+    batch = Batch(
+        plain[:HEADER_BYTES] + b"".join(encode_records([record], base_offset=0, base_timestamp_ms=T0)[0])
+    )
+    assert batch.size == len(plain)
+    if isinstance(expected, str):
+        with pytest.raises(InvalidRecord, match=expected):
+            _marker(batch)
+    else:
+        assert _marker(batch) == expected
 
 
 def test_row_141_idle_producers_expire(writer: Writer) -> None:
