@@ -78,15 +78,15 @@ def list_topics(context: Context) -> Steps[list[str]]:
         directory, _, name = path.rpartition("/")
         if directory == layout.TOPICS_PATH and name not in listing.children:
             del context.unreadable[path]
-    names = []
+    invalid = set()
     for name in listing.children:
         try:
-            check_topic_name(name)
+            if name not in context.topics:
+                check_topic_name(name)
         except InvalidTopic as error:
             context.unreadable[layout.topic_path(name)] = str(error)
-        else:
-            names.append(name)
-    return names
+            invalid.add(name)
+    return [name for name in listing.children if name not in invalid]
 
 
 def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicPartition]]:
@@ -161,10 +161,14 @@ def load_and_settle(context: Context, names: Iterable[str], *, are_new: bool = F
 def topics_changed(context: Context) -> Steps[None]:
     """React to names that appeared in, or vanished from, `/brokers/topics`."""
     names = yield from list_topics(context)
+    listed = set(names)
     # Topics under deletion have a watch of their own (`deletion.topic_changed`).
-    for topic in sorted(context.topics.keys() - set(names) - context.deletions.keys()):
+    gone = [name for name in context.topics if name not in listed and name not in context.deletions]
+    for topic in sorted(gone):
         context.lose_topic(topic)
-    unsettled = {each.topic for each in context.replicas.keys() - context.states.keys()}
+    unsettled: set[str] = set()
+    if len(context.states) < len(context.replicas):  # each state is that of a known partition
+        unsettled = {each.topic for each in context.replicas.keys() - context.states.keys()}
     yield from load_and_settle(
         context, [name for name in names if name not in context.topics or name in unsettled]
     )

@@ -6,6 +6,7 @@ import pytest
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import topics
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.effects import Client
 from logstore.replication.messages import (
@@ -49,6 +50,16 @@ def test_new_topic_has_leaders_when_the_client_hears_of_it() -> None:
         assert first.topic_ids == {"t": result.topic_id}
         assert first.partitions[T0].is_new
         assert {leader.broker_id for leader in first.live_leaders} == {1, 2}
+
+
+def test_names_that_are_known_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing of all topics is read at each creation; with 5,000 this took longer than the rest."""
+    world = World(3)
+    world.create(*(topic((1,), name=f"old{number}") for number in range(20)))
+    checked: list[str] = []
+    monkeypatch.setattr(topics, "check_topic_name", checked.append)
+    assert world.create(topic((1,), name="new")).topics["new"].error is ErrorCode.NONE
+    assert set(checked) == {"new"}
 
 
 def test_new_topic_with_a_dead_replica_starts_without_it() -> None:
