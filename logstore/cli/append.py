@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json
-from logstore.cli.terminal import open_stream, print_error, print_json
+from logstore.cli.terminal import open_stream, print_error, print_json, told
 
 if TYPE_CHECKING:
     Pair = tuple[bytes | None, bytes]
@@ -75,20 +75,21 @@ def append(
             if refused:
                 break
         log_end_offset = log.log_end_offset
-    if as_json:
-        print_json(
-            {
-                "appended": count,
-                "first_offset": first_offset,
-                "last_offset": last_offset,
-                "log_end_offset": log_end_offset,
-            }
-        )
-    elif count:
-        records = "1 record at offset" if count == 1 else f"{count} records at offsets {first_offset} to"
-        print(f"appended {records} {last_offset}")
-    else:
-        print(f"appended nothing; the log ends at offset {log_end_offset}")
+    with told(f"the lines are in the log, up to offset {last_offset}" if count else "nothing was appended"):
+        if as_json:
+            print_json(
+                {
+                    "appended": count,
+                    "first_offset": first_offset,
+                    "last_offset": last_offset,
+                    "log_end_offset": log_end_offset,
+                }
+            )
+        elif count:
+            records = "1 record at offset" if count == 1 else f"{count} records at offsets {first_offset} to"
+            print(f"appended {records} {last_offset}")
+        else:
+            print(f"appended nothing; the log ends at offset {log_end_offset}")
     if refused:
         print_error(refused)
         return 1

@@ -75,7 +75,7 @@ try:
 except KeyboardInterrupt:
     sys.exit(130)  # as later: no trace
 
-from logstore.cli.terminal import print_error
+from logstore.cli.terminal import print_error, told
 from logstore.version import VERSION
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -180,6 +180,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         given = list(arguments) or ["--help"]
         outcome = _command_line(given[0])(given, prog_name="logstore", standalone_mode=False)
+        with told("the command has ended, but not all of its output is there"):
+            return outcome if isinstance(outcome, int) else DONE
     except _USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # `logstore topics`: the message is a page
             print(error.format_message(), file=sys.stderr)
@@ -209,7 +211,6 @@ def run(arguments: Sequence[str]) -> int:
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         print_error(f"{with_attempt(error)}{'; free some space, then run it again' if is_full else ''}")
         return BAD_USAGE if isinstance(error, InvalidConfig) else NO
-    return outcome if isinstance(outcome, int) else DONE
 
 
 def main() -> NoReturn:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from typing import BinaryIO, TextIO
 
@@ -28,6 +29,19 @@ def open_stream(name: str) -> BinaryIO:
     if stream is None:
         raise OSError(f"{name} is closed")
     return stream.buffer
+
+
+@contextmanager
+def told(done: str) -> Iterator[None]:
+    """Print inside of it what a command has done. Raises `OSError` with the text `done` if stdout fails."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError), open(os.devnull, "wb") as rest:  # Python would fail with it at its exit
+            os.dup2(rest.fileno(), sys.stdout.fileno())
+        raise OSError(f"stdout: {error.strerror or error}; {done}") from error
 
 
 def print_json(fact: object) -> None:
