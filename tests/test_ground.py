@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "checkpoint": {"disk"},
     "format": {"disk", "checkpoint", "errors", "config", "lazily"},
     # `columnar`: the compiled walk, when that pays (docs/decisions/063-reading.md)
-    "segment": {"disk", "checkpoint", "errors", "config", "lazily", "format", "columnar"},
+    "segment": {"disk", "checkpoint", "errors", "config", "lazily", "signals", "format", "columnar"},
     "log": STORAGE,
     "compact": STORAGE,
     "columnar": STORAGE,

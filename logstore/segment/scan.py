@@ -25,6 +25,7 @@ from logstore.format.crc import crc32c
 from logstore.lazily import np
 from logstore.segment.epochs import EpochEntry
 from logstore.segment.many_batches import BLOCK_BYTES, walk_many
+from logstore.signals import held_back, may_raise
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -198,17 +199,23 @@ def use_compiled(*, wanted: bool = True) -> bool:
     if not wanted:
         _Compiled.walk = _Compiled.whole = None
     elif _Compiled.walk is None and not _Compiled.is_refused:
-        try:
-            from logstore.columnar import walking
-        except ImportError:  # without the extra `arrow`
-            _Compiled.is_refused = True
-        else:
-            _Compiled.is_refused = not walking.is_available()
-            if not _Compiled.is_refused:
-                walking.walk_batches(b"", 0)
-                walking.whole_batches(b"", 0, 0)
-                _Compiled.walk, _Compiled.whole = walking.walk_batches, walking.whole_batches
+        # numba that was interrupted fails at every later use, or swallows the interrupt.
+        with held_back(*may_raise()):
+            _load_compiled()
     return _Compiled.walk is not None
+
+
+def _load_compiled() -> None:
+    try:
+        from logstore.columnar import walking
+    except ImportError:  # without the extra `arrow`
+        _Compiled.is_refused = True
+        return
+    _Compiled.is_refused = not walking.is_available()
+    if not _Compiled.is_refused:
+        walking.walk_batches(b"", 0)
+        walking.whole_batches(b"", 0, 0)
+        _Compiled.walk, _Compiled.whole = walking.walk_batches, walking.whole_batches
 
 
 class _Walk:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import struct
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -243,3 +245,29 @@ class TestChunks:
         chunks = list(scan_chunks(file, 0, len(content), base_offset=0, chunk_bytes=chunk_bytes))
         assert sum(scanned.end for _, scanned in chunks) == (plain[-1].end if plain else 0)
         assert [scanned.fault for _, scanned in chunks][-1:] == [scanned.fault for scanned in plain][-1:]
+
+
+def test_an_interrupt_waits_until_compiled_code_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba that was interrupted while it was imported or compiled fails at each later use."""
+
+    class Interrupted:
+        whole_batches = staticmethod(lambda *_: (0, -1))
+
+        @staticmethod
+        def is_available() -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+        @staticmethod
+        def walk_batches(*_: object) -> tuple[bytes, list[int], int, bool]:
+            return b"", [], 0, False
+
+    monkeypatch.setattr(scanning._Compiled, "walk", None)
+    monkeypatch.setattr(scanning._Compiled, "whole", None)
+    monkeypatch.setattr(scanning._Compiled, "is_refused", False)
+    monkeypatch.setitem(sys.modules, "logstore.columnar.walking", Interrupted)
+    monkeypatch.setattr("logstore.columnar.walking", Interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        scanning.use_compiled()
+    assert scanning._Compiled.walk is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
