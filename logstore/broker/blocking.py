@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import wraps
@@ -18,6 +19,7 @@ from logstore.format.record import Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_COROUTINE = "Coroutine[Any, Any, "
 
 
 def _blocking(
@@ -30,6 +32,13 @@ def _blocking(
         work: Coroutine[Any, Any, T] = getattr(self._client, method.__name__)(*args, **kwargs)
         return self._wait(work)
 
+    # `help` shows what the caller gets: some methods of `Client` are functions that return a coroutine.
+    signature = inspect.signature(method)
+    awaited = str(signature.return_annotation).removeprefix(_COROUTINE)
+    if awaited != signature.return_annotation:
+        signature = signature.replace(return_annotation=awaited.removesuffix("]"))
+    vars(call).update(__signature__=signature)
+    call.__module__, call.__qualname__ = __name__, f"BlockingCalls.{method.__name__}"
     return call
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
@@ -381,3 +382,12 @@ def test_three_brokers_and_the_leader_dies_under_a_follower() -> None:
         assert next(follower).value == b"c"
         cursor.commit(2)
         assert orders.cursor("billing").position == 2
+
+
+def test_the_help_of_a_derived_call_shows_what_the_caller_gets() -> None:
+    """It named `Client`, and a coroutine."""
+    append, leader = BlockingCalls.append, BlockingCalls.leader
+    assert inspect.signature(append).return_annotation == "Appended | list[Appended]"
+    assert list(inspect.signature(append).parameters) == list(inspect.signature(Client.append).parameters)
+    assert inspect.signature(leader).return_annotation == "int"
+    assert (append.__module__, append.__qualname__) == (BlockingCalls.__module__, "BlockingCalls.append")
