@@ -76,10 +76,7 @@ class Readable(Protocol):
         """Return the length in bytes."""
 
     def close(self) -> None:
-        """Release the descriptor; closing twice is harmless. Does not sync.
-
-        An unreferenced file is closed too.
-        """
+        """Release the descriptor, as that of an unreferenced file; twice is harmless. Does not sync."""
 
 
 class File(Readable, Protocol):
@@ -551,7 +548,9 @@ class OsDisk:
         """Lock a directory for this process; see `Disk.lock`."""
         try:
             return _OsLock(directory)
-        except DirectoryLocked:
+        except DirectoryLocked as refusal:
+            if refusal.__cause__ is not None:  # held by another process: nothing here lets it go
+                raise
             gc.collect()  # a log that an interrupt, or its program, dropped without a close
             return _OsLock(directory)
 
