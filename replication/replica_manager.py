@@ -159,21 +159,6 @@ class ReplicaManager:
     # --- gauges --------------------------------------------------------------------------------
 
     @property
-    def under_replicated_partitions(self) -> int:
-        """Partitions led here with fewer replicas in sync than assigned."""
-        return sum(partition.is_under_replicated for partition in self.partitions.values())
-
-    @property
-    def under_min_isr_partitions(self) -> int:
-        """Partitions led here with too few replicas in sync for acks=all."""
-        return sum(partition.is_under_min_isr for partition in self.partitions.values())
-
-    @property
-    def at_min_isr_partitions(self) -> int:
-        """Partitions led here with just enough replicas in sync for acks=all."""
-        return sum(partition.is_at_min_isr for partition in self.partitions.values())
-
-    @property
     def offline_replicas(self) -> int:
         """Replicas that serve nothing because their log failed or is damaged."""
         return len(self.offline) + len(self.logs.damaged)

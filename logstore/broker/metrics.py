@@ -39,7 +39,7 @@ from logstore.broker.security.limiter import Limiter
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.quotas import Kind
 from logstore.broker.server import Descriptors
-from logstore.broker.since import hanging_transactions
+from logstore.broker.since import hanging_transactions_of
 from logstore.broker.traffic import BOUNDS_S, Traffic
 from logstore.log.log import Log
 from logstore.replication.healing import failed_partitions
@@ -304,8 +304,14 @@ def _of_replicas(node: Node) -> Iterator[Metric | None]:
     replicas, counted = node.replicas, node.replicas.counters
     partitions = list(replicas.partitions.values())
     prefix = "kafka_server_replicamanager_"
-    for name, text, value in _counts_of_replicas(node, partitions):
+    for name, text, value in _counts_of_replicas(node):
         yield gauge(prefix + name, text, value)
+    for name, text, adds in _counts_of_partitions(replicas.now_ms):
+        total = 0
+        for first in range(0, len(partitions), _AT_ONCE):
+            yield None
+            total += sum(map(adds, partitions[first : first + _AT_ONCE]))
+        yield gauge(prefix + name, text, total)
     sent, fetched, copied = (
         each.per_second(replicas.now_ms)
         for each in (replicas.throttle, replicas.followers.throttle, replicas.moves)
@@ -372,31 +378,10 @@ def _of_replicas(node: Node) -> Iterator[Metric | None]:
     yield gauge("kafka_server_kafkaserver_brokerstate", "3 if registered, else 1", state)
 
 
-def _counts_of_replicas(node: Node, partitions: Sequence[Partition]) -> Iterator[tuple[str, str, float]]:
-    """Yield name, text and value; each value is a look at all partitions."""
+def _counts_of_replicas(node: Node) -> Iterator[tuple[str, str, float]]:
+    """Yield name, text and value."""
     replicas = node.replicas
-    yield ("partitioncount", "Replicas on this broker", len(partitions))
-    yield ("leadercount", "Partitions that this broker leads", sum(each.is_leader for each in partitions))
-    yield (
-        "underreplicatedpartitions",
-        "Led partitions with replicas out of sync",
-        replicas.under_replicated_partitions,
-    )
-    yield (
-        "underminisrpartitioncount",
-        "Led partitions with too few replicas in sync for acks=all",
-        replicas.under_min_isr_partitions,
-    )
-    yield (
-        "atminisrpartitioncount",
-        "Led partitions with the minimum of replicas in sync for acks=all",
-        replicas.at_min_isr_partitions,
-    )
-    yield (
-        "partitionswithlatetransactionscount",
-        "Led partitions with a transaction that nothing has ended for 20 minutes",
-        len(hanging_transactions(replicas, replicas.now_ms)),
-    )
+    yield ("partitioncount", "Replicas on this broker", len(replicas.partitions))
     yield ("offlinereplicacount", "Replicas with a failed or damaged log", replicas.offline_replicas)
     yield (
         "failedpartitionscount",
@@ -404,16 +389,41 @@ def _counts_of_replicas(node: Node, partitions: Sequence[Partition]) -> Iterator
         len(failed_partitions(replicas)),
     )
     yield (
-        "recordsatrisk",
-        "Committed offsets of the replicas on this broker that a power cut of it could take",
-        sum(at_risk(each.log) for each in partitions),
-    )
-    yield (
         "damagedpartitionscount",
         "Replicas with damage in their logs",
         len(replicas.damaged.known) + len(node.logs.damaged),
     )
     yield ("delayedoperations", "Waiting requests", replicas.waiting.count)
+
+
+def _counts_of_partitions(now_ms: int) -> Iterator[tuple[str, str, Callable[[Partition], int]]]:
+    """Yield name, text, and what a partition adds to the value."""
+    yield ("leadercount", "Partitions that this broker leads", lambda each: each.is_leader)
+    yield (
+        "underreplicatedpartitions",
+        "Led partitions with replicas out of sync",
+        lambda each: each.is_under_replicated,
+    )
+    yield (
+        "underminisrpartitioncount",
+        "Led partitions with too few replicas in sync for acks=all",
+        lambda each: each.is_under_min_isr,
+    )
+    yield (
+        "atminisrpartitioncount",
+        "Led partitions with the minimum of replicas in sync for acks=all",
+        lambda each: each.is_at_min_isr,
+    )
+    yield (
+        "partitionswithlatetransactionscount",
+        "Led partitions with a transaction that nothing has ended for 20 minutes",
+        lambda each: bool(hanging_transactions_of(each, now_ms)),
+    )
+    yield (
+        "recordsatrisk",
+        "Committed offsets of the replicas on this broker that a power cut of it could take",
+        lambda each: at_risk(each.log),
+    )
 
 
 def _behind(partition: Partition) -> int:

@@ -13,13 +13,15 @@ Also the transactions that hang, since their last records: these are read off th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from logstore.broker.wire import types as t
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.producer_state import LARGEST_TIMEOUT_MS
+from logstore.log.producer_state import LARGEST_TIMEOUT_MS, OpenTransaction
 from logstore.log.read import late_transactions
 from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
 from logstore.replication.state_change import Side, StateChange
 
@@ -94,12 +96,16 @@ class Since:
         return told
 
 
+def hanging_transactions_of(partition: Partition, now_ms: int) -> Sequence[OpenTransaction]:
+    """Return the transactions of a partition led here that no coordinator will end, oldest first."""
+    return late_transactions(partition.log, now_ms, LARGEST_TIMEOUT_MS) if partition.is_leader else ()
+
+
 def hanging_transactions(replicas: ReplicaManager, now_ms: int) -> list[t.SinceWhen]:
     """Return the oldest transaction that no coordinator will end, of each partition led here that has one."""
     found = []
     for each, partition in replicas.partitions.items():
-        late = late_transactions(partition.log, now_ms, LARGEST_TIMEOUT_MS) if partition.is_leader else ()
-        if late:
+        if late := hanging_transactions_of(partition, now_ms):
             oldest = late[0]
             told = f"producer {oldest.producer_id} has one open since offset {oldest.first_offset}"
             found.append(t.SinceWhen(name=str(each), since_ms=oldest.last_timestamp_ms, reason=told))

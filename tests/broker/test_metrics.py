@@ -90,7 +90,9 @@ def test_waiting_requests_and_followers_behind() -> None:
             # The follower's fetch waits for records.
             await nodes.until(lambda: values(page(Watched(node)).content)[sizes % "Fetch"] == 1)
             await nodes.kill(next(each for each in nodes.running if each != leader))
-            await nodes.until(lambda: node.replicas.under_replicated_partitions == 1)
+            await nodes.until(
+                lambda: any(each.is_under_replicated for each in node.replicas.partitions.values())
+            )
             async with Asker(nodes.addresses[leader]) as client:
                 await client.ask(producing(batch(b"a", b"b", b"c"), topic="orders"), 9)
             seen = values(page(Watched(node)).content)
@@ -123,7 +125,7 @@ def test_a_family_with_a_row_for_each_partition_is_made_in_pieces(monkeypatch: p
         return len(made)
 
     cluster.create_topic(NewTopic("one", assignment=((0,),)))
-    before, families = turns(), 7
+    before, families = turns(), 13
     cluster.create_topic(NewTopic("more", assignment=((0,),) * 3))
     assert turns() == before + 3 * families
 

@@ -69,7 +69,9 @@ def test_a_cluster_is_watched_under_the_usual_names() -> None:
             assert cluster[prefix + "offlinepartitionscount"] == 0
             other = next(number for number in nodes.running if number != leader.node_id)
             await nodes.kill(other)
-            await nodes.until(lambda: leader.replicas.under_replicated_partitions == 1)
+            await nodes.until(
+                lambda: any(each.is_under_replicated for each in leader.replicas.partitions.values())
+            )
             after = values(page(Watched(leader)).content)
             assert after[manager + "underreplicatedpartitions"] == 1
             assert after[manager + "underminisrpartitioncount"] == 1

@@ -95,10 +95,11 @@ def test_gauges() -> None:
     rig.role(ME, 1, P0, P1, configs={"t": {"min.insync.replicas": "2"}})
 
     def shown() -> tuple[int, int, int]:
+        led = manager.partitions.values()
         return (
-            manager.under_replicated_partitions,
-            manager.under_min_isr_partitions,
-            manager.at_min_isr_partitions,
+            sum(each.is_under_replicated for each in led),
+            sum(each.is_under_min_isr for each in led),
+            sum(each.is_at_min_isr for each in led),
         )
 
     assert shown() == (0, 0, 0)
