@@ -14,18 +14,17 @@ fsync runs outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
-from logstore.disk.errors import EngineError
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import RecordBatchTooLarge, is_refusal, refusal
 from logstore.format.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker, Record
-from logstore.log.interrupts import APPENDING, begin_change
+from logstore.log.interrupts import APPENDING, begin_change, change_failed, end_change
 from logstore.log.outgoing import (
     MadeBatch,
     batch_of_one,
@@ -45,6 +44,9 @@ from logstore.log.validation import (
     validate_and_assign,
     validate_plain_group,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 GROUP_BYTES = 1 << 20
 WORTH_GROUPING = 4
@@ -120,10 +122,28 @@ def append_as_leader(
     `UnsupportedCompression`, `OutOfOrderSequence`, `InvalidProducerEpoch`, `InvalidTransactionState`,
     `DiskFull` or `LogDirOffline`; the log is then unchanged.
     """
+    return _as_change(_append_one, log, data, leader_epoch, now_ms, origin, verification_guard)
+
+
+def _as_change(
+    append: Callable[Concatenate[PartitionLog, P], T], log: PartitionLog, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Append under the log's lock, with a note of the change (`interrupts.py`), and wake those who wait."""
     with log.lock:
         if log.changing or not log.is_writable:
             begin_change(log)
-        return _append_one(log, data, leader_epoch, now_ms, origin, verification_guard)
+        try:
+            log.changing = APPENDING  # before the end is read: a signal's handler may not append behind it
+            result = append(log, *args, **kwargs)
+            if not log.changing:
+                end_change(log)  # raises
+            log.changing = ""
+        except BaseException as error:
+            change_failed(log, error)
+            raise
+        if log.waiters.waiting:
+            log.waiters.wake()
+        return result
 
 
 def _append_one(
@@ -165,16 +185,29 @@ def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_m
     with log.lock:
         if log.changing or not log.is_writable:
             begin_change(log)
-        data = batch.data
-        if len(data) > log.config.segment_bytes or not may_enter(batch, now_ms, log.config):
-            return _append_one(log, bytes(data), leader_epoch, now_ms)
-        first_offset, time_ms = log.log_end_offset, batch.timestamp_ms
-        last_offset = first_offset + batch.record_count - 1
-        set_offsets_and_epoch(data, base_offset=first_offset, leader_epoch=leader_epoch)
-        if leader_epoch != log.latest_epoch:
-            log.enter_epoch(leader_epoch, first_offset)
-        extents = ((len(data), last_offset, time_ms),)
-        return _place_and_write(log, Prepared(data, extents, first_offset, last_offset, time_ms), now_ms)
+        try:
+            log.changing = APPENDING  # as `_as_change`, without its cost
+            data = batch.data
+            if len(data) > log.config.segment_bytes or not may_enter(batch, now_ms, log.config):
+                info = _append_one(log, bytes(data), leader_epoch, now_ms)
+            else:
+                first_offset, time_ms = log.log_end_offset, batch.timestamp_ms
+                last_offset = first_offset + batch.record_count - 1
+                set_offsets_and_epoch(data, base_offset=first_offset, leader_epoch=leader_epoch)
+                if leader_epoch != log.latest_epoch:
+                    log.enter_epoch(leader_epoch, first_offset)
+                extents = ((len(data), last_offset, time_ms),)
+                prepared = Prepared(data, extents, first_offset, last_offset, time_ms)
+                info = _place_and_write(log, prepared, now_ms)
+            if not log.changing:
+                end_change(log)  # raises
+            log.changing = ""
+        except BaseException as error:
+            change_failed(log, error)
+            raise
+        if log.waiters.waiting:
+            log.waiters.wake()
+        return info
 
 
 def may_enter(batch: MadeBatch, now_ms: int, config: LogConfig) -> bool:
@@ -202,18 +235,23 @@ def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | N
         stretch, offset = log.stretch, log.log_end_offset
         if stretch is None or log.changing or not log.is_writable:
             return None
-        active = log.segments.active
-        log.changing = APPENDING
         try:
+            log.changing = APPENDING
+            active = log.segments.active
             if not stretch.append(value, offset, now_ms, active, log.config, log.epoch_cache):
                 log.changing = ""
                 return None
+            if not log.changing:
+                end_change(log)  # raises
+            active.modified_ms = now_ms
+            log.log_end_offset = log.producer_state.end_offset = offset + 1
+            log.changing = ""
         except OSError as error:
             log.changing = ""
             _write_failed(log, error)
-        active.modified_ms = now_ms
-        log.log_end_offset = log.producer_state.end_offset = offset + 1
-        log.changing = ""
+        except BaseException as error:
+            change_failed(log, error)
+            raise
         if log.waiters.waiting:
             log.waiters.wake()
         return _new_info(
@@ -237,7 +275,7 @@ def append_many_as_leader(log: PartitionLog, data: Buffer, *, leader_epoch: int,
     info: AppendInfo | None = None
     view, position = memoryview(data), 0
     while position < len(view) or info is None:
-        size, appended = _append_some(log, view[position:], leader_epoch, now_ms)
+        size, appended = _as_change(_append_some, log, view[position:], leader_epoch, now_ms)
         info = appended if info is None else info.joined(appended)
         position += size
     return info
@@ -250,32 +288,30 @@ def _append_some(
 
     Returns their size in bytes.
     """
-    with log.lock:
-        begin_change(log)
-        first = Batch(data)
-        size = min(len(data), GROUP_BYTES, max(log.config.segment_bytes - log.segments.active.size, 0))
-        if size < first.size * WORTH_GROUPING:
-            return first.size, _append_one(log, first.buffer, leader_epoch, now_ms)
-        # Into memory that is mapped already: a fresh megabyte costs more page faults than its copy.
-        scratch = log.scratch = log.scratch or bytearray(GROUP_BYTES)
-        scratch[:size] = data[:size]
-        group = validate_plain_group(
-            scratch,
-            size,
-            next_offset=log.log_end_offset,
-            leader_epoch=leader_epoch,
-            now_ms=now_ms,
-            config=log.config,
-        )
-        if group is not None:
-            log.enter_epoch(leader_epoch, group.first_offset)
-            return len(group.data), _place_and_write(log, group, now_ms)
-        info, taken = nothing_appended(log), 0
-        for batch in walk(data[:size]):
-            info = info.joined(_append_one(log, batch.buffer, leader_epoch, now_ms))
-            taken += batch.size
-        assert taken, "the walk must find the first batch"
-        return taken, info
+    first = Batch(data)
+    size = min(len(data), GROUP_BYTES, max(log.config.segment_bytes - log.segments.active.size, 0))
+    if size < first.size * WORTH_GROUPING:
+        return first.size, _append_one(log, first.buffer, leader_epoch, now_ms)
+    # Into memory that is mapped already: a fresh megabyte costs more page faults than its copy.
+    scratch = log.scratch = log.scratch or bytearray(GROUP_BYTES)
+    scratch[:size] = data[:size]
+    group = validate_plain_group(
+        scratch,
+        size,
+        next_offset=log.log_end_offset,
+        leader_epoch=leader_epoch,
+        now_ms=now_ms,
+        config=log.config,
+    )
+    if group is not None:
+        log.enter_epoch(leader_epoch, group.first_offset)
+        return len(group.data), _place_and_write(log, group, now_ms)
+    info, taken = nothing_appended(log), 0
+    for batch in walk(data[:size]):
+        info = info.joined(_append_one(log, batch.buffer, leader_epoch, now_ms))
+        taken += batch.size
+    assert taken, "the walk must find the first batch"
+    return taken, info
 
 
 # --- an application ----------------------------------------------------------------------------------
@@ -341,22 +377,24 @@ def append_as_follower(log: PartitionLog, data: Buffer, *, leader_epoch: int) ->
     for an epoch above `leader_epoch` or a marker that cannot be read, `DiskFull` or `LogDirOffline`; nothing
     is written then.
     """
-    with log.lock:
-        begin_change(log)
-        found = analyse_follower_batches(
-            data, next_offset=log.log_end_offset, leader_epoch=leader_epoch, latest_epoch=log.latest_epoch
-        )
-        if found is None:
-            return nothing_appended(log)
-        check_markers(found.batches)
-        for batch in found.batches:
-            log.enter_epoch(batch.leader_epoch, batch.base_offset)
-        now_ms = log.clock()
-        for part in _parts_that_fit_a_segment(found):
-            _place_and_write(log, part, now_ms)
-        return AppendInfo(
-            found.first_offset, found.last_offset, found.max_timestamp_ms, NO_TIMESTAMP, log.log_start_offset
-        )
+    return _as_change(_append_leaders, log, data, leader_epoch)
+
+
+def _append_leaders(log: PartitionLog, data: Buffer, leader_epoch: int) -> AppendInfo:
+    found = analyse_follower_batches(
+        data, next_offset=log.log_end_offset, leader_epoch=leader_epoch, latest_epoch=log.latest_epoch
+    )
+    if found is None:
+        return nothing_appended(log)
+    check_markers(found.batches)
+    for batch in found.batches:
+        log.enter_epoch(batch.leader_epoch, batch.base_offset)
+    now_ms = log.clock()
+    for part in _parts_that_fit_a_segment(found):
+        _place_and_write(log, part, now_ms)
+    return AppendInfo(
+        found.first_offset, found.last_offset, found.max_timestamp_ms, NO_TIMESTAMP, log.log_start_offset
+    )
 
 
 def _parts_that_fit_a_segment(prepared: Prepared) -> Iterator[Prepared]:
@@ -452,29 +490,21 @@ def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appe
     """Roll if necessary, write, and move the log end. The leader epoch is in the epoch file already."""
     data, extents, first_offset, last_offset, max_timestamp_ms, append_time_ms, batches = prepared
     incoming = Incoming(len(data), max_timestamp_ms, last_offset)
-    log.changing = APPENDING
+    if roll_reason(log.segments.active, incoming, log.config, now_ms) is not None:
+        log.roll_at(max(first_offset, log.log_end_offset), now_ms)
+    active = log.segments.active
     try:
-        if roll_reason(log.segments.active, incoming, log.config, now_ms) is not None:
-            log.roll_at(max(first_offset, log.log_end_offset), now_ms)
-        active = log.segments.active
-        try:
-            active.append(data, extents)
-        except OSError as error:
-            _write_failed(log, error)
-        active.modified_ms = now_ms
-        log.log_end_offset = end_offset = last_offset + 1
-        if end_offset - log.recovery_point >= log.config.flush_messages:
-            log.sync_segments(end_offset)
-        if batches:
-            _note_producers(log, batches)
-    except EngineError:
-        log.changing = ""
-        raise
+        active.append(data, extents)
+    except OSError as error:
+        _write_failed(log, error)
+    active.modified_ms = now_ms
+    log.log_end_offset = end_offset = last_offset + 1
+    if end_offset - log.recovery_point >= log.config.flush_messages:
+        log.sync_segments(end_offset)
+    if batches:
+        _note_producers(log, batches)
     # Last: until then readers of committed data do not see the batches.
     log.producer_state.end_offset = end_offset
-    log.changing = ""
-    if log.waiters.waiting:
-        log.waiters.wake()
     return _new_info(
         AppendInfo,
         (first_offset, last_offset, max_timestamp_ms, append_time_ms, log.log_start_offset, False, False),

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from logstore.disk.reentry import not_owned
+
 PATIENCE_S = 50e-6
 """How long the first waits for each of the others: a few thread switches of the interpreter."""
 MOST_SYNCS_AT_ONCE = 127
@@ -53,7 +55,7 @@ class GroupCommit:
     def __init__(self, sync: Callable[[], None], *, patience_s: float = PATIENCE_S) -> None:
         self._sync = sync
         self._patience_s = patience_s
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._state = _State.IDLE
         self._waiting: list[_Waiter] = []
         self._excluding: list[_Waiter] = []
@@ -92,7 +94,7 @@ class GroupCommit:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Block every sync inside the block; waiting callers are served afterwards."""
-        with self._mutex:
+        with not_owned(self._mutex):
             self._take_back()
             me = None
             if self._state is _State.TAKEN:
@@ -112,7 +114,7 @@ class GroupCommit:
 
     def _comes_to_lead(self) -> _Waiter | None:
         """Wait for company, or for the sync under way; the waiter that we were if another's sync was ours."""
-        with self._mutex:
+        with not_owned(self._mutex):
             self._take_back()
             is_free = self._state is not _State.TAKEN
             if is_free and len(self._waiting) + 1 >= self._company:

@@ -6,6 +6,10 @@ batch at the same offset. So a change leaves a note in `log.changing` while it g
 finds one, an append (with its roll) is undone as far as the log end had not moved, the log start of a
 deletion of records is written again, and any other change takes the log offline: recovery completes or undoes
 it.
+
+A signal's handler may also call the log, in the middle of a change of its own thread, which the lock lets in.
+`log.is_interrupted` tells such a change from one that an exception has ended: nothing may change then. Only
+`close` may, since the handler may end the program after it; the change that it undoes raises `LogClosed`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.disk.errors import EngineError
 from logstore.disk.files import remove_if_exists
 from logstore.disk.marks import mark
-from logstore.errors import DiskFull
+from logstore.errors import DiskFull, LogClosed
 from logstore.log.derived import rebuild_producers
 from logstore.log.loading import offset_in
 from logstore.segment.seal import SEAL_SUFFIX
@@ -35,11 +39,42 @@ DELETING: Final = "a deletion of records"
 def begin_change(log: PartitionLog) -> None:
     """Check that the log may change, and undo what an interrupt left. The caller holds the lock.
 
-    Raises as `PartitionLog.check_writable`, and as `mend`.
+    Raises as `PartitionLog.check_writable`, and as `mend`; `RuntimeError` in the handler of a signal that
+    came in the middle of a change.
     """
     log.check_writable()
-    if log.changing:
-        mend(log)
+    if not log.changing:
+        return
+    if not log.is_interrupted:
+        raise RuntimeError(
+            f"{log.directory}: a signal's handler cannot change the log in the middle of {log.changing}. "
+            "Let it set a flag, or raise an exception, as sys.exit() does"
+        )
+    mend(log)
+
+
+def end_change(log: PartitionLog) -> None:
+    """Remove the note of a change. Raises `LogClosed` if a signal's handler has closed the log meanwhile."""
+    if not log.changing:
+        raise _closed_meanwhile(log)
+    log.changing = ""
+
+
+def change_failed(log: PartitionLog, error: BaseException) -> None:
+    """Remove the note of a change that was refused, and keep it for one that an interrupt ended.
+
+    Raises `LogClosed` instead of what a change meets after a signal's handler has closed the log.
+    """
+    if log.is_closed and isinstance(error, Exception):
+        raise _closed_meanwhile(log) from error
+    if isinstance(error, EngineError):
+        log.changing = ""
+    else:
+        log.is_interrupted = True
+
+
+def _closed_meanwhile(log: PartitionLog) -> LogClosed:
+    return LogClosed(f"{log.directory} was closed in the middle of a change, which was undone")
 
 
 @contextmanager
@@ -50,13 +85,13 @@ def changing(log: PartitionLog, what: str) -> Iterator[None]:
     """
     with log.lock:
         begin_change(log)
-        log.changing = what
         try:
+            log.changing = what
             yield
-        except EngineError:
-            log.changing = ""
+            end_change(log)
+        except BaseException as error:
+            change_failed(log, error)
             raise
-        log.changing = ""
 
 
 def mend(log: PartitionLog) -> None:
@@ -72,7 +107,7 @@ def mend(log: PartitionLog) -> None:
         log.or_offline(lambda: _undo_append(log))
     else:
         log.fail(InterruptedError(errno.EINTR, f"{log.changing} was interrupted"))
-    log.changing = ""
+    log.changing, log.is_interrupted = "", False
     log.waiters.wake()
 
 

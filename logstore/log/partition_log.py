@@ -135,7 +135,7 @@ class PartitionLog:
         """Whether this is a forked child's copy: it can be read, and only the parent may change the log."""
         self.is_writable = True
         """Whether nothing speaks against a change: see `check_writable`."""
-        self.changing = ""
+        self.changing, self.is_interrupted = "", False
         """The change that the holder of the lock is making, or one that an interrupt ended."""
         self.topic_id = read_partition_metadata(self.disk, directory)
         """The topic's id, 22 characters; None if it is not known yet."""

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from logstore.arguments import as_offset, as_timeout, is_number
 from logstore.disk.closing import Closing
+from logstore.disk.reentry import not_owned
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
 from logstore.log.append import AppendInfo, append_records
@@ -153,9 +154,9 @@ class Writer(Closing):
         atexit.register(self.close)  # not before: a thread that was not started cannot be waited for
 
     def _prepare(self) -> None:
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         """Held while a batch is taken and written: batches go into the log in the order of their records."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._open = _Batch(self)
         self._is_idle = False
@@ -203,7 +204,7 @@ class Writer(Closing):
             return self._directly(row, None, (), None)
         is_full = False
         while True:
-            with self._lock:
+            with not_owned(self._lock):
                 batch = self._open
                 number = len(batch.rows)
                 if number < self._most and batch.size < batch.target_bytes:
@@ -230,7 +231,7 @@ class Writer(Closing):
         timestamp_ms: int | None,
     ) -> Pending:
         self._check()
-        with self._writing:
+        with not_owned(self._writing):
             self._write_next()
             batch = _Batch(self)
             batch.finish(
@@ -253,7 +254,7 @@ class Writer(Closing):
         They are in the kernel's page cache then; `Log.close` syncs them. Raises the error of a record that no
         `Pending` has raised yet.
         """
-        with self._lock:
+        with not_owned(self._lock):
             if self._closed is None:
                 self._closed = LogClosed("this writer was closed; ask the log for another one")
                 self._most = 0
@@ -267,7 +268,7 @@ class Writer(Closing):
 
     def _run(self) -> None:
         while True:
-            with self._lock:
+            with not_owned(self._lock):
                 batch = self._open
                 if not batch.rows:
                     if self._closed is not None:
@@ -283,7 +284,7 @@ class Writer(Closing):
             self._write_open()
 
     def _write_open(self) -> None:
-        with self._writing:
+        with not_owned(self._writing):
             self._write_next()
 
     def _write_next(self) -> None:
@@ -303,7 +304,7 @@ class Writer(Closing):
             raise
 
     def _write(self, batch: _Batch) -> None:
-        with self._lock:
+        with not_owned(self._lock):
             self._open = _Batch(self)
         outcomes: AppendInfo | list[AppendInfo | BaseException]
         try:
@@ -314,7 +315,7 @@ class Writer(Closing):
             failed = [each for each in outcomes if isinstance(each, BaseException)]
             if failed:
                 failed[0].add_note(f"{len(failed)} records of this writer were not written")
-                with self._lock:
+                with not_owned(self._lock):
                     self._unreported += dict.fromkeys(failed)
                     self._most = 0
         batch.finish(outcomes)
@@ -340,14 +341,14 @@ class Writer(Closing):
             raise self._closed.with_traceback(None)
 
     def _raise_unreported(self) -> None:
-        with self._lock:
+        with not_owned(self._lock):
             unreported, self._unreported = self._unreported, []
             self._most = 0 if self._closed else self._max_batch
         if unreported:
             raise unreported[0]
 
     def _reported(self, error: BaseException) -> None:
-        with self._lock:
+        with not_owned(self._lock):
             if error in self._unreported:
                 self._unreported.remove(error)
                 if not self._unreported and self._closed is None:

@@ -34,6 +34,7 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
+from logstore.disk.reentry import not_owned
 from logstore.errors import DiskFull, LogClosed
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
@@ -115,7 +116,7 @@ class Queue(Closing):
         self._clock = clock or wall_clock_ms
         self._lease_ms = as_milliseconds(self.config.lease, "lease")
         self._is_synced = self.config.durability == "synced"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiters = Waiters()
         self._lanes: dict[str, Lane] = {}
         self._turns: list[deque[Lane]] = []
@@ -175,7 +176,7 @@ class Queue(Closing):
         if self._dead.partition.is_inherited:
             self._abandon()
             return
-        with self._lock:
+        with not_owned(self._lock):
             if self._is_closed:
                 self._abandon()  # an interrupt may have ended the close before
                 return
@@ -215,7 +216,7 @@ class Queue(Closing):
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "a key")
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
-        with self._lock:
+        with not_owned(self._lock):
             lane = self._lane(topic)
             offset, is_new = lane.put(value, key, headers, self._clock(), delay_ms)
             if is_new and self._waiters:
@@ -239,7 +240,7 @@ class Queue(Closing):
         if not pairs:
             return []
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
-        with self._lock:
+        with not_owned(self._lock):
             lane = self._lane(topic)
             before = lane.messages.log_end_offset
             try:
@@ -287,7 +288,7 @@ class Queue(Closing):
         """
         if timeout == 0:
             wanted, lease_ms = as_topics(topics), self._lease(lease)
-            with self._lock:
+            with not_owned(self._lock):
                 return self._take(wanted, lease_ms)
         bell = threading.Event()
         with self.waiting(bell.set, lambda: False, topics, timeout, lease) as wait:
@@ -352,7 +353,7 @@ class Queue(Closing):
         return None
 
     def _look(self, waiter: Waiter, lease_ms: int, deadline: Deadline) -> tuple[Message | None, float | None]:
-        with self._lock:
+        with not_owned(self._lock):
             message = self._take(waiter.topics, lease_ms)
             if message is not None:
                 waiter.was_rung = False
@@ -371,7 +372,7 @@ class Queue(Closing):
             return None, None if wait_s == math.inf else min(wait_s, _LONGEST_WAIT_S)
 
     def _leave(self, waiter: Waiter) -> None:
-        with self._lock:
+        with not_owned(self._lock):
             self._waiters.remove(waiter)
             if self._waiters:
                 for lane in self._lanes.values():
@@ -384,7 +385,7 @@ class Queue(Closing):
         There are none if there is no such topic. Raises `TypeError`, and `ValueError` for a count below 0.
         """
         count = as_int(count, "count")
-        with self._lock:
+        with not_owned(self._lock):
             self._check_open()
             return self._lanes[topic].peek(count) if topic in self._lanes else []
 
@@ -396,7 +397,7 @@ class Queue(Closing):
         A lease that ended is noticed by the next `get`; until then the message can be acknowledged. Raises
         `LeaseEnded` after that, `AlreadyFinished` for the second time, `TypeError`, `ValueError`.
         """
-        with self._lock:
+        with not_owned(self._lock):
             lane = self._lane_of(message)
             lane.finish(message, self._clock())
             end_offset = lane.events.log_end_offset
@@ -410,7 +411,7 @@ class Queue(Closing):
         """
         messages = list(messages)  # an iterator may call the queue
         by_topic: dict[Lane, list[Message]] = {}
-        with self._lock:
+        with not_owned(self._lock):
             for message in messages:
                 by_topic.setdefault(self._lane_of(message), []).append(message)
             for lane, some in by_topic.items():
@@ -428,7 +429,7 @@ class Queue(Closing):
         """
         check_reason(reason)
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
-        with self._lock:
+        with not_owned(self._lock):
             lane = self._lane_of(message)
             is_kept = lane.give_back(message, self._clock(), delay_ms, reason)
             if is_kept:
@@ -441,7 +442,7 @@ class Queue(Closing):
     def extend(self, message: Message, lease: float | None = None) -> None:
         """Let the lease end `lease` from now (default: the setting). Raises as `ack`."""
         lease_ms = self._lease(lease)
-        with self._lock:
+        with not_owned(self._lock):
             lane = self._lane_of(message)
             lane.extend(message, self._clock() + lease_ms)
             self._waiters.wake_by(lane.topic, lane.state.wake_ms())  # it may end earlier now
@@ -473,7 +474,7 @@ class Queue(Closing):
         Raises as `put`: the letters before the refused one are redriven, it and those behind it stay. A crash
         meanwhile may leave some of them in both places. Their keys are not compared with others, and are new.
         """
-        with self._lock:
+        with not_owned(self._lock):
             self._check_open()
             start_offset = end_offset = self._dead.log_start_offset
             count = 0
@@ -495,7 +496,7 @@ class Queue(Closing):
 
     def stats(self) -> QueueStats:
         """Return the figures of every topic, and the number of dead letters."""
-        with self._lock:
+        with not_owned(self._lock):
             self._check_open()
             dead = self._dead.log_end_offset - self._dead.log_start_offset
             return QueueStats({topic: lane.stats() for topic, lane in sorted(self._lanes.items())}, dead)
@@ -515,7 +516,7 @@ class Queue(Closing):
     def _forked(self) -> None:
         """In a forked child: refuse every call, and do not wait for locks whose threads are the parent's."""
         self._is_closed = True
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 def with_more(
@@ -523,7 +524,7 @@ def with_more(
 ) -> list[Message]:
     """Return a leased message and others, up to `most`, without waiting."""
     found, lease_ms = [first], queue._lease(lease)
-    with queue._lock:
+    with not_owned(queue._lock):
         try:
             while len(found) < most and (message := queue._take(topics, lease_ms)) is not None:
                 found.append(message)

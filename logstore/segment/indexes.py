@@ -84,7 +84,7 @@ class IndexFile:
         self.path = path
         self.base_offset = base_offset
         self.capacity = max_bytes // self.layout.size
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._file: File | None = None
         self._written = 0
         self._tail: list[tuple[int, int]] = []

@@ -202,7 +202,7 @@ class Sealing:
         """The digests known so far, of whole blocks."""
         self._checked = 0, segment.base_offset, -1
         """Where the check of old batches goes on: byte, next offset, leader epoch."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.is_proven = False
         """Whether this process made the seal, or has compared the whole segment with it."""
         self.has_bad_bytes = False
@@ -304,7 +304,7 @@ class Sealing:
 
     def renew_lock(self) -> None:
         """Make a lock that no thread holds, in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def remove(self) -> None:
         """Remove the seal, durably: the segment is going to change."""

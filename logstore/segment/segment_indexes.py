@@ -44,7 +44,7 @@ class SegmentIndexes:
     def renew_locks(self) -> None:
         """Make locks that no thread holds, in a forked child."""
         for index in self._open or ():
-            index.lock = threading.Lock()
+            index.lock = threading.RLock()
 
     @property
     def are_open(self) -> bool:
