@@ -71,13 +71,19 @@ def is_number(value: object) -> bool:
 def as_directory(path: Path) -> str:
     """Return the path of a directory as text, from the root: the process may change its own directory later.
 
-    Raises `TypeError` for what is no path, and `ValueError` for an empty one.
+    Raises `TypeError` for what is no path, `ValueError` for an empty one, and `FileNotFoundError` for one
+    below a current directory that was deleted.
     """
     text = os.fsdecode(path)
     if not text:
         raise ValueError("the path of the directory is empty; name one, such as data/orders-0")
     if not os.path.isabs(text):
-        text = os.path.join(os.getcwd(), text)
+        try:
+            text = os.path.join(os.getcwd(), text)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                error.errno, "the current directory was deleted; give a path from the root", text
+            ) from None
     return text.rstrip("/") or "/"
 
 

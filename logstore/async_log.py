@@ -19,6 +19,7 @@ that change the log run to their end before the cancellation is raised.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
@@ -75,10 +76,15 @@ class AsyncLog(AsyncReading, AsyncClosing):
             raise TypeError(f"AsyncLog(…) wraps a Log, not {type(log).__name__}; use AsyncLog.open(path)")
         super().__init__(log)
         self.log = log
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"log-{log.partition.topic_partition}")
+        self._begin_threads()
         self._syncing: asyncio.Task[None] | None = None
         self._unsynced_bytes = 0
         self._appends = 0
+
+    def _begin_threads(self) -> None:
+        name = f"log-{self.log.partition.topic_partition}"
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+        self._process_id = os.getpid()
 
     open = staticmethod(_opening(Log.open))
     """Open a log, with the arguments and errors of `Log.open`: `await` it, or use it in `async with`."""
@@ -125,14 +131,14 @@ class AsyncLog(AsyncReading, AsyncClosing):
                 info = await self._to_its_end(work)
             except asyncio.CancelledError as error:
                 if not work.cancelled() and work.exception() is None:
-                    error.args = (work.result(),)
+                    error.args += (work.result(),)  # behind the message by which anyio knows its own
                 raise
         if not sync:
             return info
         try:
             await self._sync_up_to(info.last_offset + 1)
         except asyncio.CancelledError as error:
-            error.args = (info,)
+            error.args += (info,)
             raise
         return info._replace(is_synced=True)
 
@@ -145,11 +151,10 @@ class AsyncLog(AsyncReading, AsyncClosing):
         """
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, asyncio.CancelledError) and isinstance(
-                next(iter(cause.args), None), AppendInfo
-            ):
-                info: AppendInfo = cause.args[0]
-                return info
+            if isinstance(cause, asyncio.CancelledError):
+                for each in cause.args:
+                    if isinstance(each, AppendInfo):
+                        return each
             cause = cause.__cause__ or cause.__context__
         return None
 
@@ -235,11 +240,25 @@ class AsyncLog(AsyncReading, AsyncClosing):
     # --- threads ------------------------------------------------------------------------------------
 
     def _submit(self, call: Callable[[], T]) -> Future[T]:
+        if os.getpid() != self._process_id:
+            self._begin_threads()  # a forked child may read, and has none of its parent's threads
+        is_refused = False
+
+        def act() -> T:
+            assert not is_refused, "it was done without a thread"
+            return call()
+
         try:
-            return self._threads.submit(call)
-        except RuntimeError:  # the threads have ended
+            return self._threads.submit(act)
+        except RuntimeError:  # the threads have ended, or none can be started: at a limit, at the exit
+            is_refused = True  # it may be in their queue nevertheless
             self.log.partition.check_writable()
-            raise
+        done: Future[T] = Future()
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+        return done
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._submit(call))
@@ -263,15 +282,15 @@ class AsyncLog(AsyncReading, AsyncClosing):
         return ended.result()
 
     async def _sync_up_to(self, offset: int) -> None:
-        partition = self.log.partition
+        partition, loop = self.log.partition, asyncio.get_running_loop()
         # At most to the end: a truncation may have removed what lies below `offset`.
         while (
             partition.recovery_point < min(offset, partition.log_end_offset)
             or partition.sync_name is not None
         ):
-            if self._syncing is None:
+            if self._syncing is None or self._syncing.get_loop() is not loop:  # that one may be closed
                 # A task begins after those that are ready to append: it syncs their records too.
-                self._syncing = asyncio.get_running_loop().create_task(self._sync())
+                self._syncing = loop.create_task(self._sync())
             await asyncio.shield(self._syncing)
 
     async def _sync(self) -> None:
@@ -279,7 +298,8 @@ class AsyncLog(AsyncReading, AsyncClosing):
             self._unsynced_bytes = 0
             await self._run(self.log.flush)
         finally:
-            self._syncing = None
+            if self._syncing is asyncio.current_task():
+                self._syncing = None
 
 
 class Opening:

@@ -273,8 +273,10 @@ class AsyncBroker(Client):
                     self._connections.closed = _failure(self.node_id, broker.runtime.ended)
                 await broker.abandon()
         finally:
-            await self._let_go()
-            self.down.set()
+            try:
+                await self._let_go()
+            finally:
+                self.down.set()
 
     async def _watch(self, broker: Assembly) -> None:
         """Stop the broker when its engine fails."""

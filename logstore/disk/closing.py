@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 
-class Closing:
+class OfThisProcess:
+    """An object with files, locks or connections, which cannot be copied or sent to another process."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(f"a {name} cannot be pickled or copied; send its path or address, and open it there")
+
+
+class Closing(OfThisProcess):
     """The end of `with` closes the object, also after an error."""
 
     __slots__ = ()
@@ -22,7 +32,7 @@ class Closing:
         raise NotImplementedError
 
 
-class AsyncClosing:
+class AsyncClosing(OfThisProcess):
     """The end of `async with` closes the object, also after an error."""
 
     __slots__ = ()

@@ -164,6 +164,11 @@ def explained(error: OSError, what: str) -> OSError:
     return OSError(error.errno, f"{what}: {error.strerror or error}")
 
 
+def dead_link(path: str) -> OSError:
+    """Return the error for a symbolic link in the place of a directory, whose target does not exist."""
+    return FileNotFoundError(errno.ENOENT, "it is a symbolic link to a path that does not exist", path)
+
+
 def raise_unsynced(error: OSError, path: str) -> NoReturn:
     """Raise the error of an fsync: `EIO` for a shortage, after which a caller would try again."""
     if is_shortage(error):

@@ -34,7 +34,7 @@ from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.descriptors import Spares, above_standard
-from logstore.disk.errors import DirectoryLocked, raise_unsynced
+from logstore.disk.errors import DirectoryLocked, dead_link, raise_unsynced
 from logstore.disk.page_cache import is_cached
 
 if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
@@ -374,10 +374,7 @@ class OsFile:
         return error
 
     def _forked(self) -> OSError:
-        # The parent keeps the lock and continues to write at the same positions.
-        return OSError(
-            errno.EBADF, "the file was opened before a fork; only the parent process may write it", self._path
-        )
+        return OSError(errno.EBADF, "opened before a fork; only the parent process may write it", self._path)
 
     def __del__(self) -> None:
         # Deleted segments are released, not closed: a reader in progress keeps the descriptor and its number.
@@ -428,7 +425,7 @@ class _OsLock:
 
     @classmethod
     def abandon_all(cls) -> None:
-        """Close the copies of the descriptors in a forked child; the parent keeps its locks."""
+        """Close a forked child's copies of the descriptors; the parent keeps its locks."""
         for file in [lock._file for lock in cls._held.values() if lock._file is not None]:
             file.close()
         cls._held.clear()
@@ -526,7 +523,10 @@ class OsDisk:
 
     def make_dir(self, path: str) -> None:
         """Create a directory; see `Disk.make_dir`."""
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError as error:
+            raise (dead_link(path) if os.path.islink(path) else error) from None
 
     def remove_dir(self, path: str) -> None:
         """Remove an empty directory; see `Disk.remove_dir`."""

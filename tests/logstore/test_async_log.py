@@ -433,3 +433,56 @@ def test_an_abandoned_iteration_is_harmless() -> None:
                 break
 
     asyncio.run(main())
+
+
+def test_a_cancellation_keeps_its_message() -> None:
+    """anyio knows the cancellations of its own scopes by it, and did not end their blocks."""
+
+    async def main() -> None:
+        async with opened() as log:
+            task = asyncio.create_task(log.append(b"one", sync=True))
+            await asyncio.sleep(0)
+            task.cancel("Cancelled via cancel scope 7f")
+            with pytest.raises(asyncio.CancelledError, match="Cancelled via cancel scope 7f") as caught:
+                await task
+            assert caught.value.args[0] == "Cancelled via cancel scope 7f"
+            assert offsets_of(caught.value) == range(1)
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_ended_during_a_sync_keeps_none_from_others() -> None:
+    """Each `append` with sync raised: its future was attached to a different loop."""
+    first = asyncio.new_event_loop()
+    log = first.run_until_complete(AsyncLog.open(DIRECTORY, disk=FaultyDisk(new_disk())).__aenter__())
+
+    async def begin() -> None:
+        log._syncing = asyncio.create_task(asyncio.sleep(60), name="as a sync")  # type: ignore[assignment]
+        log._syncing._log_destroy_pending = False
+
+    first.run_until_complete(begin())
+    first.close()
+    assert asyncio.run(log.append(b"one", sync=True)).is_synced
+    asyncio.run(log.close())
+
+
+def test_without_threads_calls_are_done_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a limit of the system, and at the exit of the program. They raised, and were done when a thread
+    started later; `close` left the log open."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        log = AsyncLog(Log.open(DIRECTORY, disk=FaultyDisk(new_disk())))
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", start)
+            assert (await log.append([b"one", b"two"], sync=True)).is_synced
+            with pytest.raises(OffsetOutOfRange):
+                await log.get(7)
+        assert [record.value async for record in log.read(0)] == [b"one", b"two"]
+        monkeypatch.setattr(threading.Thread, "start", start)
+        await log.close()
+        assert log.log.partition.is_closed
+
+    asyncio.run(main())

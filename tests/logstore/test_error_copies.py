@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore import Log, OffsetOutOfRange
+from logstore import AsyncLog, AsyncQueue, Log, OffsetOutOfRange, Queue
 from logstore.broker import RequestRefused
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import (
@@ -64,3 +65,12 @@ def test_a_pool_of_processes_raises_the_error(tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, pytest.raises(OffsetOutOfRange) as raised:
         pool.submit(_read_past_the_end, tmp_path / "orders-0").result(60)
     assert raised.value.log_end_offset == 0
+
+
+def test_what_belongs_to_a_process_is_refused(tmp_path: Path) -> None:
+    """The error named a function inside of the opening, or a lock; a shallow copy shared the files."""
+    with Log.open(tmp_path / "orders-0") as log, log.writer() as writer, Queue(tmp_path / "jobs") as queue:
+        for each in (log, writer, queue, AsyncLog(log), AsyncQueue(queue)):
+            for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match=f"a {type(each).__name__} cannot be pickled or copied"):
+                    copied(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from logstore import Log, LogConfig
+from logstore import AsyncLog, Log, LogConfig
 from logstore.disk import files
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
@@ -51,3 +52,22 @@ def test_a_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> Non
             thread.join()
         assert os.waitpid(child, 0)[1] == 0
         assert log.append(b"60").first_offset == 60
+
+
+def test_a_child_has_threads_of_its_own_for_the_log_of_its_parents_tasks(tmp_path: Path) -> None:
+    """What its tasks gave to a thread of the parent did not end, nor did `close`."""
+    with Log.open(tmp_path / "orders-0") as owned:
+        log = AsyncLog(owned)
+        owned.append(b"one")
+        assert asyncio.run(log.losses()) == []
+        while not log._threads._idle_semaphore._value:
+            pass  # its thread ends the call
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            is_right = asyncio.run(log.losses()) == []
+            asyncio.run(log.close())
+            os._exit(0 if is_right else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert asyncio.run(log.append(b"two", sync=True)).is_synced
+        log._threads.shutdown()

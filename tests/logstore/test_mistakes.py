@@ -458,3 +458,20 @@ def test_an_interrupt_while_the_command_starts_prints_no_trace(tmp_path: Path) -
         check=False,
     )
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    """The error said "File exists"."""
+    (tmp_path / "orders-0").symlink_to(tmp_path / "gone")
+    with pytest.raises(LogDirOffline, match="symbolic link to a path that does not exist"):
+        Log.open(tmp_path / "orders-0")
+
+
+def test_a_deleted_current_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error was "No such file or directory", without a path."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for call in (Log.open, Queue, LogReader):
+        with pytest.raises(FileNotFoundError, match=r"the current directory was deleted.*orders-0"):
+            call("orders-0")
