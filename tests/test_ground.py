@@ -228,3 +228,28 @@ def test_nothing_names_a_path_of_one_machine() -> None:
         *sorted((ROOT / "tests").rglob("*.py")),
     ]
     assert [str(path) for path in files if places.search(path.read_text())] == []
+
+
+_WITHOUT_EFFECT = {"all", "any", "bool", "bytearray", "get", "hasattr", "holds", "isinstance", "issubclass"}
+_WITHOUT_EFFECT |= {"items", "len", "search", "set", "startswith", "sum", "tuple", "type", "values"}
+_WITHOUT_EFFECT |= {"_close", "_is_mapped"}
+
+
+def test_assertions_have_no_effect() -> None:
+    """An assertion checks. What a program needs done stands in a statement of its own."""
+    called = [
+        (path.relative_to(ROOT).as_posix(), node.lineno, name)
+        for folder in ("logstore", "replication", "checkpoint")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert)
+        for call in ast.walk(node.test)
+        if isinstance(call, ast.Call | ast.NamedExpr | ast.Await)
+        if (name := _name_of(call)) not in _WITHOUT_EFFECT
+    ]
+    assert not called
+
+
+def _name_of(node: ast.Call | ast.NamedExpr | ast.Await) -> str:
+    called = node.func if isinstance(node, ast.Call) else node
+    return getattr(called, "attr", None) or getattr(called, "id", None) or type(called).__name__

@@ -431,9 +431,11 @@ def warm_up() -> None:
     """
     check = _Check()
     record = bytes((12, 0, 0, 0, 1, 1, 0))
-    assert check.one(record, 1, 0, len(record)) == (0, 0, 1)
+    one = check.one(record, 1, 0, len(record))
     start, end, count = np.array([[0], [len(record)], [1]], np.int64)
-    assert check.many(record, start, end, count) is not None
+    many = check.many(record, start, end, count)
+    assert one == (0, 0, 1)
+    assert many is not None
     use_compiled(check)
 
 

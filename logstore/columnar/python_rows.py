@@ -140,7 +140,9 @@ def warm_up() -> None:
 
     Takes seconds if nothing was compiled yet, otherwise the time of an import; later calls return at once.
     """
-    assert encode_rows([b"v"], 0) == (bytearray((14, 0, 0, 0, 1, 2)) + b"v\0", 1)
+    encoded = encode_rows([b"v"], 0)
+    assert encoded == (bytearray((14, 0, 0, 0, 1, 2)) + b"v\0", 1)
     use_compiled_encoder(encode_rows)
-    assert locate_rows(bytes((12, 0, 0, 0, 1, 1, 0)), *np.array([[0], [7], [1]])) is not None
+    located = locate_rows(bytes((12, 0, 0, 0, 1, 1, 0)), *np.array([[0], [7], [1]]))
+    assert located is not None
     use_compiled_locator(locate_rows)

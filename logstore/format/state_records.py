@@ -305,7 +305,8 @@ def _fields_of(tokens: list[str]) -> Iterator[_Field]:
     """Parse fields up to the end, or to the bracket that closes their struct; `tokens` is a stack."""
     while tokens and tokens[-1] != "}":
         name = tokens.pop()
-        assert tokens.pop() == ":", name
+        colon = tokens.pop()
+        assert colon == ":", name
         marks = set()
         while tokens[-1] in "?[{":
             marks.add(tokens.pop())

@@ -206,7 +206,8 @@ class _Run:
         self._start_clients()
         world.tally.events = 0
         while world.tally.events < events:
-            assert world.time.step(), "clients always have a next event"
+            stepped = world.time.step()
+            assert stepped, "clients always have a next event"
         self._heal()
         self._read_back()
 

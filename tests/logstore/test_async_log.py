@@ -457,8 +457,8 @@ def test_a_loop_that_ended_during_a_sync_keeps_none_from_others() -> None:
     log = first.run_until_complete(AsyncLog.open(DIRECTORY, disk=FaultyDisk(new_disk())).__aenter__())
 
     async def begin() -> None:
-        log._syncing = asyncio.create_task(asyncio.sleep(60), name="as a sync")  # type: ignore[assignment]
-        log._syncing._log_destroy_pending = False
+        log._syncing = asyncio.create_task(asyncio.sleep(60))
+        log._syncing._log_destroy_pending = False  # type: ignore[attr-defined]
 
     first.run_until_complete(begin())
     first.close()
