@@ -84,7 +84,9 @@ def as_directory(path: Path) -> str:
             raise FileNotFoundError(
                 error.errno, "the current directory was deleted; give a path from the root", text
             ) from None
-    return text.rstrip("/") or "/"
+    while text.endswith(("/", "/.")):
+        text = text.removesuffix(".").rstrip("/")
+    return text or "/"
 
 
 def as_config(config: T | None, kind: type[T], advice: str = "") -> T:

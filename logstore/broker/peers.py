@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from logstore.broker import client_messages
-from logstore.broker.errors import MalformedMessage, RequestUnanswered
+from logstore.broker.errors import AuthenticationFailed, MalformedMessage, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, client_id_of
 from logstore.broker.node_messages import response_of, to_wire
@@ -66,6 +66,8 @@ class Peers:
         """`scratch` as for `Link`; `security` names the listener of the brokers."""
         self._node, self._limits, self._scratch, self.security = node, limits, scratch, security
         self._links: dict[tuple[int, Lane], Link] = {}
+        self._refusing: set[int] = set()
+        """The brokers that refuse this one's login."""
 
     def close(self) -> None:
         """Close all connections; unanswered requests are lost."""
@@ -89,15 +91,27 @@ class Peers:
             try:
                 if isinstance(answer, RequestUnanswered):
                     raise answer
+                self._refusing.discard(target)
                 then(Response(target, correlation_id, response_of(answer)))
             except (RequestUnanswered, MalformedMessage) as error:
-                _log.info("no answer from broker %d: %s", target, error)
+                self._report(target, error)
                 then(Disconnected(target, correlation_id))
 
         request = to_wire(body)
         if isinstance(request, w.LeaderAndIsrRequest | w.StopReplicaRequest | w.UpdateMetadataRequest):
             request.receiver_id, request.number = target, correlation_id
         link.ask(request, API_OF[type(request)].latest, answered)
+
+    def _report(self, target: int, error: Exception) -> None:
+        if isinstance(error, AuthenticationFailed) and target not in self._refusing:
+            self._refusing.add(target)
+            _log.warning(
+                "broker %d takes no requests: %s. Check the sasl.jaas.config by which brokers log in",
+                target,
+                error,
+            )
+        else:
+            _log.info("no answer from broker %d: %s", target, error)
 
     def ask_controller(self, body: RequestBody, then: Callable[[ResponseBody | None], None]) -> bool:
         """Send the controller, which is another broker, a client's request.

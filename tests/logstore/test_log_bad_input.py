@@ -289,6 +289,16 @@ class TestDirectories:
         assert not any((tmp_path / "other" / "orders-0").iterdir())
         assert [*(tmp_path / "other").iterdir()] == [tmp_path / "other" / "orders-0"]
 
+    @pytest.mark.parametrize("path", [Path(), ".", "./", "././", "../orders-0/.", "../orders-0/.//"])
+    def test_the_current_one(self, path: Path | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It has a name, although the path does not say it."""
+        (tmp_path / "orders-0").mkdir()
+        monkeypatch.chdir(tmp_path / "orders-0")
+        with Log.open(path) as log:
+            log.append(b"x")
+        assert [each.value for each in LogReader(path).records()] == [b"x"]
+        assert [each.name for each in tmp_path.iterdir()] == ["orders-0"]
+
     def test_one_below_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "data").write_bytes(b"mine")
         with pytest.raises(LogDirOffline, match="cannot be opened as a log"):

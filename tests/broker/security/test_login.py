@@ -20,7 +20,6 @@ from logstore.broker import (
     ClientSecurity,
     SharedStore,
     client_security,
-    links,
     open_store,
 )
 from logstore.broker.config_nodes import change_entity
@@ -183,44 +182,6 @@ def test_a_mechanism_that_is_not_enabled() -> None:
             async with Client([bench.broker.listeners["INTERNAL"]], security=by("PLAIN")) as client:
                 with pytest.raises(AuthenticationFailed, match="does this listener have SASL"):
                     await client.metadata()
-
-    run(test)
-
-
-def test_brokers_log_in_to_each_other_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "_RENEWAL_S", 0.0)
-    monkeypatch.setattr(links, "_RENEWAL_AT", 0.1)
-
-    async def test() -> None:
-        name = "listener.name.sasl_ssl.scram-sha-512"
-        settings = {
-            "listeners": "SASL_SSL://localhost:0",
-            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-            "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
-            f"{name}.sasl.jaas.config": f'{SCRAM} username="admin" password="admin-secret";',
-            f"{name}.connections.max.reauth.ms": "2000",
-            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-            "super.users": "User:admin;User:ann",
-            **stores(tmp_path),
-        }
-        trust = {"ssl.truststore.location": settings["ssl.truststore.location"]}
-        ann = by("SCRAM-SHA-512", **{"security.protocol": "SASL_SSL", **trust})
-        with open_store() as store:
-            for user in ("admin", "ann"):
-                await add(store, user)
-            async with broker(settings, 1, metadata=store) as one, broker(settings, 2, metadata=store) as two:
-                client = Client([one.address, two.address], security=ann, timeout_s=20)
-                await client.create_topic("orders", 1, replication_factor=2)
-                counts = [each._running.server.logins for each in (one, two)]
-                written = 0
-                # Sessions are renewed while records flow.
-                while min(each.renewed for each in counts) < 2:
-                    await client.append("orders", str(written).encode(), acks="all")
-                    written += 1
-                read = [each.value async for page in client.pages("orders", 0) for each in page]
-                assert read == [str(each).encode() for each in range(written)]
-                assert [each.failed + each.expired for each in counts] == [0, 0]
-                await client.close()
 
     run(test)
 
