@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 from logstore.broker.runtime import StoreClient
 from logstore.disk.closing import AsyncClosing
@@ -32,6 +33,8 @@ from logstore.replication.metastore.operations import (
     check_size,
 )
 
+_MOST_BARREN: Final = 3
+
 
 class StoreSession(AsyncClosing):
     """Sends operations to the store. Belongs to one event loop."""
@@ -50,19 +53,28 @@ class StoreSession(AsyncClosing):
         self._calls = count(1)
         self._answers: dict[int, asyncio.Future[Outcome]] = {}
         self._opened: asyncio.Future[int] | None = None
+        self._barren = 0
+        """Sessions in a row that ended before they answered anything."""
         self.watchers: dict[str, Callable[[], None]] = {}
         """By path: called when a watch of it fires, or the session ends and the watch is gone."""
 
     async def ask(self, operation: Operation) -> Outcome:
         """Return the operation's outcome; after CONNECTION_LOSS it may have been applied.
 
-        Raises `WriteTooLarge`, and `MetadataStoreFailed` if no session could be opened in time.
+        Raises `WriteTooLarge`, and `MetadataStoreFailed` if no session could be opened in time, or each one
+        ends at once.
         """
         match operation:
             case Multi(writes):
                 check_size(*writes)
             case Create() | Set():
                 check_size(operation)
+        if self._barren >= _MOST_BARREN:
+            barren, self._barren = self._barren, 0
+            raise MetadataStoreFailed(
+                f"the metadata store ({self._store.name}) ended {barren} sessions without an answer; check "
+                "its login (zookeeper.sasl.jaas.config, zookeeper.ssl.keystore.location), and its log"
+            )
         try:
             async with asyncio.timeout(self._patience_s):
                 session_id = await self._session()
@@ -83,6 +95,8 @@ class StoreSession(AsyncClosing):
             del self._answers[call_id]
         if outcome.error is StoreError.SESSION_EXPIRED:
             self._forget(session_id)
+        else:
+            self._barren = 0
         return outcome
 
     async def close(self) -> None:
@@ -107,6 +121,7 @@ class StoreSession(AsyncClosing):
         """Open another session for the next question, unless that was done since this one ended."""
         if self.session_id == session_id:
             self._opened = None
+            self._barren += 1
 
     def _from_any_thread(self, event: StoreEvent) -> None:
         try:

@@ -406,6 +406,45 @@ def test_every_question_of_a_session_that_ended_is_asked_in_the_same_next_one() 
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
+class Refusing(ByHand):
+    """A store that ends every session without an answer, as after a wrong password."""
+
+    def open_session(self, timeout_ms: int) -> None:
+        super().open_session(timeout_ms)
+        self.on_event(SessionOpened(self.opened))
+
+    def submit(self, call: StoreCall) -> None:
+        super().submit(call)
+        self.on_event(StoreReply(call.call_id, Outcome(StoreError.SESSION_EXPIRED)))
+        self.on_event(SessionExpired(call.session_id))
+
+
+def test_a_store_that_ends_each_session_at_once_is_told_of() -> None:
+    """Twenty were opened in a tenth of a second, and the broker ended with "does not answer reads"."""
+
+    async def run() -> None:
+        async with StoreSession(Refusing) as session:
+            for _ in range(2):
+                with pytest.raises(MetadataStoreFailed, match=r"\(of a test\) ended 3 sessions .* its login"):
+                    await find_cluster_id(session.ask, Random(1))
+
+    asyncio.run(run())
+
+
+def test_sessions_that_end_after_an_answer_are_no_trouble() -> None:
+    async def run(shared: SharedStore) -> None:
+        async with StoreSession(shared.client) as session:
+            for _ in range(5):
+                assert (await session.ask(Get("/"))).error is None
+                assert session.session_id is not None
+                await asyncio.to_thread(shared.end, session.session_id)
+                while (await session.ask(Get("/"))).error is not None:
+                    pass
+
+    with SharedStore(EmbeddedStore("/meta", disk=MemoryDisk()), clock=lambda: 0) as shared:
+        asyncio.run(run(shared))
+
+
 def test_what_no_server_takes_is_refused_and_not_sent() -> None:
     async def run(shared: SharedStore) -> None:
         async with StoreSession(shared.client) as session:
