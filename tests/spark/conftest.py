@@ -51,7 +51,7 @@ def has_session() -> bool:
 
 @pytest.fixture(autouse=True)
 def _starts_spark_only_if_marked(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A JVM takes half a minute of a run that has no other use for it."""
+    """Only tests marked `spark` may start a JVM: it costs the other part of `make test` half a minute."""
     before = has_session()
     yield
     if not before and not request.node.get_closest_marker("spark"):
