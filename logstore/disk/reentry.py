@@ -1,4 +1,4 @@
-"""Locks that a signal's handler may meet in the middle of a call of its own thread.
+"""Locks that a signal handler may meet in the middle of a call of its own thread.
 
 Python runs a handler in the main thread, between two instructions of whatever that thread does. A plain lock
 that the call holds would never come free there.
@@ -13,7 +13,7 @@ def not_owned(lock: threading.RLock) -> threading.RLock:
     """Return the lock, for `with`. Raises `RuntimeError` if this thread holds it already."""
     if lock._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
         raise RuntimeError(
-            "a signal's handler cannot do this in the middle of such a call of its own thread. Let it set a "
-            "flag, or raise an exception, as sys.exit() does"
+            "a signal handler cannot make this call: it interrupted another one in the same thread. Set a "
+            "flag in the handler, or raise an exception, as sys.exit() does"
         )
     return lock

@@ -133,7 +133,7 @@ def _as_change(
         if log.changing or not log.is_writable:
             begin_change(log)
         try:
-            log.changing = APPENDING  # before the end is read: a signal's handler may not append behind it
+            log.changing = APPENDING  # before the end is read: a signal handler may not append behind it
             result = append(log, *args, **kwargs)
             if not log.changing:
                 end_change(log)  # raises

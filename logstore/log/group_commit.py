@@ -148,7 +148,7 @@ class GroupCommit:
             return True
 
     def _take_back(self) -> None:
-        """Give up a lead that this thread kept because Ctrl-C, or a signal's handler, ended its call."""
+        """Give up a lead that this thread kept because Ctrl-C, or a signal handler, ended its call."""
         if self._state is _State.TAKEN and self._leader == threading.get_ident():
             self._waiting[:0], self._crew = self._crew, []
             self._state = _State.IDLE

@@ -1,4 +1,4 @@
-"""Changes of a log that an exception from outside may end: Ctrl-C, or what a signal's handler raises.
+"""Changes of a log that an exception from outside may end: Ctrl-C, or what a signal handler raises.
 
 Python raises such an exception between any two instructions of the main thread. A batch may be in the file
 then without being counted, or counted in one place and not in another: the next append would write a second
@@ -7,7 +7,7 @@ finds one, an append (with its roll) is undone as far as the log end had not mov
 deletion of records is written again, and any other change takes the log offline: recovery completes or undoes
 it.
 
-A signal's handler may also call the log, in the middle of a change of its own thread, which the lock lets in.
+A signal handler may also call the log, in the middle of a change of its own thread, which the lock lets in.
 `log.is_interrupted` tells such a change from one that an exception has ended: nothing may change then. Only
 `close` may, since the handler may end the program after it; the change that it undoes raises `LogClosed`.
 """
@@ -47,14 +47,14 @@ def begin_change(log: PartitionLog) -> None:
         return
     if not log.is_interrupted:
         raise RuntimeError(
-            f"{log.directory}: a signal's handler cannot change the log in the middle of {log.changing}. "
-            "Let it set a flag, or raise an exception, as sys.exit() does"
+            f"{log.directory}: a signal handler cannot change the log in the middle of {log.changing}. "
+            "Set a flag in the handler, or raise an exception, as sys.exit() does"
         )
     mend(log)
 
 
 def end_change(log: PartitionLog) -> None:
-    """Remove the note of a change. Raises `LogClosed` if a signal's handler has closed the log meanwhile."""
+    """Remove the note of a change. Raises `LogClosed` if a signal handler has closed the log meanwhile."""
     if not log.changing:
         raise _closed_meanwhile(log)
     log.changing = ""
@@ -63,7 +63,7 @@ def end_change(log: PartitionLog) -> None:
 def change_failed(log: PartitionLog, error: BaseException) -> None:
     """Remove the note of a change that was refused, and keep it for one that an interrupt ended.
 
-    Raises `LogClosed` instead of what a change meets after a signal's handler has closed the log.
+    Raises `LogClosed` instead of what a change meets after a signal handler has closed the log.
     """
     if log.is_closed and isinstance(error, Exception):
         raise _closed_meanwhile(log) from error

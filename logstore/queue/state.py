@@ -144,9 +144,9 @@ class Deadlines:
 class QueueState:
     """The state of one topic. Offsets are those of its message log; times are epoch milliseconds.
 
-    Ctrl-C, or an exception of a signal's handler, may end a change between any two of its steps. The order of
-    the steps is such that a message is then ready, leased or finished, maybe ready and leased, and never
-    nothing of it.
+    Ctrl-C, or an exception raised by a signal handler, may end a change between any two of its steps. The
+    order of the steps is such that a message is then ready, leased or finished, maybe ready and leased, and
+    never nothing of it.
     """
 
     __slots__ = ("_ready", "delays", "leases", "next_offset", "unfinished")
