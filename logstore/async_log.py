@@ -242,22 +242,25 @@ class AsyncLog(AsyncReading, AsyncClosing):
     def _submit(self, call: Callable[[], T]) -> Future[T]:
         if os.getpid() != self._process_id:
             self._begin_threads()  # a forked child may read, and has none of its parent's threads
-        is_refused = False
-
-        def act() -> T:
-            assert not is_refused, "it was done without a thread"
-            return call()
-
-        try:
-            return self._threads.submit(act)
-        except RuntimeError:  # the threads have ended, or none can be started: at a limit, at the exit
-            is_refused = True  # it may be in their queue nevertheless
-            self.log.partition.check_writable()
         done: Future[T] = Future()
+        unclaimed = [True]
+
+        def act() -> None:
+            try:
+                unclaimed.pop()
+            except IndexError:
+                return  # done by the other: a thread, or this one
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(call())
+                except BaseException as error:
+                    done.set_exception(error)
+
         try:
-            done.set_result(call())
-        except BaseException as error:
-            done.set_exception(error)
+            self._threads.submit(act)
+        except RuntimeError:  # the threads have ended, or none can be started: at a limit, at the exit
+            self.log.partition.check_writable()
+            act()  # one that is there may have taken it nevertheless
         return done
 
     async def _run(self, call: Callable[[], T]) -> T:

@@ -33,7 +33,7 @@ from logstore.replication.metastore.operations import (
     check_size,
 )
 
-_MOST_BARREN: Final = 3
+_MOST_UNANSWERED: Final = 3
 
 
 class StoreSession(AsyncClosing):
@@ -53,7 +53,7 @@ class StoreSession(AsyncClosing):
         self._calls = count(1)
         self._answers: dict[int, asyncio.Future[Outcome]] = {}
         self._opened: asyncio.Future[int] | None = None
-        self._barren = 0
+        self._unanswered = 0
         """Sessions in a row that ended before they answered anything."""
         self.watchers: dict[str, Callable[[], None]] = {}
         """By path: called when a watch of it fires, or the session ends and the watch is gone."""
@@ -69,10 +69,10 @@ class StoreSession(AsyncClosing):
                 check_size(*writes)
             case Create() | Set():
                 check_size(operation)
-        if self._barren >= _MOST_BARREN:
-            barren, self._barren = self._barren, 0
+        if self._unanswered >= _MOST_UNANSWERED:
+            ended, self._unanswered = self._unanswered, 0
             raise MetadataStoreFailed(
-                f"the metadata store ({self._store.name}) ended {barren} sessions without an answer; check "
+                f"the metadata store ({self._store.name}) ended {ended} sessions without an answer; check "
                 "its login (zookeeper.sasl.jaas.config, zookeeper.ssl.keystore.location), and its log"
             )
         try:
@@ -96,7 +96,7 @@ class StoreSession(AsyncClosing):
         if outcome.error is StoreError.SESSION_EXPIRED:
             self._forget(session_id)
         else:
-            self._barren = 0
+            self._unanswered = 0
         return outcome
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class StoreSession(AsyncClosing):
         """Open another session for the next question, unless that was done since this one ended."""
         if self.session_id == session_id:
             self._opened = None
-            self._barren += 1
+            self._unanswered += 1
 
     def _from_any_thread(self, event: StoreEvent) -> None:
         try:

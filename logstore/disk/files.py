@@ -76,7 +76,7 @@ class Readable(Protocol):
         """Return the length in bytes."""
 
     def close(self) -> None:
-        """Release the descriptor, as that of an unreferenced file; twice is harmless. Does not sync."""
+        """Release the descriptor; twice is harmless. Does not sync. An unreferenced file is closed too."""
 
 
 class File(Readable, Protocol):

@@ -144,7 +144,7 @@ def test_a_dead_controller_is_waited_for_until_its_successor_answers(
 def test_a_controller_that_dies_while_it_is_asked(
     monkeypatch: pytest.MonkeyPatch, request_: Struct, error: type[RequestUnanswered], is_repeated: bool
 ) -> None:
-    """What only reads is asked again, what changes something only if it was not sent."""
+    """A request that only reads is repeated; one that changes something only if it was not sent."""
     with closing(Orphaned(1.0, error)) as brokers:
 
         def sleep(seconds: float) -> None:

@@ -486,3 +486,25 @@ def test_without_threads_calls_are_done_on_the_loop(monkeypatch: pytest.MonkeyPa
         assert log.log.partition.is_closed
 
     asyncio.run(main())
+
+
+def test_a_call_that_a_thread_took_although_none_could_be_started_is_done_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that is there may take it while another one fails to start."""
+    done: list[None] = []
+
+    async def main() -> None:
+        async with opened() as log:
+            submit = log._threads.submit
+
+            def taken(call: Callable[[], object]) -> None:
+                submit(call).result()
+                raise RuntimeError("can't start new thread")
+
+            with monkeypatch.context() as limited:
+                limited.setattr(log._threads, "submit", taken)
+                await log._run(lambda: done.append(None))
+            assert done == [None]
+
+    asyncio.run(main())

@@ -55,7 +55,7 @@ def test_a_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> Non
 
 
 def test_a_child_has_threads_of_its_own_for_the_log_of_its_parents_tasks(tmp_path: Path) -> None:
-    """What its tasks gave to a thread of the parent did not end, nor did `close`."""
+    """Its calls, and `close`, waited for ever for the parent's threads."""
     with Log.open(tmp_path / "orders-0") as owned:
         log = AsyncLog(owned)
         owned.append(b"one")

@@ -1,4 +1,4 @@
-"""A signal's handler that calls the log, at every moment of a call of its thread (`test_interrupts.py`)."""
+"""A signal handler that calls the log, at every moment of a call of its thread (`test_interrupts.py`)."""
 
 from __future__ import annotations
 
