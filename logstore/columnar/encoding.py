@@ -6,7 +6,7 @@ bytes, and each batch gets its header.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -67,7 +67,23 @@ class Blobs(NamedTuple):
             raise ValueError(f"column {name!r} has a row of {sizes.max()} bytes, above 2**31 - 1")
         if column.null_count:
             sizes[~_valid(column)] = -1
-        return cls(data, bounds[:-1], sizes.astype(np.int32))
+        first, end = int(bounds[0]), int(bounds[-1])
+        return cls(data[first:end], bounds[:-1] - first, sizes.astype(np.int32))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Blobs]) -> Blobs:
+        """Return the rows of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        ends = np.cumsum([len(part.data) for part in parts])
+        data = np.concatenate([part.data for part in parts])
+        data.flags.writeable = False  # as Arrow's memory: kernels are compiled for one of both
+        at = np.concatenate([part.at + (end - len(part.data)) for part, end in zip(parts, ends, strict=True)])
+        return cls(data, at, np.concatenate([part.size for part in parts]))
+
+    def take(self, rows: Longs) -> Blobs:
+        """Return these rows, in this order; no bytes are copied."""
+        return Blobs(self.data, self.at[rows], self.size[rows])
 
 
 def _valid(column: Any) -> npt.NDArray[np.bool_]:
@@ -94,8 +110,55 @@ class Columns(NamedTuple):
             _times(part.column("timestamp")) if "timestamp" in has else np.full(count, timestamp_ms),
             Blobs.of(part.column("key"), "key") if "key" in has else Blobs.none(count),
             Blobs.of(part.column("value"), "value"),
-            *(_headers(part.column("headers")) if "headers" in has else _NO_HEADERS),
+            *(headers_of(part.column("headers")) if "headers" in has else NO_HEADERS),
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the rows of all parts, one part after the other."""
+        times = np.concatenate([part.times for part in parts])
+        keys, values = (
+            Blobs.joined([part.keys for part in parts]),
+            Blobs.joined([part.values for part in parts]),
+        )
+        if not any(len(part.list_size) for part in parts):
+            return cls(times, keys, values, *NO_HEADERS)
+        ends = np.cumsum([len(part.names.size) for part in parts])
+        list_at = [
+            part.list_at + (end - len(part.names.size))
+            if len(part.list_size)
+            else np.zeros(len(part.times), np.int64)
+            for part, end in zip(parts, ends, strict=True)
+        ]
+        list_size = [
+            part.list_size if len(part.list_size) else np.zeros(len(part.times), np.int32) for part in parts
+        ]
+        return cls(
+            times,
+            keys,
+            values,
+            np.concatenate(list_at),
+            np.concatenate(list_size),
+            Blobs.joined([part.names for part in parts]),
+            Blobs.joined([part.header_values for part in parts]),
+        )
+
+    def take(self, rows: Longs) -> Columns:
+        """Return these rows, in this order; no bytes are copied."""
+        return self._replace(
+            times=self.times[rows],
+            keys=self.keys.take(rows),
+            values=self.values.take(rows),
+            list_at=self.list_at[rows] if len(self.list_size) else self.list_at,
+            list_size=self.list_size[rows] if len(self.list_size) else self.list_size,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of keys, values and headers, and of the arrays that find them."""
+        blobs = (self.keys, self.values, self.names, self.header_values)
+        arrays = (self.times, self.list_at, self.list_size, *(array for each in blobs for array in each))
+        return sum(array.nbytes for array in arrays)
 
 
 def _times(column: Any) -> Longs:
@@ -115,13 +178,13 @@ def _times(column: Any) -> Longs:
     return times
 
 
-_NO_HEADERS: Final = (np.zeros(0, np.int64), np.zeros(0, np.int32), Blobs.none(0), Blobs.none(0))
+NO_HEADERS: Final = (np.zeros(0, np.int64), np.zeros(0, np.int32), Blobs.none(0), Blobs.none(0))
 
 
-def _headers(column: Any) -> tuple[Longs, Ints, Blobs, Blobs]:
+def headers_of(column: Any) -> tuple[Longs, Ints, Blobs, Blobs]:
     kind = column.type
     if column.null_count == len(column):
-        return _NO_HEADERS
+        return NO_HEADERS
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or {
         field.name for field in (kind.value_type if pa.types.is_struct(kind.value_type) else ())
     } != {"key", "value"}:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
-from logstore.columnar.columnar import encode
+from logstore.columnar.columnar import BATCH_RECORDS
+from logstore.columnar.encoding import Columns, batches_of
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
 from logstore.log.outgoing import Compression
@@ -65,25 +65,23 @@ class PartitionBatches:
         """Yield the runs of all rows that were added. Raises as `add`."""
         if not self._pending:
             return
-        rows = pa.Table.from_batches([placed.rows for placed in self._pending])
+        rows = Columns.joined([placed.rows for placed in self._pending])
         slots = np.concatenate([placed.slots for placed in self._pending])
         self._pending, self._pending_bytes = [], 0
         if len(self._slots) < _FEW:
             slots = slots.astype(np.int16)  # numpy sorts these by radix
         order = np.argsort(slots, kind="stable")  # stable: rows of a partition stay in order
         slots = slots[order]
-        if slots[0] != slots[-1]:
-            rows = rows.combine_chunks().take(pa.array(order))
         firsts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist()]
         for first, end in zip(firsts, [*firsts[1:], len(slots)], strict=True):
             partition = self._slots[int(slots[first])]
-            yield partition, self._encoded(partition, rows.slice(first, end - first))
+            yield partition, self._encoded(partition, rows.take(order[first:end]))
 
-    def _encoded(self, partition: TopicPartition, rows: Any) -> Iterator[Encoded]:
+    def _encoded(self, partition: TopicPartition, rows: Columns) -> Iterator[Encoded]:
         limit = self._max_batch_bytes(partition.topic)
         codec, level = self._compression
         batch_bytes = min(self._batch_bytes, max(limit // 2, 1))
-        for batches in encode(rows, codec=codec, level=level, batch_bytes=batch_bytes):
+        for batches in batches_of(rows, codec, level, batch_bytes, BATCH_RECORDS):
             records = 0
             for batch in walk(batches):
                 if batch.size > limit:

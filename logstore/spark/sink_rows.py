@@ -7,9 +7,8 @@
 Other columns are ignored. No Python runs per row, unless a row is refused: the error then names the row and
 the reason, and nothing of the write is published.
 
-Rows whose `partition` is null are placed as by Kafka's producers (`logstore/broker/placement.py`), a whole
-column at a time: keys are hashed four bytes at a time, all rows side by side, and a row drops out where its
-key ends. Rows without a key stay together for 16 KiB; the next ones go to the next partition (KIP-794).
+Rows whose `partition` is null are placed as by Kafka's producers (`logstore/broker/placement.py`), by
+compiled code. Rows without a key stay together for 16 KiB; the next ones go to the next partition (KIP-794).
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.broker.placement import murmur2
-from logstore.columnar.encoding import Blobs
-from logstore.columnar.kernels import Longs
+from logstore.columnar.encoding import NO_HEADERS, Blobs, Columns, headers_of
+from logstore.columnar.kernels import Bytes, Ints, Longs, kernel, long
 from logstore.config import LogConfig
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
@@ -34,48 +32,41 @@ from logstore.format.record import NO_TIMESTAMP
 from logstore.spark.errors import RowRefused, WriteRefused
 from logstore.spark.write_options import WriteOptions
 
-_M = np.uint32(0x5BD1E995)
-_SEED = np.uint32(0x9747B28C)
-_LONGEST = 512
-"""Longer keys are hashed one by one: they are rare and would hold up the others."""
+_M = np.uint64(0x5BD1E995)
+_SEED = np.uint64(0x9747B28C)
 
 
-def murmur2_of(keys: Blobs) -> npt.NDArray[np.uint32]:
-    """Return Kafka's hash of each key, unsigned; arbitrary for a null key."""
-    sizes = np.maximum(keys.size, 0).astype(np.int64)
-    result = _SEED ^ sizes.astype(np.uint32)
-    if not len(sizes):
-        return result
-    # The four bytes at every position of the column, as one number.
-    padded = keys.data if len(keys.data) >= 4 else np.concatenate([keys.data, np.zeros(4, np.uint8)])
-    fours = np.ndarray(len(padded) - 3, "<u4", padded, strides=(1,))
-    at_once = sizes <= _LONGEST
-    for done in range(0, int(sizes[at_once].max(initial=0)) & ~3, 4):
-        rows = np.flatnonzero(at_once & (sizes >= done + 4))
-        k = fours[keys.at[rows] + done] * _M
-        k ^= k >> np.uint32(24)
-        result[rows] = result[rows] * _M ^ k * _M
-    whole, left = sizes & ~3, sizes & 3
-    for tail in (3, 2, 1):
-        rows = np.flatnonzero(at_once & (left == tail))
-        at = keys.at[rows] + whole[rows]
-        last = np.zeros(len(rows), np.uint32)
-        for byte in range(tail):
-            last |= keys.data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
-        result[rows] = (result[rows] ^ last) * _M
-    result ^= result >> np.uint32(13)
-    result *= _M
-    result ^= result >> np.uint32(15)
-    for row in np.flatnonzero(~at_once).tolist():
-        start = int(keys.at[row])
-        result[row] = murmur2(keys.data[start : start + int(sizes[row])].tobytes())
-    return result
+@kernel
+def _murmur2(data: Bytes, at: Longs, sizes: Ints, hashes: Longs) -> None:
+    mask = np.uint64(0xFFFFFFFF)
+    for row in range(len(at)):
+        start, size = at[row], max(sizes[row], 0)
+        whole = start + (size & ~3)
+        found = _SEED ^ np.uint64(size)
+        for position in range(start, whole, 4):
+            low = np.uint64(data[position]) | np.uint64(data[position + 1]) << np.uint64(8)
+            high = np.uint64(data[position + 2]) | np.uint64(data[position + 3]) << np.uint64(8)
+            four = (low | high << np.uint64(16)) * _M & mask
+            four ^= four >> np.uint64(24)
+            found = (found * _M ^ four * _M) & mask
+        if size & 3:
+            for position in range(whole, start + size):
+                found ^= np.uint64(data[position]) << np.uint64(8 * (position - whole))
+            found = found * _M & mask
+        found = (found ^ found >> np.uint64(13)) * _M & mask
+        hashes[row] = long(found ^ found >> np.uint64(15))
+
+
+def murmur2_of(keys: Blobs) -> Longs:
+    """Return Kafka's hash of each key, unsigned 32 bits; that of no bytes for a null key."""
+    hashes = np.empty(len(keys.size), np.int64)
+    _murmur2(*keys, hashes)
+    return hashes
 
 
 def partitions_of(keys: Blobs, counts: Longs, turns: Longs) -> Longs:
     """Return each row's partition among its topic's `counts`: its key's, or its turn's without a key."""
-    hashed = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64)
-    chosen: Longs = np.where(keys.size >= 0, hashed, turns) % counts
+    chosen: Longs = np.where(keys.size >= 0, murmur2_of(keys) & 0x7FFFFFFF, turns) % counts
     return chosen
 
 
@@ -133,9 +124,9 @@ def written_columns(names: Mapping[str, str] | Sequence[str], options: WriteOpti
 
 
 class Placed(NamedTuple):
-    """Rows to write, as `columnar.encode` accepts them, and each row's slot in `Intake.slots`."""
+    """Rows to write, and each row's slot in `Intake.slots`."""
 
-    rows: Any
+    rows: Columns
     slots: Longs
 
 
@@ -180,7 +171,9 @@ class _Batch:
         self._intake, self._batch = intake, batch
         self._columns = set(written_columns(batch.schema.names, intake._options))
         self._count = batch.num_rows
-        self._keys = self._blobs("key")
+        self._keys, self._values = self._blobs("key"), self._blobs("value")
+        self._sizes = np.maximum(self._keys.size, 0).astype(np.int64) + np.maximum(self._values.size, 0)
+        """The bytes of each row's key and value."""
         self._names: Sequence[str | None] = [intake._options.topic]
         self._topic_codes: Longs = np.zeros(self._count, np.int64)
         self._partitions: Longs | None = None
@@ -192,14 +185,11 @@ class _Batch:
         topics = [self._topic(code) for code in range(len(self._names))]
         slots = self._slots(topics)
         self._judge(topics, now_ms)
-        taken = [name for name in SINK_TYPES if name in self._columns and name not in ("topic", "partition")]
-        columns = {name: self._batch.column(name) for name in taken}
-        if "timestamp" in self._columns:
-            columns["timestamp"] = self._times(now_ms)
-        else:
-            columns["timestamp"] = pa.array(np.full(self._count, now_ms, np.int64))
+        has_times, has_headers = "timestamp" in self._columns, "headers" in self._columns
+        times = self._times(now_ms) if has_times else np.full(self._count, now_ms, np.int64)
+        headers = headers_of(self._batch.column("headers")) if has_headers else NO_HEADERS
         intake._rows_before += self._count
-        return Placed(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), slots)
+        return Placed(Columns(times, self._keys, self._values, *headers), slots)
 
     def _blobs(self, name: str) -> Blobs:
         return Blobs.of(self._batch.column(name), name) if name in self._columns else Blobs.none(self._count)
@@ -250,26 +240,18 @@ class _Batch:
 
     def _turns(self) -> Longs:
         intake = self._intake
-        ends = intake._loose_bytes + np.cumsum(np.where(self._keys.size < 0, self._sizes(), 0))
+        ends = intake._loose_bytes + np.cumsum(np.where(self._keys.size < 0, self._sizes, 0))
         starts = np.concatenate(([intake._loose_bytes], ends[:-1]))
         intake._loose_bytes = int(ends[-1]) if len(ends) else intake._loose_bytes
         turns: Longs = intake._turn + starts // TOGETHER_BYTES
         return turns
 
-    def _sizes(self) -> Longs:
-        """Return the bytes of each row's key and value."""
-        sizes: Longs = np.maximum(self._keys.size, 0).astype(np.int64) + np.maximum(
-            self._blobs("value").size, 0
-        )
-        return sizes
-
     # --- checking -------------------------------------------------------------------------------------
 
     def _judge(self, topics: Sequence[Topic], now_ms: int) -> None:
-        sizes = self._sizes()
+        sizes = self._sizes + HEADER_BYTES + _RECORD_BYTES
         if "headers" in self._columns:
             sizes += self._header_sizes()
-        sizes += HEADER_BYTES + _RECORD_BYTES
         limits = np.array(
             [min(self._intake._options.request_bytes, topic.config.max_message_bytes) for topic in topics],
             np.int64,
@@ -299,11 +281,12 @@ class _Batch:
         each = names.size.astype(np.int64) + values + _HEADER_PARTS
         return np.bincount(parents, each, self._count).astype(np.int64)
 
-    def _times(self, now_ms: int) -> Any:
+    def _times(self, now_ms: int) -> Longs:
         column = self._batch.column("timestamp")
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
-        times = column.cast(pa.int64()).fill_null(now_ms).to_numpy(zero_copy_only=False)
+        # A copy: kernels are compiled for times that may be written to.
+        times: Longs = np.array(column.cast(pa.int64()).fill_null(now_ms).to_numpy(zero_copy_only=False))
         topics = [self._intake.topics[name] for name in self._names if name is not None]
         oldest, newest = (
             np.array(bounds, np.int64)[self._topic_codes]
@@ -313,7 +296,7 @@ class _Batch:
             (times != NO_TIMESTAMP) & ((times < oldest) | (times > newest)),
             lambda row: f"its timestamp is {times[row]} ms; its topic accepts {oldest[row]} to {newest[row]}",
         )
-        return pa.array(times)
+        return times
 
     def _refuse_where(self, wrong: npt.NDArray[np.bool_], reason: Callable[[int], str]) -> None:
         rows = np.flatnonzero(wrong)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from logstore.columnar import kernels
 from logstore.columnar.columnar import FIELDS, HEADER_TYPE, encode, table
-from logstore.columnar.encoding import RUN_BYTES
+from logstore.columnar.encoding import RUN_BYTES, Columns, batches_of
 from logstore.format.batch import (
     Batch,
     encode_batch,
@@ -64,6 +65,22 @@ def test_batches_are_those_of_the_plain_encoder(
         done += batch.record_count
     assert b"".join(expected) == encoded
     assert done == len(rows)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(parts=st.lists(tables, min_size=1, max_size=4), data=st.data())
+def test_columns_are_joined_and_reordered_without_their_bytes(
+    parts: list[list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]], data: st.DataObject
+) -> None:
+    """The batches are those of a table with these rows in this order."""
+    joined = Columns.joined(
+        [Columns.of(arrow([*rows[:1], *rows]).slice(1).to_batches()[0], T0) for rows in parts]
+    )
+    rows = [row for part in parts for row in part]
+    order = data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, max_size=2 * len(rows)))
+    found = b"".join(batches_of(joined.take(np.array(order)), Codec.NONE, None, 300, 9))
+    expected = encode(arrow([rows[each] for each in order]), batch_bytes=300, batch_records=9)
+    assert found == b"".join(expected)
 
 
 def test_batches_are_filled() -> None:

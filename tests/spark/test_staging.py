@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from logstore.columnar.encoding import Columns
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch
 from logstore.format.batch import Batch
 from logstore.format.compression import Codec
+from logstore.format.record import NO_TIMESTAMP
 from logstore.log.outgoing import PLAIN, Compression
 from logstore.spark.errors import RowRefused, StagedFileGone
 from logstore.spark.publishing import Stage, Staged, StagedFile
@@ -35,7 +37,8 @@ def stage(disk: MemoryDisk, *, compression: Compression = PLAIN, limit: int = 10
 
 
 def placed(values: Sequence[bytes], slots: Sequence[int]) -> Placed:
-    return Placed(pa.RecordBatch.from_pydict({"value": list(values)}), np.array(slots, np.int64))
+    rows = Columns.of(pa.RecordBatch.from_pydict({"value": list(values)}), NO_TIMESTAMP)
+    return Placed(rows, np.array(slots, np.int64))
 
 
 def of_file(disk: MemoryDisk, staged: Staged) -> dict[TopicPartition, list[bytes | None]]:
