@@ -231,8 +231,8 @@ class Batch:
             data = decompress_to_look(codec_of(self.attributes), stored, max_bytes=max_bytes)
             return check_records(data, self.record_count)
         whole = self.buffer.obj
-        if isinstance(whole, bytes) and len(whole) == self.size:
-            # The common case, without a copy: the batch is all of a `bytes` object.
+        if isinstance(whole, bytes | bytearray) and len(whole) == self.size:
+            # The common case, without a copy: the batch is all of an object.
             return check_records(whole, self.record_count, HEADER_BYTES)
         return check_records(self.payload(), self.record_count)
 
