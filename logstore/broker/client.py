@@ -366,12 +366,15 @@ class Client(AsyncClosing):
     async def produce(
         self,
         topic_partition: TopicPartition,
-        batch: bytes,
+        batch: bytes | memoryview,
         *,
         acks: int = ACKS_ALL,
         timeout: float | None = None,
     ) -> ProduceResult:
-        """Append one batch. Raises `RequestRefused`, and `RequestUnanswered` if time runs out."""
+        """Append one batch, without a copy of it.
+
+        Raises `RequestRefused`, and `RequestUnanswered` if time runs out.
+        """
         deadline = self._deadline(timeout)
         # The leader times out before the connection does: its error is more precise than a timeout here.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(left_s(deadline) * 900), 1))

@@ -157,7 +157,7 @@ class _Sender:
                 batch, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=sequence
             )
             try:
-                await client.produce(where, bytes(batch))
+                await client.produce(where, batch)
             except RequestRefused as refusal:
                 if refusal.error not in SEQUENCE_LOST or renewals == _RENEWALS:
                     raise

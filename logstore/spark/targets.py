@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from logstore.broker.errors import RequestRefused
+from logstore.broker.loop import fastest_loop
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
 from logstore.disk.errors import DirectoryLocked, EngineError, ErrorCode
@@ -201,7 +202,7 @@ class BrokerTarget:
     """The `Target` of a cluster. Its event loop runs only during calls."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=fastest_loop())
         self._client = settings.client()
         self._counts: Mapping[str, int] | None = None
 
@@ -267,7 +268,7 @@ class BrokerTarget:
         while True:
             try:
                 for data in part.batches(written):
-                    await self._client.produce(owed.topic_partition, bytes(data))
+                    await self._client.produce(owed.topic_partition, data)
                     written += Batch(data).record_count
                 return written
             except RequestRefused as refusal:

@@ -37,7 +37,7 @@ class Leader(Client):
     async def produce(
         self,
         topic_partition: TopicPartition,
-        batch: bytes,
+        batch: bytes | memoryview,
         *,
         acks: int = -1,
         timeout: float | None = None,
