@@ -63,8 +63,12 @@ class Commit(NamedTuple):
     metadata: str = ""
 
 
+NO_LEADER: Final = 5
+"""LEADER_NOT_AVAILABLE of a partition: a state that Kafka's own client tells by leader -1."""
+
+
 class Replicas(NamedTuple):
-    """A partition as an administrator sees it."""
+    """A partition as an administrator sees it; leader -1 for none."""
 
     leader: int
     replicas: tuple[int, ...]
