@@ -438,7 +438,7 @@ class RollReason(Enum):
 class ActiveSegment(Protocol):
     """The facts about the active segment that decide a roll.
 
-    `first_timestamp_ms` is the largest record time of its first append, -1 if that had none; `created_ms` is
+    `first_timestamp_ms` is the largest record time of its first batch, -1 if that had none; `created_ms` is
     when this process created or opened it; `jitter_ms` is its share of `segment.jitter.ms`.
     """
 

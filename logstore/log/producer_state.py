@@ -415,17 +415,22 @@ class ProducerState:
         return completed
 
     def remember(self, former: ProducerState) -> None:
-        """Add the batches below `end_offset` that only `former`, a state of the same log, knows.
+        """Add what only `former` knows, a state of the same log at a later offset or before a rebuilding.
 
-        A snapshot keeps only the last batch of each producer.
+        A snapshot keeps only the last batch of each producer, and not which markers are replicated.
         """
         for entry in self:
             known = former.get(entry.producer_id)
             if known is None or known.epoch != entry.epoch:
                 continue
-            below = {each for each in known.batches if each.last_offset < self.end_offset}
-            merged = sorted(below.union(entry.batches), key=lambda each: each.last_offset)
-            entry.batches = deque(merged, maxlen=REMEMBERED_BATCHES)
+            # The former's last: in a snapshot, the last batch has the time of a marker behind it.
+            batches = {each.last_offset: each for each in (*entry.batches, *known.batches)}
+            below = [batches[offset] for offset in sorted(batches) if offset < self.end_offset]
+            entry.batches = deque(below, maxlen=REMEMBERED_BATCHES)
+        for first_offset, marker in former.unreplicated.items():
+            if marker < self.end_offset:
+                self.unreplicated = _with(self.unreplicated, first_offset, marker)
+        self._find_first_unstable()
 
     def _replay_producer(self, batch: Batch) -> CompletedTransaction | None:
         if batch.is_control:

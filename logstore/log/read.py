@@ -27,7 +27,7 @@ from logstore.errors import (
     OffsetOutOfRange,
     refusal,
 )
-from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch, walk
 from logstore.format.crc import crc32c
 from logstore.log.partition_log import PartitionLog, is_dense
 from logstore.log.producer_state import LATE_MS, OpenTransaction
@@ -487,7 +487,19 @@ def _find_timestamp(
 def offset_of_largest_timestamp(log: PartitionLog) -> TimestampOffset | None:
     """Return the first record with the largest time in the log; None if no record has a time."""
     largest_ms = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
-    return offset_for_timestamp(log, largest_ms) if largest_ms >= 0 else None
+    found = offset_for_timestamp(log, largest_ms) if largest_ms >= 0 else None
+    start_offset = log.log_start_offset
+    if found is None and largest_ms >= 0 and start_offset > log.segments.first.base_offset:
+        # Of a record below the log start. Of its segment, the batches tell the largest time of the others.
+        _, *whole = log.segments.since(start_offset)
+        until = whole[0].base_offset if whole else MAX_LONG
+        pieces = iter_pieces(log, start_offset, FetchIsolation.LOG_END, until=until)
+        batches = (batch for piece in pieces for batch in walk(piece.fetched.records))
+        records = (record for batch in batches for record in batch.records())
+        times = [record.timestamp_ms for record in records if record.offset >= start_offset]
+        largest_ms = max([*times, *(segment.max_timestamp_ms for segment in whole)], default=-1)
+        found = offset_for_timestamp(log, largest_ms) if largest_ms >= 0 else None
+    return found
 
 
 # --- transactions -----------------------------------------------------------------------------------

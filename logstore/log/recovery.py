@@ -567,6 +567,7 @@ def _load_producers(
         if base_offset in marks:
             snapshots.take(loading.producers, base_offset)
         _replay(loading, segment, ends_by)
+    loading.producers.remove_expired(loading.opening.now_ms, loading.opening.producer_expiration_ms)
     loading.producers.end_offset = log_end_offset
     if log_end_offset > log_start_offset:
         snapshots.take(loading.producers, log_end_offset)

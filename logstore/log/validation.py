@@ -310,12 +310,12 @@ def _check_each_record(
     for index, record in enumerate(batch.records(max_bytes=max_bytes)):
         timestamp_ms = record.timestamp_ms
         max_ms = max(max_ms, timestamp_ms)
-        if create_time and timestamp_ms != NO_TIMESTAMP and not oldest_ms <= timestamp_ms <= newest_ms:
+        if needs_keys and record.key is None:
+            keyless.append(RecordError(index, "a compacted topic needs a key"))
+        elif create_time and timestamp_ms != NO_TIMESTAMP and not oldest_ms <= timestamp_ms <= newest_ms:
             untimely.append(
                 RecordError(index, f"timestamp {timestamp_ms} is outside [{oldest_ms}, {newest_ms}]")
             )
-        if needs_keys and record.key is None:
-            keyless.append(RecordError(index, "a compacted topic needs a key"))
     errors = sorted(untimely + keyless)
     if untimely:
         raise InvalidTimestamp(f"{len(errors)} invalid records; the first: {errors[0].message}", errors)

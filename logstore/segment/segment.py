@@ -187,7 +187,7 @@ class Segment:
 
     @property
     def first_timestamp_ms(self) -> int:
-        """The largest record time of the first append; -1 for none, also without a batch."""
+        """The largest record time of the first batch; -1 for none, also without a batch."""
         if self._first_timestamp_ms is None:
             with self.log_for_reading() as file:
                 header = file.pread(HEADER_BYTES, 0) if self.size else b""
@@ -233,7 +233,7 @@ class Segment:
                 self._is_ready = True
             position = self._write_at_end(data)
             if position == 0:
-                self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
+                self._first_timestamp_ms = batches[0][2]
             self._index(batches, position)
             self.size = position + len(data)
             return position
@@ -320,6 +320,7 @@ class Segment:
         self.aborts.truncate_to(offset)
         self.last_position_without_entry = position + self.config.index_interval_bytes
         self._index_is_full = None
+        self.modified_ms = now_ms
         if position == 0:
             self.created_ms = now_ms
             self._first_timestamp_ms = None

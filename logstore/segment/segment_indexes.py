@@ -186,6 +186,7 @@ class SegmentIndexes:
             self._open = offsets, times
             self.hints.clear()
             segment.indexes_changed((found.max_timestamp_ms, found.offset_of_max_timestamp))
+            segment.last_position_without_entry = segment.size + segment.config.index_interval_bytes
         return renewed
 
     @property

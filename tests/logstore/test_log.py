@@ -236,6 +236,19 @@ class TestRolling:
         log.append_batches(one(time=6001))
         assert segment_bases(log) == [0, 2]
 
+    @pytest.mark.parametrize("reopens", [False, True])
+    def test_the_age_of_a_segment_is_that_of_its_first_batch(self, reopens: bool) -> None:
+        """A follower's first append may have many batches; a restart changes nothing."""
+        disk = new_disk()
+        log = opened(disk, segment_ms=1000)
+        data = batch(0, [1000]) + batch(1, [1900])
+        append_as_follower(log.partition, data, leader_epoch=0)
+        if reopens:
+            log.close()
+            log = opened(disk, segment_ms=1000)
+        log.append_batches(one(time=2001))
+        assert segment_bases(log) == [0, 2]
+
     def test_row_163_an_empty_active_segment_stays(self) -> None:
         log = filled(3)
         log.partition.roll()

@@ -7,7 +7,11 @@ from functools import partial
 import pytest
 
 from logstore.errors import OffsetOutOfRange
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from logstore.log.append import append_as_leader
+from logstore.log.log import Log
+from logstore.log.read import offset_of_largest_timestamp
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
@@ -42,6 +46,16 @@ class TestTruncation:
             log.append_batches(one(time=1000 + offset))
         assert log.read_bytes(0, 1 << 20).records == before
         assert segment_bases(log) == [0, 10, 20]
+
+    def test_a_segment_without_times_is_as_old_as_its_last_change(self) -> None:
+        """As after a restart, when the time of the file counts: a cut changes it."""
+        now = [NOW_MS]
+        log = Log.open(DIRECTORY, disk=new_disk(), clock=lambda: now[0])
+        for _ in range(2):
+            log.append_batches(one(time=-1))
+        now[0] += 1000
+        log.truncate_to(1)
+        assert log.partition.segments.active.largest_timestamp_ms == NOW_MS + 1000
 
     def test_row_153_the_high_watermark_is_held_within(self) -> None:
         log = filled(3)
@@ -152,6 +166,25 @@ class TestLogStart:
         with pytest.raises(OffsetOutOfRange):
             advance_log_start_offset(log.partition, 16)
         assert log.log_start_offset == 15
+
+    @pytest.mark.parametrize(
+        "times", [[1003, 1000, 1001, 1000], [1003, 1000, 1001, 1002], [1003, 1003, -1, -1]]
+    )
+    def test_the_largest_time_is_that_of_a_record_that_is_served(self, times: list[int]) -> None:
+        """Records 0 and 1 are one batch, 2 and 3 segments of their own; those from the log start on count."""
+        log = opened()
+        pairs = [Record(delta, time, None, b"value") for delta, time in enumerate(times)]
+        log.append_batches(encode_batch(pairs[:2]))
+        for record in pairs[2:]:
+            log.partition.roll()
+            log.append_batches(one(time=record.timestamp_ms))
+        for start in range(5):
+            advance_log_start_offset(log.partition, start)
+            left = [time for time in times[start:] if time >= 0]
+            found = offset_of_largest_timestamp(log.partition)
+            assert (found and (found.timestamp_ms, found.offset)) == (
+                (max(left), times.index(max(left), start)) if left else None
+            )
 
     def test_row_182_the_high_watermark_bounds_it(self) -> None:
         log = filled(5)
@@ -309,6 +342,19 @@ class TestProducers:
         log.truncate_to(3)
         assert [produce(log, 7, sequence).is_duplicate for sequence in range(5)] == [True] * 3 + [False] * 2
         assert produce(log, 7, 0) == sent[0]._replace(is_duplicate=True)
+
+    @pytest.mark.parametrize("ends", [1, 5])
+    def test_a_batch_is_remembered_once(self, ends: int) -> None:
+        """A snapshot gives its producer's last batch the time of its marker: that is no second batch."""
+        log = opened()
+        for sequence in range(ends):
+            produce(log, 7, sequence, transaction=True)
+        log.end_transaction(7, 0, commit=True)
+        for _ in range(2):
+            log.append(b"removed")
+            log.truncate_to(ends + 1)
+        (entry,) = log.partition.producers()
+        assert [batch.last_sequence for batch in entry.batches] == [*range(ends)]
 
     def test_row_216_stray_snapshots_go(self) -> None:
         disk = new_disk()

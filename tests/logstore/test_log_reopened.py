@@ -110,6 +110,18 @@ class TestStoppingAndStarting:
         image.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
         assert opened(image).partition.epochs == ((0, 0), (2, 2), (5, 3))
 
+    def test_index_entries_after_a_torn_tail_begin_where_it_was_cut(self) -> None:
+        disk = new_disk()
+        log = filled(2, disk, index_interval_bytes=SIZE - 1)
+        log.append(b"torn" * SIZE)
+        left = disk.copy()
+        left.open(log.partition.segments.active.path(".log"), write=True).truncate(4 * SIZE)
+        again = opened(left, index_interval_bytes=SIZE - 1)
+        assert again.log_end_offset == 2
+        for _ in range(2):
+            again.append_batches(one())
+        assert again.partition.segments.active.indexes.offsets.entries() == [(1, SIZE), (3, 3 * SIZE)]
+
     def test_row_214_an_empty_active_segment(self) -> None:
         disk = new_disk()
         log = filled(3, disk)

@@ -191,7 +191,6 @@ class History:
                 if bounds:
                     self.log.truncate_to(bounds[-size:][0])
                     self.model.truncate(bounds[-size:][0])
-                    self.exact = False
             case "flush":
                 self.log.flush()
             case "stop" | "crash" | "power cut":
@@ -288,6 +287,17 @@ def test_snapshots_are_worth_nothing(steps: list[tuple[str, int, int]]) -> None:
     again.partition.set_high_watermark(history.model.high_watermark)
     history.exact = False
     history.check()
+
+
+def test_a_marker_above_the_high_watermark_decides_nothing_after_a_truncation_either() -> None:
+    """A snapshot holds the marker's effect, and does not tell that other replicas lack the marker."""
+    history = History()
+    steps = [("transactional", 1, 1), ("replicate", 1, 1), ("commit", 1, 1), ("roll", 1, 1), ("plain", 1, 1)]
+    for step in [*steps, ("truncate", 1, 1), ("plain", 1, 1)]:
+        history.step(*step)
+        history.check()
+    assert history.exact
+    assert history.log.partition.last_stable_offset == 0
 
 
 def test_the_model_notices() -> None:

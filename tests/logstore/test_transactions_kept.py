@@ -280,13 +280,16 @@ class TestExpiry:
             assert [entry.producer_id for entry in log.partition.producers()] == known, "checked every 300 ms"
         assert produce(log, 1, 77, transaction=False).first_offset == 2
 
-    def test_row_141_when_a_snapshot_is_loaded(self) -> None:
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_row_141_when_a_log_is_opened(self, clean: bool) -> None:
+        """By a snapshot after a clean stop; after a crash by batches, and the next start forgets no more."""
         disk = MemoryDisk()
         manager = manager_on(disk)
         log = manager.get_or_create(ORDERS)
         produce(log, 1, 0, transaction=False)
         produce(log, 2, 0)
-        manager.close()
+        if clean:
+            manager.close()
         day_ms = 86_400_000
         for later_ms, known in ((day_ms - 1, [1, 2]), (day_ms, [2])):
             again = manager_on(disk.copy(), clock=Clock(NOW_MS + later_ms)).get(ORDERS)

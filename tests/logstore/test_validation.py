@@ -193,13 +193,15 @@ def test_row_107_the_window_is_for_the_producers_clock_only() -> None:
     assert len(validated.data) == len(data)
 
 
-def test_row_108_timestamps_take_precedence_and_all_errors_are_listed() -> None:
-    """Row 108."""
+def test_row_108_timestamps_take_precedence_and_each_record_has_one_error() -> None:
+    """Row 108; of a record itself, the missing key is looked for first."""
     config = replace(COMPACTED, message_timestamp_after_max_ms=1000)
     records = [Record(0, T0, None, b""), Record(1, T0 + 1001, b"k", b""), Record(2, T0 + 2000, None, b"")]
     with pytest.raises(InvalidTimestamp) as caught:
         validate(encode_batch(records), config)
-    assert [error.batch_index for error in caught.value.record_errors] == [0, 1, 2, 2]
+    assert [error.batch_index for error in caught.value.record_errors] == [0, 1, 2]
+    with pytest.raises(InvalidRecord, match="needs a key"):
+        validate(encode_batch([Record(0, T0 + 2000, None, b"")]), config)
 
 
 def test_row_109_log_append_time_bit_on_a_create_time_topic() -> None:

@@ -467,8 +467,8 @@ _PRODUCERS: Final = [
         ),
         (
             "remembers-what-was-truncated",
-            "if each.last_offset < self.end_offset}",
-            "if each.last_offset <= self.end_offset}",
+            "for offset in sorted(batches) if offset < self.end_offset]",
+            "for offset in sorted(batches) if offset <= self.end_offset]",
         ),
     ),
     *_of(
