@@ -27,7 +27,7 @@ from logstore.errors import (
     OffsetOutOfRange,
     refusal,
 )
-from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch, walk
+from logstore.format.batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.format.crc import crc32c
 from logstore.log.partition_log import PartitionLog, is_dense
 from logstore.log.producer_state import LATE_MS, OpenTransaction
@@ -490,16 +490,26 @@ def offset_of_largest_timestamp(log: PartitionLog) -> TimestampOffset | None:
     found = offset_for_timestamp(log, largest_ms) if largest_ms >= 0 else None
     start_offset = log.log_start_offset
     if found is None and largest_ms >= 0 and start_offset > log.segments.first.base_offset:
-        # Of a record below the log start. Of its segment, the batches tell the largest time of the others.
+        # Of a record below the log start: its segment does not tell the largest time of the others.
         _, *whole = log.segments.since(start_offset)
         until = whole[0].base_offset if whole else MAX_LONG
-        pieces = iter_pieces(log, start_offset, FetchIsolation.LOG_END, until=until)
-        batches = (batch for piece in pieces for batch in walk(piece.fetched.records))
-        records = (record for batch in batches for record in batch.records())
-        times = [record.timestamp_ms for record in records if record.offset >= start_offset]
-        largest_ms = max([*times, *(segment.max_timestamp_ms for segment in whole)], default=-1)
+        times = [segment.max_timestamp_ms for segment in whole]
+        largest_ms = max([_largest_time_between(log, start_offset, until), *times])
         found = offset_for_timestamp(log, largest_ms) if largest_ms >= 0 else None
     return found
+
+
+def _largest_time_between(log: PartitionLog, start_offset: int, until: int) -> int:
+    """Return the largest time of the records in [start_offset, until), -1 for none, mostly from headers."""
+    largest_ms = -1
+    for piece in iter_pieces(log, start_offset, FetchIsolation.LOG_END, until=until):
+        data = piece.fetched.records
+        headers = scan_buffer(data, len(data)).headers
+        if headers["base_offset"][0] < start_offset:
+            above = (each for each in Batch(data).records() if each.offset >= start_offset)
+            largest_ms, headers = max((each.timestamp_ms for each in above), default=-1), headers[1:]
+        largest_ms = max(largest_ms, int(headers["max_timestamp"].max(initial=-1)))
+    return largest_ms
 
 
 # --- transactions -----------------------------------------------------------------------------------
