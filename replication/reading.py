@@ -56,9 +56,17 @@ def read(
     if is_follower and is_at_end and wanted.last_fetched_epoch in (NO_EPOCH, log.latest_epoch):
         # Of thousands of partitions nearly all are idle: nothing to read, nothing to compare.
         return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset)
+    # Taken before the read: everything below it is decided then, and its aborted transactions are known.
+    last_stable_offset = -1 if is_follower else log.last_stable_offset
     diverging = _diverging(partition, wanted)
     if diverging is not None:
-        return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset, diverging_epoch=diverging)
+        return FetchResult(
+            ErrorCode.NONE,
+            high_watermark,
+            log_start_offset,
+            last_stable_offset=last_stable_offset,
+            diverging_epoch=diverging,
+        )
     if rack and not is_follower:
         preferred = _preferred_replica(partition, rack, wanted.fetch_offset)
         if preferred is not None:
@@ -68,8 +76,6 @@ def read(
             )
     reads_all = reads_to_log_end(request)
     isolation = FetchIsolation.LOG_END if reads_all else _isolation(request.committed_only)
-    # Taken before the read: everything below it is decided then, and its aborted transactions are known.
-    last_stable_offset = -1 if is_follower else log.last_stable_offset
     end_offset = last_stable_offset if request.committed_only else high_watermark
     if not reads_all and log_start_offset <= wanted.fetch_offset == end_offset and not log.is_offline:
         # Most consumers wait at the end most of the time, and each empty answer comes here twice.

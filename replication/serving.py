@@ -15,7 +15,7 @@ from typing import TypeVar
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import InvalidRecord
+from logstore.errors import InvalidRecord, InvalidTimestamp
 from logstore.log.append import AppendInfo
 from logstore.replication import healing, membership, reading
 from logstore.replication.config import ReplicaSelector
@@ -95,7 +95,7 @@ def _append(
         partition = manager.partitions.get(topic_partition) or manager.partition(topic_partition)
         info, _ = partition.append(data, acks, now_ms)
     except (EngineError, OSError) as error:
-        blamed = error.record_errors if isinstance(error, InvalidRecord) else ()
+        blamed = error.record_errors if isinstance(error, InvalidRecord | InvalidTimestamp) else ()
         code = manager.guard(topic_partition, error)
         return Status(ProduceResult(code, message=str(error), record_errors=blamed))
     manager.waiting.wake(topic_partition)

@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from bench.kafka import asking
@@ -64,6 +65,8 @@ class Servers(ABC):
     """The processes of one cluster. Broker ids count from 1."""
 
     name: str
+    settings: Mapping[str, str] = MappingProxyType({})
+    """Settings of the brokers, beside those of `start`."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.directory, self.count = directory, count
@@ -166,6 +169,7 @@ class Ours(Servers):
             "zookeeper.session.timeout.ms": str(SESSION_MS),
             "offsets.topic.num.partitions": "6",
             "group.initial.rebalance.delay.ms": "0",
+            **self.settings,
         }
         self._logstore(
             f"broker-{number}",
@@ -216,6 +220,7 @@ class Kafka(Servers):
             "offsets.topic.num.partitions": "6",
             "offsets.topic.replication.factor": factor,
             "group.initial.rebalance.delay.ms": "0",
+            **self.settings,
             **own,
         }
         file = self.directory / f"{name}.properties"

@@ -184,6 +184,20 @@ def test_a_divergence_is_answered_at_once() -> None:
     assert response.partitions[P0].records == b""
 
 
+def test_a_consumer_that_diverged_learns_the_last_stable_offset() -> None:
+    """As beside every other answer without an error."""
+    rig = Rig()
+    rig.commit()
+    rig.role(ME, 4, P0, P1)
+    wanted = FetchPartition(1, 1 << 20, current_leader_epoch=4, last_fetched_epoch=3)
+    rig.take(serving.fetch(rig.manager, Client("f"), FetchRequest(-1, 0, 1, 1 << 20, {P0: wanted}), rig.now_ms))
+    response = rig.body(FetchResponse)
+    assert response is not None
+    result = response.partitions[P0]
+    assert result.diverging_epoch == EpochEndOffset(1, 1)
+    assert result.last_stable_offset == result.high_watermark
+
+
 def test_without_time_or_partitions_it_does_not_wait() -> None:
     """1.16: max_wait of 0, and a request that asks for nothing."""
     rig = Rig()

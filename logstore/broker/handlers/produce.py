@@ -3,7 +3,8 @@
 acks=0 has no answer, so a failure closes the connection. zstd needs version 7. A partition that is listed
 twice has no single answer, so the connection is closed. Internal topics are INVALID_TOPIC_EXCEPTION (17), as
 in Kafka: a client's record there might stop all groups. Transactional batches are INVALID_TXN_STATE (48): no
-coordinator here could end them, and they would block all readers of committed data. A batch that inflates far
+coordinator here could end them, and they would block all readers of committed data. Older formats are
+INVALID_RECORD (87), as in Kafka: clients send a batch that is CORRUPT_MESSAGE (2) again and again. A batch that inflates far
 or has very many records is validated in a thread: 100 MiB take a second. While a request waits for
 its acks, its connection's next one is served (decision 062). Our own clients also ask for the durability
 level that acks=all reached.
@@ -25,6 +26,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord, InvalidTimestamp
+from logstore.format.batch import MAGIC, MAGIC_END
 from logstore.format.compression import Codec, InflatesTooFar
 from logstore.log.validation import CheckedBatch, check_ahead
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ProduceResult, ResponseBody
@@ -32,6 +34,7 @@ from logstore.replication.messages import ProduceRequest, ProduceResponse, Produ
 Checked: TypeAlias = dict[TopicPartition, CheckedBatch | ProduceResult]
 
 _KNOWS_ZSTD: Final = 7
+_MAGIC_AT: Final = MAGIC_END - 1
 _ATTRIBUTES_AT: Final = 22
 """Position of the low byte of a batch's attributes. The log checks that a partition has one batch."""
 _CODECS, _TRANSACTIONAL = 0x07, 0x10
@@ -45,6 +48,9 @@ _NO_TRANSACTIONS: Final = ProduceResult(
 )
 _INTERNAL: Final = ProduceResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, message="clients cannot write to an internal topic"
+)
+_OLD_FORMAT: Final = ProduceResult(
+    ErrorCode.INVALID_RECORD, message="message formats v0 and v1 are not supported; send v2"
 )
 _NO_ZSTD: Final = ProduceResult(
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message="zstd needs Produce version 7 or later"
@@ -64,6 +70,8 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
             attributes = data[_ATTRIBUTES_AT] if len(data) > _ATTRIBUTES_AT else 0
             if topic.name in INTERNAL_TOPICS:
                 refused[topic_partition] = _INTERNAL
+            elif len(data) > _MAGIC_AT and data[_MAGIC_AT] < MAGIC and any(data[:_MAGIC_AT]):
+                refused[topic_partition] = _OLD_FORMAT
             elif body.transactional_id is not None or attributes & _TRANSACTIONAL:
                 refused[topic_partition] = _NO_TRANSACTIONS
             elif call.version < _KNOWS_ZSTD and attributes & _CODECS == Codec.ZSTD:

@@ -376,6 +376,37 @@ class TestProduce:
 
         run(test)
 
+    def test_untimely_records_are_told_one_by_one(self) -> None:
+        """32, with the records: a client sends the others of the batch again."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            setting = t.CreateTopicsRequestCreatableTopicConfig(
+                name="message.timestamp.before.max.ms", value="86400000"
+            )
+            topic = t.CreateTopicsRequestCreatableTopic(
+                name="c", num_partitions=1, replication_factor=1, configs=[setting]
+            )
+            await client.ask(t.CreateTopicsRequest(topics=[topic]), 7)
+            partitions = nodes.running[0].node.replicas.partitions
+            await nodes.until(lambda: TopicPartition("c", 0) in partitions)
+            result = await produce(client, encode_batch([Record(0, 1, b"k", b"v")]), 8, topic="c")
+            assert result.error_code == ErrorCode.INVALID_TIMESTAMP
+            assert [each.batch_index for each in result.record_errors] == [0]
+
+        run(test)
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    def test_older_formats_are_refused_for_good(self, magic: int) -> None:
+        """87, as in Kafka: a client sends a batch that is CORRUPT_MESSAGE (2) again and again."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            old = bytearray(batch(b"x"))
+            old[16] = magic
+            result = await produce(client, bytes(old))
+            assert result.error_code == ErrorCode.INVALID_RECORD
+
+        run(test)
+
     @pytest.mark.parametrize(
         ("damaged", "error"),
         [

@@ -1,0 +1,118 @@
+"""The documented differences that the judge meets, by a name; docs/differences.md tells the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import ErrorCode as Code
+
+
+UNKNOWN_ID: Final = b"0123456789abcdef"
+
+
+class Met(NamedTuple):
+    """One difference, to be recognised."""
+
+    request: Any
+    version: int
+    path: str
+    kafka: Any
+    ours: Any
+
+    @property
+    def field(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    def codes(self, kafka: int, *ours: int) -> bool:
+        return self.field == "error_code" and self.kafka == kafka and self.ours in ours
+
+    def is_of(self, *kinds: type[Struct]) -> bool:
+        return isinstance(self.request, kinds)
+
+    @property
+    def breaks(self) -> set[str]:
+        """How the batches of a produce request are broken."""
+        if not self.is_of(t.ProduceRequest):
+            return set()
+        parts = (each for topic in self.request.topic_data for each in topic.partition_data)
+        return {how for each in parts if (how := getattr(each.records, "how", ""))}
+
+
+def _strict(met: Met, kafka: int, code: int, *hows: str) -> bool:
+    return met.codes(kafka, code) and bool(met.breaks & set(hows))
+
+
+KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
+    "a setting of ours alone": lambda met: (
+        met.kafka is None and met.field in ("level]", "cursors]") and "configs[" in met.path
+    ),
+    "a text where Kafka has none": lambda met: met.field == "error_message" and met.ours is True,
+    "null for no aborted transactions beside an error": lambda met: (
+        met.field == "aborted_transactions" and met.kafka == [] and met.ours is None
+    ),
+    "no log start offset beside an error": lambda met: (
+        met.is_of(t.ProduceRequest) and met.field == "log_start_offset" and met.ours == -1
+    ),
+    "an unknown partition and another error": lambda met: (
+        met.is_of(t.ProduceRequest)
+        and met.codes(
+            Code.UNKNOWN_TOPIC_OR_PARTITION,
+            Code.INVALID_REQUIRED_ACKS,
+            Code.UNSUPPORTED_COMPRESSION_TYPE,
+            Code.INVALID_TXN_STATE,
+        )
+    ),
+    "several errors in one request": lambda met: (
+        met.is_of(t.ProduceRequest) and bool(met.breaks) and (
+            met.ours == Code.INVALID_REQUIRED_ACKS
+            or met.codes(
+                Code.CORRUPT_MESSAGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNSUPPORTED_COMPRESSION_TYPE
+            )
+            or (met.kafka == Code.CORRUPT_MESSAGE and len(met.request.topic_data) > 1)
+        )
+    ),
+    "no session with an unknown topic id": lambda met: (
+        met.is_of(t.FetchRequest)
+        and met.version >= 13
+        and any(topic.topic_id in (UNKNOWN_ID, bytes(16)) for topic in met.request.topics + met.request.forgotten_topics_data)
+        and (
+            met.field == "session_id"
+            or met.codes(Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH)
+            or met.codes(0, Code.INVALID_FETCH_SESSION_EPOCH)
+        )
+    ),
+    "a client's record time below -1": lambda met: _strict(
+        met, 0, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"
+    )
+    or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"),
+    "bytes that do not unpack": lambda met: (
+        met.codes(-1, Code.INVALID_RECORD, Code.UNSUPPORTED_COMPRESSION_TYPE, Code.CORRUPT_MESSAGE)
+        and bool(met.breaks)
+    ),
+    "a batch that is cut short": lambda met: _strict(
+        met, Code.INVALID_RECORD, Code.CORRUPT_MESSAGE, "no magic", "half a header", "a byte short"
+    ),
+    "a client's batch with append time": lambda met: (
+        _strict(met, 0, Code.INVALID_TIMESTAMP, "append time")
+        or _strict(met, Code.INVALID_TIMESTAMP, 0, "append time")
+    ),
+    "no append time of a duplicate on a CreateTime topic": lambda met: (
+        met.field == "log_append_time_ms" and met.ours == -1
+    ),
+    "bytes after a client's batch": lambda met: _strict(met, 0, Code.INVALID_RECORD, "bytes behind it"),
+    "a client's delete horizon": lambda met: _strict(met, 0, Code.INVALID_RECORD, "delete horizon"),
+    "a producer id without an epoch": lambda met: _strict(met, 0, Code.INVALID_RECORD, "id without epoch"),
+    "no transactions": lambda met: (
+        met.codes(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE)
+        and bool(met.breaks)
+    ),
+}
+
+
+def known_difference(request: Struct, version: int, path: str, kafka: Any, ours: Any) -> str:
+    """Return the name of the documented difference that this one is, or nothing."""
+    met = Met(request, version, path, kafka, ours)
+    return next((name for name, is_it in KNOWN.items() if is_it(met)), "")

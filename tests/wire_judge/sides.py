@@ -1,0 +1,233 @@
+"""The two sides: one broker of Apache Kafka and one of ours, asked over sockets of their own."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from bench.kafka.jars import jars
+from bench.kafka.servers import Kafka, Ours, Servers, eventually
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF, APIS
+from logstore.broker.wire.codec import decode
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import decode_response_header, request_frame
+
+RELEASE: Final = "3.9.1"
+CLIENT_ID: Final = "judge"
+PATIENCE_S: Final = 30.0
+PARKED_S: Final = 0.4
+"""How long a response may be late until its request counts as parked; nothing else depends on it."""
+SETTINGS: Final = {
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "log.retention.ms": "-1",
+}
+_OF_KAFKA: Final = {
+    "transaction.partition.verification.enable": "false",  # there is no transaction coordinator here
+}
+_MARKER: Final = "settled"
+
+Outcome = Struct | Literal["parked", "closed", "silent"]
+"""A response; or none yet; or the connection's end; or none wanted, and the connection goes on."""
+
+
+@dataclass
+class Side:
+    """One broker, and what a story's responses have told about it."""
+
+    name: str
+    port: int
+    known: dict[str, Any] = field(default_factory=dict)
+    _sockets: dict[str, socket.socket] = field(default_factory=dict)
+    _parked: dict[str, tuple[type[Struct], int]] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def forget(self) -> None:
+        """End the story: close its connections."""
+        for each in self._sockets.values():
+            each.close()
+        self._sockets.clear()
+        self._parked.clear()
+        self.known.clear()
+
+    def is_parked(self, client: str) -> bool:
+        return client in self._parked
+
+    def ask(
+        self, request: Struct, version: int, client: str = "a", *, is_answered: bool = True, may_park: bool = False
+    ) -> Outcome:
+        """Send a request and return what comes back."""
+        self._send(client, b"".join(request_frame(request, version, next(self._numbers), CLIENT_ID)))
+        if not is_answered:
+            return self._probe(client)
+        self._parked[client] = (API_OF[type(request)].response, version)
+        return self.collect(client, PARKED_S if may_park else PATIENCE_S)
+
+    def ask_raw(self, head: bytes, client: str) -> Outcome:
+        """Send a frame that no codec would make; the outcome shows whether the connection ends."""
+        self._send(client, struct.pack(">i", len(head)) + head)
+        return self._probe(client)
+
+    def collect(self, client: str, patience_s: float) -> Outcome:
+        """Return the response that a parked request has, or gets."""
+        kind, version = self._parked[client]
+        try:
+            frame = self._frame(client, patience_s)
+        except TimeoutError:
+            return "parked"
+        del self._parked[client]
+        if frame is None:
+            return "closed"
+        _, at = decode_response_header(frame, API_OF[kind], version)
+        body = frame[at:]
+        if kind is t.ApiVersionsResponse and bytes(body[:2]) == b"\0\x23":
+            version = 0
+        return decode(kind, version, body)[0]
+
+    def _probe(self, client: str) -> Outcome:
+        """Ask for versions on the same connection: it goes on, or it has ended."""
+        try:
+            self._send(client, b"".join(request_frame(t.ApiVersionsRequest(), 0, 0, CLIENT_ID)))
+            return "closed" if self._frame(client, PATIENCE_S) is None else "silent"
+        except ConnectionError:
+            self._sockets.pop(client).close()
+            return "closed"
+
+    def _send(self, client: str, frame: bytes) -> None:
+        if client not in self._sockets:
+            self._sockets[client] = socket.create_connection(("127.0.0.1", self.port))
+        self._sockets[client].sendall(frame)
+
+    def _frame(self, client: str, patience_s: float) -> memoryview | None:
+        """Return the next frame; None at the connection's end. Raises `TimeoutError`."""
+        connection = self._sockets[client]
+        try:
+            connection.settimeout(patience_s)
+            connection.recv(1, socket.MSG_PEEK)  # a frame that has begun is read to its end
+            connection.settimeout(PATIENCE_S)
+            (size,) = struct.unpack(">i", _take(connection, 4))
+            return memoryview(_take(connection, size))
+        except (ConnectionError, EOFError):
+            self._sockets.pop(client).close()
+            return None
+
+
+def _take(connection: socket.socket, size: int) -> bytes:
+    taken = bytearray()
+    while len(taken) < size:
+        piece = connection.recv(size - len(taken))
+        if not piece:
+            raise EOFError
+        taken += piece
+    return bytes(taken)
+
+
+class Settling:
+    """Waits until a broker has applied every change of the cluster's metadata that was answered before.
+
+    It changes a setting of a topic and waits until it is described, twice: changes are applied in order, so
+    whoever shows the second one has finished with the first."""
+
+    def __init__(self, side: Side) -> None:
+        self._side, self._numbers = side, count(1)
+        topic = t.CreateTopicsRequestCreatableTopic(name=_MARKER, num_partitions=1, replication_factor=1)
+        side.ask(t.CreateTopicsRequest(topics=[topic]), 5, _MARKER)
+
+    def __call__(self) -> None:
+        for _ in range(2):
+            value = str(100_000 + next(self._numbers))
+            change = t.IncrementalAlterConfigsRequestAlterableConfig(
+                name="segment.ms", config_operation=0, value=value
+            )
+            resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=2, resource_name=_MARKER, configs=[change]
+            )
+            request = t.IncrementalAlterConfigsRequest(resources=[resource])
+            eventually(lambda: self._answer(request, 0).responses[0].error_code == 0, "a change")
+            eventually(lambda: self._described() == value, "a change that is described", every_s=0.001)
+
+    def _described(self) -> str | None:
+        resource = t.DescribeConfigsRequestDescribeConfigsResource(
+            resource_type=2, resource_name=_MARKER, configuration_keys=["segment.ms"]
+        )
+        found = self._answer(t.DescribeConfigsRequest(resources=[resource]), 1).results[0].configs
+        return found[0].value if found else None
+
+    def _answer(self, request: Struct, version: int) -> Any:
+        return self._side.ask(request, version, _MARKER)
+
+
+@contextmanager
+def both(directory: Path) -> Iterator[tuple[Side, Side]]:
+    """Start the two brokers; yield Kafka's side and ours. Raises `Missing`."""
+    servers: list[Servers] = [
+        Kafka(directory / "kafka", 1, version=RELEASE, jars=jars(RELEASE)),
+        Ours(directory / "ours", 1),
+    ]
+    servers[0].settings, servers[1].settings = {**SETTINGS, **_OF_KAFKA}, SETTINGS
+    sides = [Side(name, each.ports[1]) for name, each in zip(("kafka", "ours"), servers, strict=True)]
+    try:
+        for each in servers:
+            each.directory.mkdir(parents=True)
+            each.start(1)
+        for each, side in zip(servers, sides, strict=True):
+            each.wait_until_whole()
+            _warm_up(side)
+        yield sides[0], sides[1]
+    finally:
+        for side in sides:
+            side.forget()
+        for each in servers:
+            each.end_all()
+
+
+def _warm_up(side: Side) -> None:
+    """Have the coordinators' topics created and loaded."""
+    request = t.OffsetFetchRequest(group_id="warm-up", topics=[])
+    for key_type in (0, 1):
+        side.ask(t.FindCoordinatorRequest(key="warm-up", key_type=key_type), 1)
+        side.forget()
+
+    def is_loaded() -> bool:
+        side.ask(t.FindCoordinatorRequest(key="warm-up"), 1)
+        side.forget()
+        found: Any = side.ask(request, 5)
+        side.forget()
+        return not isinstance(found, str) and found.error_code == 0
+
+    def gives_ids() -> bool:
+        found: Any = side.ask(t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1), 1)
+        side.forget()
+        return not isinstance(found, str) and found.error_code == 0
+
+    eventually(gives_ids, f"{side.name} gives producer ids", every_s=0.1)
+    eventually(is_loaded, f"{side.name} coordinates groups", every_s=0.1)
+
+
+def shared_versions(sides: tuple[Side, Side]) -> Mapping[int, range]:
+    """Return the versions of each API that both sides offer and our codec makes."""
+    offered = []
+    for side in sides:
+        found: Any = side.ask(t.ApiVersionsRequest(), 0)
+        offered.append({each.api_key: each for each in found.api_keys})
+        side.forget()
+    kafka, ours = offered
+    return {
+        key: range(
+            max(kafka[key].min_version, ours[key].min_version, APIS[key].served[0]),
+            min(kafka[key].max_version, ours[key].max_version) + 1,
+        )
+        for key in kafka.keys() & ours.keys()
+    }
