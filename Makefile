@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -150,6 +150,9 @@ interop: setup ## Run three Kafka clients against our brokers, hand directories 
 # Without Java or Maven it says so and ends; Apache Kafka comes from Maven Central, once.
 judge: setup ## Run random operations on our log and on Kafka's, and compare them after each; SEEDS=1..1000 OPERATIONS=150
 	$(BIN)/python -m tests.judge --seeds $(or $(SEEDS),1..1000) --operations $(or $(OPERATIONS),150)
+
+wire-judge: setup ## Send the same requests to Apache Kafka and to ours, and compare the answers; SEEDS=1..300 AREAS=groups
+	$(BIN)/python -m tests.wire_judge --seeds $(or $(SEEDS),1..300) $(if $(AREAS),--areas $(AREAS))
 
 # Without Java, Go or Node a client is skipped, with the reason.
 logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, rightly and wrongly

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from bench.kafka.jars import Missing
-from tests.wire_judge import records
+from tests.wire_judge import groups, records, topics
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
 from tests.wire_judge.sides import both
 from tests.wire_judge.stories import Draw
 
-AREAS: Final[dict[str, Area]] = {"records": records.story}
+AREAS: Final[dict[str, Area]] = {"records": records.story, "groups": groups.story, "topics": topics.story}
 _LONGEST: Final = 1_000
 
 
@@ -39,7 +39,7 @@ class Report:
         """Draw a story and tell it to both sides."""
         story = f"{area}-{seed}"
         self.stories += 1
-        for each in self._judge.hear(AREAS[area](self._draw(story))):
+        for each in list(self._judge.hear(AREAS[area](self._draw(story)))):
             if each.name:
                 self.known[each.name] += 1
                 continue

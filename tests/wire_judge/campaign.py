@@ -15,7 +15,11 @@ from tests.wire_judge.stories import Draw, Step
 
 Area = Callable[[Draw], list[Step]]
 
-_CHANGES: Final = (t.CreateTopicsRequest,)
+_CHANGES: Final = (
+    *(t.CreateTopicsRequest, t.CreatePartitionsRequest, t.DeleteTopicsRequest, t.MetadataRequest),
+    *(t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest, t.AlterPartitionReassignmentsRequest),
+    *(t.AlterClientQuotasRequest, t.AlterUserScramCredentialsRequest),
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,8 @@ class Judge:
         for side, outcome in zip(self._sides, outcomes, strict=True):
             if isinstance(outcome, Struct):
                 step.learn(outcome, side.known)
+                if step.trim is not None:
+                    step.trim(outcome)
                 names = {value: name for name, value in side.known.items()}
                 shown.append(plain(outcome, step.version, names))
             else:

@@ -78,9 +78,10 @@ def _merged(found: list[Any]) -> list[Any]:
 
 
 def _order(each: dict[str, Any]) -> str:
-    front = [each.get(name) for name in _NAMES]
-    rest = {name: value for name, value in each.items() if name not in _IDS}
-    return repr((front, rest))
+    told = {
+        name: value for name, value in each.items() if name not in _IDS or isinstance(value, Named)
+    }
+    return repr(([told.get(name) for name in _NAMES], told))
 
 
 def _batches(buffer: Any, names: Mapping[Any, str]) -> Any:
@@ -118,12 +119,12 @@ def _batch(batch: Batch, names: Mapping[Any, str]) -> dict[str, Any]:
     }
 
 
-def _by_key(value: Any) -> dict[Any, Any]:
-    """Return a list's structs by the first field that names them; none if that does not tell them apart."""
+def _by_key(value: Any) -> dict[Any, Any] | None:
+    """Return a list's structs by the first field that names them; None if that does not tell them apart."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        return {}
+        return None
     found = {next((each[name] for name in _NAMES if name in each), None): each for each in value}
-    return found if len(found) == len(value) else {}
+    return found if len(found) == len(value) else None
 
 
 @dataclass
@@ -136,6 +137,7 @@ class Renaming:
     def is_same(self, name: str, kafka: Any, ours: Any) -> bool:
         if name not in _IDS or kafka in _NO_ID or ours in _NO_ID or isinstance(kafka, Named):
             return bool(kafka == ours)
+        name = "member_id" if name == "leader" else name
         return (
             self._ours.setdefault((name, kafka), ours) == ours
             and self._kafkas.setdefault((name, ours), kafka) == kafka
@@ -154,7 +156,11 @@ def differences(kafka: Any, ours: Any, renaming: Renaming, path: str = "") -> It
     elif isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():
         for name in kafka:
             yield from differences(kafka[name], ours[name], renaming, f"{path}.{name}" if path else name)
-    elif (mine := _by_key(kafka)) and (others := _by_key(ours)) and mine.keys() != others.keys():
+    elif (
+        (mine := _by_key(kafka)) is not None
+        and (others := _by_key(ours)) is not None
+        and mine.keys() != others.keys()
+    ):
         for key in sorted({**mine, **others}, key=repr):
             if key in mine and key in others:
                 yield from differences(mine[key], others[key], renaming, f"{path}[]")

@@ -88,6 +88,24 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         met, 0, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"
     )
     or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"),
+    "no message where there is no error": lambda met: (
+        met.is_of(t.FindCoordinatorRequest) and met.field == "error_message" and met.ours is False
+    ),
+    "a group that no member could join": lambda met: (
+        (met.is_of(t.DescribeGroupsRequest) and (met.kafka, met.ours) == ("Empty", "Dead"))
+        or (
+            met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest, t.OffsetFetchRequest)
+            and met.codes(0, Code.GROUP_ID_NOT_FOUND)
+        )
+        or (met.is_of(t.ListGroupsRequest) and met.ours is None and met.kafka.get("group_state", "Empty") == "Empty")
+        or (met.is_of(t.OffsetCommitRequest) and {met.kafka, met.ours} == {22, 25})
+    ),
+    "an empty group whose last offset was deleted": lambda met: (
+        met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0)
+    ),
+    "a static member in the place of one that is pending": lambda met: (
+        met.is_of(t.JoinGroupRequest) and met.codes(-1, Code.UNKNOWN_MEMBER_ID)
+    ),
     "bytes that do not unpack": lambda met: (
         met.codes(-1, Code.INVALID_RECORD, Code.UNSUPPORTED_COMPRESSION_TYPE, Code.CORRUPT_MESSAGE)
         and bool(met.breaks)

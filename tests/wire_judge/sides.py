@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from bench.kafka.jars import jars
 from bench.kafka.servers import Kafka, Ours, Servers, eventually
+from logstore.broker.errors import MalformedMessage
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF, APIS
 from logstore.broker.wire.codec import decode
@@ -39,8 +40,8 @@ _OF_KAFKA: Final = {
 }
 _MARKER: Final = "settled"
 
-Outcome = Struct | Literal["parked", "closed", "silent"]
-"""A response; or none yet; or the connection's end; or none wanted, and the connection goes on."""
+Outcome = Struct | Literal["parked", "closed", "silent", "malformed"]
+"""A response; or none yet; or the connection's end; or none wanted, and the connection goes on; or nonsense."""
 
 
 @dataclass
@@ -94,7 +95,10 @@ class Side:
         body = frame[at:]
         if kind is t.ApiVersionsResponse and bytes(body[:2]) == b"\0\x23":
             version = 0
-        return decode(kind, version, body)[0]
+        try:
+            return decode(kind, version, body)[0]
+        except MalformedMessage:
+            return "malformed"
 
     def _probe(self, client: str) -> Outcome:
         """Ask for versions on the same connection: it goes on, or it has ended."""

@@ -24,7 +24,8 @@ def nothing(_response: Any, _known: Known) -> None:
 class Step:
     """One request. `build` makes it from what the side is known to have answered; `learn` keeps more.
 
-    A request that `may_park` may be answered while later ones are."""
+    A request that `may_park` may be answered while later ones are. `trim` drops from a response what other
+    stories have left."""
 
     version: int
     build: Build
@@ -32,6 +33,7 @@ class Step:
     client: str = "a"
     is_answered: bool = True
     may_park: bool = False
+    trim: Callable[[Any], None] | None = None
     raw: bytes | None = None
 
     def shown(self) -> str:
@@ -75,7 +77,11 @@ class Draw:
     def step(
         self, kind: type[Struct], build: Build, learn: Learn = nothing, *, least: int = 0, **more: Any
     ) -> Step:
-        version = self.version(kind, least=least)
+        return self.at(self.version(kind, least=least), build, learn, **more)
+
+    @staticmethod
+    def at(version: int, build: Build, learn: Learn = nothing, **more: Any) -> Step:
+        """Return a step of a version; fields that it does not have are left out."""
         return Step(version, lambda known: fitted(build(known), version), learn, **more)
 
 

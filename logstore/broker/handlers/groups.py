@@ -31,6 +31,7 @@ _FIND_MANY_KEYS: Final = 4
 _JOIN_KNOWN_MEMBER: Final = 4
 _JOIN_NULL_NAME: Final = 7
 _JOIN_SKIP_ASSIGNMENT: Final = 9
+_SYNC_NAMES_PROTOCOL: Final = 5
 _LEAVE_MANY: Final = 3
 _FETCH_WITH_ERROR: Final = 2
 _FETCH_MANY_GROUPS: Final = 8
@@ -40,8 +41,7 @@ record would fit in no batch. More is INVALID_REQUEST (42)."""
 
 heartbeat: Final = asks_groups(g.HeartbeatRequest, t.HeartbeatResponse)
 """Answer REBALANCE_IN_PROGRESS (27) while members must rejoin."""
-sync: Final = asks_groups(g.SyncGroupRequest, t.SyncGroupResponse)
-"""Take the leader's assignment, and give each member its part."""
+_ask_to_sync: Final = asks_groups(g.SyncGroupRequest, t.SyncGroupResponse)
 list_groups: Final = asks_groups(g.ListGroupsRequest, t.ListGroupsResponse)
 """List the groups that this broker coordinates."""
 delete: Final = asks_groups(g.DeleteGroupsRequest, t.DeleteGroupsResponse)
@@ -143,6 +143,17 @@ def _joined(call: Call, answer: g.GroupResponse) -> t.JoinGroupResponse:
     if call.version < _JOIN_NULL_NAME:
         response.protocol_name = response.protocol_name or ""
     return response
+
+
+def sync(call: Call, body: t.SyncGroupRequest, services: Services) -> t.SyncGroupResponse | None:
+    """Take the leader's assignment, and give each member its part.
+
+    Without the protocol's type and name, which version 5 requires, it is INCONSISTENT_GROUP_PROTOCOL (23).
+    """
+    if call.version >= _SYNC_NAMES_PROTOCOL and None in (body.protocol_type, body.protocol_name):
+        return t.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    _ask_to_sync(call, body, services)
+    return None
 
 
 def leave(call: Call, body: t.LeaveGroupRequest, services: Services) -> None:

@@ -74,6 +74,8 @@ def syncing(joined: Any, *, assigns: bool = True, **fields: Any) -> t.SyncGroupR
         "group_id": GROUP,
         "generation_id": joined.generation_id,
         "member_id": joined.member_id,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
         "assignments": assignments,
     }
     return t.SyncGroupRequest(**(request | fields))

@@ -243,7 +243,15 @@ class TestSyncAndHeartbeat:
 
         run(test)
 
-    @pytest.mark.parametrize("fields", [{"protocol_type": "connect"}, {"protocol_name": "sticky"}])
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"protocol_type": "connect"},
+            {"protocol_name": "sticky"},
+            {"protocol_type": None},
+            {"protocol_name": None},
+        ],
+    )
     def test_another_protocol_in_version_5_is_23(self, fields: dict[str, Any]) -> None:
         async def test(_: Nodes, client: Asker) -> None:
             joined = await join(client)

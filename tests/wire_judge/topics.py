@@ -1,0 +1,249 @@
+"""Stories of topics: creation, change, deletion, settings, metadata, replicas."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from logstore.broker.wire import types as t
+from tests.wire_judge.known import UNKNOWN_ID
+from tests.wire_judge.stories import Draw, Known, Step
+
+_TOPIC, _BROKER, _LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
+_SETTINGS: Final = (
+    *(("retention.ms", "5"), ("retention.ms", "-1"), ("retention.ms", "-2"), ("retention.ms", "x")),
+    *(("retention.ms", ""), ("retention.ms", None), ("cleanup.policy", "compact,delete")),
+    *(("cleanup.policy", "compact"), ("cleanup.policy", "none"), ("cleanup.policy", "")),
+    *(("compression.type", "zstd"), ("compression.type", "brotli"), ("no.such.setting", "1")),
+    *(("min.insync.replicas", "0"), ("min.insync.replicas", "2"), ("segment.bytes", "1048576")),
+    *(("segment.bytes", "13"), ("max.message.bytes", "-1"), ("max.message.bytes", "0")),
+    *(("message.timestamp.type", "LogAppendTime"), ("message.timestamp.type", "logappendtime")),
+    *(("unclean.leader.election.enable", "true"), ("unclean.leader.election.enable", "yes")),
+    *(("min.cleanable.dirty.ratio", "0.1"), ("min.cleanable.dirty.ratio", "1.5")),
+    *(("flush.ms", " 7 "), ("index.interval.bytes", "0"), ("message.format.version", "2.0")),
+    *(("delete.retention.ms", "9999999999999999999999"), ("compression.gzip.level", "12")),
+    *(("min.compaction.lag.ms", "100"), ("max.compaction.lag.ms", "10"), ("preallocate", "TRUE")),
+    ("message.downconversion.enable", "false"),
+)
+_OF_BROKER: Final = (
+    *(("log.retention.ms", "-1"), ("log.cleaner.threads", "1"), ("broker.id", "7"), ("no.such.setting", "1")),
+    *(("message.max.bytes", "x"), ("log.cleaner.backoff.ms", "15000"), ("num.io.threads", "0")),
+)
+
+
+def _topics(draw: Draw) -> list[str]:
+    return [draw.name("a"), draw.name("b")]
+
+
+def _topic(draw: Draw) -> str:
+    odd = (draw.name("nowhere"), "", "..", "a/b", "x" * 250, "__consumer_offsets")
+    return draw.usual(draw.pick(*_topics(draw)), *odd, of=0.85)
+
+
+def create(draw: Draw) -> Step:
+    made = []
+    for name in dict.fromkeys(_topic(draw) for _ in range(draw.number(1, 2))):
+        assigned = draw.usual([], [[1]], [[1], [1]], [[9]], [[1, 1]], [[]], [[1], [9]], of=0.85)
+        numbers = list(range(len(assigned))) if draw.chance(0.9) else [1] * len(assigned)
+        partitions = draw.usual(1, 2, -1, 0, -2, 200, of=0.7) if not assigned or draw.chance(0.1) else -1
+        factor = draw.usual(1, -1, 0, 2, -3, of=0.8) if not assigned or draw.chance(0.1) else -1
+        configs = [draw.pick(*_SETTINGS)] if draw.chance(0.4) else []
+        topic = t.CreateTopicsRequestCreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=factor,
+            assignments=[
+                t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=number, broker_ids=replicas)
+                for number, replicas in zip(numbers, assigned, strict=True)
+            ],
+            configs=[t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value) for key, value in configs],
+        )
+        made.append(topic)
+    if draw.chance(0.03):
+        made.append(made[0])
+    request = t.CreateTopicsRequest(
+        topics=made, timeout_ms=draw.usual(30_000, 0, -1, of=0.95), validate_only=draw.chance(0.2)
+    )
+
+    def learn(response: Any, known: Known) -> None:
+        for each in response.topics:
+            if each.error_code == 0 and any(each.topic_id):
+                known[f"topic {each.name}"] = each.topic_id
+
+    return draw.step(t.CreateTopicsRequest, lambda _: request, learn, least=4)
+
+
+def grow(draw: Draw) -> Step:
+    names = list(dict.fromkeys(_topic(draw) for _ in range(draw.number(1, 2))))
+    assigned = draw.usual(None, [], [[1]], [[9]], [[1], [1]], of=0.7)
+    request = t.CreatePartitionsRequest(
+        topics=[
+            t.CreatePartitionsRequestCreatePartitionsTopic(
+                name=name,
+                count=draw.pick(2, 3, 1, 0, -1),
+                assignments=None
+                if assigned is None
+                else [t.CreatePartitionsRequestCreatePartitionsAssignment(broker_ids=each) for each in assigned],
+            )
+            for name in names
+            if name != "__consumer_offsets"
+        ],
+        timeout_ms=30_000,
+        validate_only=draw.chance(0.2),
+    )
+    return draw.step(t.CreatePartitionsRequest, lambda _: request)
+
+
+def delete(draw: Draw) -> Step:
+    names = [each for each in dict.fromkeys(_topic(draw) for _ in range(2)) if each != "__consumer_offsets"]
+    how = draw.usual("name", "id", "both", "neither", of=0.5)
+
+    def build(known: Known) -> t.DeleteTopicsRequest:
+        topics = []
+        for name in names:
+            topic_id = known.get(f"topic {name}", UNKNOWN_ID) if how in ("id", "both") else bytes(16)
+            named = name if how in ("name", "both") else None
+            topics.append(t.DeleteTopicsRequestDeleteTopicState(name=named, topic_id=topic_id))
+        return t.DeleteTopicsRequest(topic_names=names, topics=topics, timeout_ms=30_000)
+
+    return draw.step(t.DeleteTopicsRequest, build)
+
+
+def metadata(draw: Draw) -> Step:
+    """Ask for topics by name or id, or for all; what other stories have left is not compared."""
+    names = [each for each in dict.fromkeys(_topic(draw) for _ in range(2)) if each != "__consumer_offsets"]
+    how = draw.usual("name", "id", "all", "none", of=0.6)
+    least = {"name": 0, "id": 12, "all": 1, "none": 1}[how]
+    creates, authorized, version = draw.chance(0.2), draw.chance(0.3), draw.version(t.MetadataRequest, least=least)
+    if version < 4:
+        names = [each for each in names if each in _topics(draw)]
+
+    def build(known: Known) -> t.MetadataRequest:
+        topics: list[t.MetadataRequestTopic] | None = []
+        if how == "name":
+            topics = [t.MetadataRequestTopic(name=name) for name in names]
+        elif how == "id":
+            ids = [known.get(f"topic {name}", UNKNOWN_ID) for name in names]
+            topics = [t.MetadataRequestTopic(topic_id=each, name=None) for each in ids]
+        elif how == "all":
+            topics = None
+        return t.MetadataRequest(
+            topics=topics,
+            allow_auto_topic_creation=creates,
+            include_cluster_authorized_operations=authorized,
+            include_topic_authorized_operations=authorized,
+        )
+
+    def trim(response: Any) -> None:
+        if how == "all" or version == 0:
+            response.topics = [each for each in response.topics if each.name in _topics(draw)]
+
+    return draw.at(version, build, trim=trim)
+
+
+def _resource(draw: Draw) -> tuple[int, str]:
+    kind = draw.usual(_TOPIC, _BROKER, _LOGGER, 1, 0, of=0.8)
+    if kind == _BROKER:
+        return kind, draw.usual("1", "", "9", "x", of=0.7)
+    return kind, _topic(draw) if kind == _TOPIC else "1"
+
+
+def describe_configs(draw: Draw) -> Step:
+    kind, name = _resource(draw)
+    keys: list[str] | None = None
+    if kind != _TOPIC or draw.chance(0.6):
+        pool = _SETTINGS if kind == _TOPIC else _OF_BROKER
+        keys = list(dict.fromkeys(draw.pick(*pool)[0] for _ in range(draw.number(0, 3))))
+    if kind != _TOPIC and not keys:
+        keys = ["no.such.setting"]
+    request = t.DescribeConfigsRequest(
+        resources=[
+            t.DescribeConfigsRequestDescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys
+            )
+        ],
+        include_synonyms=draw.chance(0.5),
+        include_documentation=draw.chance(0.1),
+    )
+    return draw.step(t.DescribeConfigsRequest, lambda _: request)
+
+
+def alter(draw: Draw) -> Step:
+    """Set a topic's settings one by one, or all at once; a broker's only to try."""
+    kind, name = _resource(draw)
+    pool = _SETTINGS if kind == _TOPIC else _OF_BROKER
+    pairs = dict(draw.pick(*pool) for _ in range(draw.number(1, 2)))
+    only_try = kind == _BROKER or draw.chance(0.2)
+    if draw.chance(0.2):
+        whole = t.AlterConfigsRequest(
+            resources=[
+                t.AlterConfigsRequestAlterConfigsResource(
+                    resource_type=kind,
+                    resource_name=name,
+                    configs=[
+                        t.AlterConfigsRequestAlterableConfig(name=key, value=value)
+                        for key, value in pairs.items()
+                    ],
+                )
+            ],
+            validate_only=only_try,
+        )
+        return draw.step(t.AlterConfigsRequest, lambda _: whole)
+    changes = []
+    for key, value in pairs.items():
+        operation = draw.usual(0, 1, 2, 3, 7, of=0.6)
+        changes.append(
+            t.IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=operation, value=value)
+        )
+    resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=changes
+    )
+    resources = [resource, resource] if draw.chance(0.05) else [resource]
+    single = t.IncrementalAlterConfigsRequest(resources=resources, validate_only=only_try)
+    return draw.step(t.IncrementalAlterConfigsRequest, lambda _: single)
+
+
+def elect(draw: Draw) -> Step:
+    part = t.ElectLeadersRequestTopicPartitions(topic=_topic(draw), partitions=[draw.usual(0, 1, 9, -1)])
+    request = t.ElectLeadersRequest(
+        election_type=draw.usual(0, 1, 2, of=0.6), topic_partitions=[part], timeout_ms=10_000
+    )
+    return draw.step(t.ElectLeadersRequest, lambda _: request)
+
+
+def reassign(draw: Draw) -> Step:
+    replicas = draw.pick([1], None, [9], [1, 1], [], [-1], [1, 9])
+    part = t.AlterPartitionReassignmentsRequestReassignablePartition(
+        partition_index=draw.usual(0, 1, 9), replicas=replicas
+    )
+    topic = t.AlterPartitionReassignmentsRequestReassignableTopic(name=_topic(draw), partitions=[part])
+    request = t.AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=10_000)
+    return draw.step(t.AlterPartitionReassignmentsRequest, lambda _: request)
+
+
+def list_reassignments(draw: Draw) -> Step:
+    topic = t.ListPartitionReassignmentsRequestListPartitionReassignmentsTopics(
+        name=_topic(draw), partition_indexes=[draw.usual(0, 1, 9)]
+    )
+    request = t.ListPartitionReassignmentsRequest(topics=draw.usual([topic], None, []))
+    return draw.step(t.ListPartitionReassignmentsRequest, lambda _: request)
+
+
+def log_dirs(draw: Draw) -> Step:
+    names = [each for each in dict.fromkeys(_topic(draw) for _ in range(2)) if each != "__consumer_offsets"]
+    asked = [
+        t.DescribeLogDirsRequestDescribableLogDirTopic(topic=name, partitions=[draw.usual(0, 1, 9)])
+        for name in names
+    ]
+    request = t.DescribeLogDirsRequest(topics=asked)
+    return draw.step(t.DescribeLogDirsRequest, lambda _: request)
+
+
+_STEPS: Final = (
+    *(create, create, create, grow, grow, delete, delete, metadata, metadata, metadata),
+    *(describe_configs, describe_configs, alter, alter, alter, elect, reassign, list_reassignments, log_dirs),
+)
+
+
+def story(draw: Draw) -> list[Step]:
+    """Draw a story of topics."""
+    return [create(draw)] + [draw.pick(*_STEPS)(draw) for _ in range(draw.number(2, 11))]
