@@ -209,7 +209,8 @@ def _kind(name: str, default: Any) -> Kind:
         case float():
             return Kind.DOUBLE
         case int():
-            return Kind.LONG if abs(default) > MAX_INT or name.endswith((".ms", ".bytes")) else Kind.INT
+            is_long = abs(default) > MAX_INT or name.endswith((".ms", "retention.bytes"))
+            return Kind.LONG if is_long else Kind.INT
     return Kind.LIST if name in _LISTS else Kind.STRING
 
 

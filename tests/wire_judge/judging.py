@@ -17,7 +17,7 @@ from logstore.format.batch import Batch, TimestampType, walk
 _OURS_ALONE: Final = 10_000
 """Tags from here on are this library's."""
 _NOT_COMPARED: Final = frozenset({"throttle_time_ms", "port", "cluster_id"})
-_NULL_OR_NOT: Final = frozenset({"error_message", "batch_index_error_message"})
+_NULL_OR_NOT: Final = frozenset({"error_message", "batch_index_error_message", "documentation"})
 """Texts: the words differ, but both sides have some, or neither."""
 _TIMES: Final = frozenset({"log_append_time_ms", "transaction_start_time_ms"})
 """Clocks of a broker: -1 on both sides, or a time on both."""

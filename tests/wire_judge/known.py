@@ -10,6 +10,8 @@ from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode as Code
 
 
+_BROKER: Final = 4
+"""The type of a broker, as a resource with settings."""
 UNKNOWN_ID: Final = b"0123456789abcdef"
 
 
@@ -47,7 +49,7 @@ def _strict(met: Met, kafka: int, code: int, *hows: str) -> bool:
 
 KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "a setting of ours alone": lambda met: (
-        met.kafka is None and met.field in ("level]", "cursors]") and "configs[" in met.path
+        met.kafka is None and met.path.endswith(("configs[durability.level]", "configs[retain.for.cursors]"))
     ),
     "a text where Kafka has none": lambda met: met.field == "error_message" and met.ours is True,
     "null for no aborted transactions beside an error": lambda met: (
@@ -66,7 +68,23 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         )
     ),
     "several errors in one request": lambda met: (
-        met.is_of(t.ProduceRequest) and bool(met.breaks) and (
+        (
+            met.is_of(t.CreateTopicsRequest)
+            and met.codes(
+                Code.TOPIC_ALREADY_EXISTS,
+                Code.INVALID_PARTITIONS,
+                Code.INVALID_REPLICATION_FACTOR,
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                Code.INVALID_CONFIG,
+                Code.INVALID_REQUEST,
+            )
+        )
+        or (
+            met.is_of(t.IncrementalAlterConfigsRequest, t.AlterConfigsRequest)
+            and met.ours == Code.UNKNOWN_TOPIC_OR_PARTITION
+            and met.kafka in (Code.INVALID_CONFIG, Code.INVALID_REQUEST)
+        )
+        or (met.is_of(t.ProduceRequest) and bool(met.breaks)) and (
             met.ours == Code.INVALID_REQUIRED_ACKS
             or met.codes(
                 Code.CORRUPT_MESSAGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNSUPPORTED_COMPRESSION_TYPE
@@ -89,7 +107,39 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     )
     or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"),
     "no message where there is no error": lambda met: (
-        met.is_of(t.FindCoordinatorRequest) and met.field == "error_message" and met.ours is False
+        met.is_of(t.FindCoordinatorRequest, t.DescribeConfigsRequest)
+        and met.field == "error_message"
+        and met.ours is False
+    ),
+    "a topic that Metadata creates has no leader yet": lambda met: (
+        met.is_of(t.MetadataRequest)
+        and met.codes(Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
+    ),
+    "an empty list of assignments": lambda met: (
+        met.is_of(t.CreatePartitionsRequest) and met.codes(Code.INVALID_REPLICA_ASSIGNMENT, 0)
+    ),
+    "a topic's name and id in one deletion": lambda met: (
+        met.is_of(t.DeleteTopicsRequest) and met.field == "topic_id" and met.ours == bytes(16)
+    ),
+    "a broker's setting that is fixed here, or unknown": lambda met: (
+        (
+            met.is_of(t.IncrementalAlterConfigsRequest, t.AlterConfigsRequest)
+            and met.request.resources[0].resource_type == _BROKER
+            and (met.codes(0, Code.INVALID_REQUEST, Code.INVALID_CONFIG) or met.codes(Code.INVALID_CONFIG, Code.INVALID_REQUEST))
+        )
+        or (
+            met.is_of(t.DescribeConfigsRequest)
+            and met.request.resources[0].resource_type == _BROKER
+            and (met.field == "read_only" or met.ours is None)
+        )
+    ),
+    "a broker's setting with a wrong value": lambda met: (
+        met.is_of(t.IncrementalAlterConfigsRequest, t.AlterConfigsRequest)
+        and met.codes(Code.INVALID_REQUEST, Code.INVALID_CONFIG)
+        and met.request.resources[0].resource_type == _BROKER
+    ),
+    "the default among the synonyms": lambda met: (
+        met.is_of(t.DescribeConfigsRequest) and ".synonyms[" in met.path
     ),
     "a group that no member could join": lambda met: (
         (met.is_of(t.DescribeGroupsRequest) and (met.kafka, met.ours) == ("Empty", "Dead"))

@@ -8,7 +8,7 @@ from logstore.broker.wire import types as t
 from tests.wire_judge.known import UNKNOWN_ID
 from tests.wire_judge.stories import Draw, Known, Step
 
-_TOPIC, _BROKER, _LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
+_TOPIC, _BROKER = 2, 4
 _SETTINGS: Final = (
     *(("retention.ms", "5"), ("retention.ms", "-1"), ("retention.ms", "-2"), ("retention.ms", "x")),
     *(("retention.ms", ""), ("retention.ms", None), ("cleanup.policy", "compact,delete")),
@@ -39,29 +39,43 @@ def _topic(draw: Draw) -> str:
     return draw.usual(draw.pick(*_topics(draw)), *odd, of=0.85)
 
 
+def _creatable(draw: Draw, name: str) -> t.CreateTopicsRequestCreatableTopic:
+    """Return a topic to create in which mostly nothing, and never more than one thing, is wrong."""
+    made = t.CreateTopicsRequestCreatableTopic(name=name, num_partitions=draw.pick(1, 2), replication_factor=1)
+    wrong = draw.usual("", "partitions", "factor", "replicas", "numbers", "setting", "both", of=0.4)
+    if wrong == "partitions":
+        made.num_partitions = draw.pick(-1, 0, -2)
+    elif wrong == "factor":
+        made.replication_factor = draw.pick(-1, 0, 2, -3)
+    elif wrong == "setting":
+        key, value = draw.pick(*_SETTINGS)
+        made.configs = [t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)]
+    elif wrong:
+        lists = draw.pick([[1]], [[1], [1]])
+        if wrong == "replicas":
+            lists = draw.pick([[9]], [[1, 1]], [[]], [[-1]])
+        made.assignments = [
+            t.CreateTopicsRequestCreatableReplicaAssignment(
+                partition_index=number + (wrong == "numbers"), broker_ids=replicas
+            )
+            for number, replicas in enumerate(lists)
+        ]
+        if wrong != "both":
+            made.num_partitions = made.replication_factor = -1
+    return made
+
+
 def create(draw: Draw) -> Step:
-    made = []
-    for name in dict.fromkeys(_topic(draw) for _ in range(draw.number(1, 2))):
-        assigned = draw.usual([], [[1]], [[1], [1]], [[9]], [[1, 1]], [[]], [[1], [9]], of=0.85)
-        numbers = list(range(len(assigned))) if draw.chance(0.9) else [1] * len(assigned)
-        partitions = draw.usual(1, 2, -1, 0, -2, 200, of=0.7) if not assigned or draw.chance(0.1) else -1
-        factor = draw.usual(1, -1, 0, 2, -3, of=0.8) if not assigned or draw.chance(0.1) else -1
-        configs = [draw.pick(*_SETTINGS)] if draw.chance(0.4) else []
-        topic = t.CreateTopicsRequestCreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=factor,
-            assignments=[
-                t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=number, broker_ids=replicas)
-                for number, replicas in zip(numbers, assigned, strict=True)
-            ],
-            configs=[t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value) for key, value in configs],
-        )
-        made.append(topic)
-    if draw.chance(0.03):
-        made.append(made[0])
+    names = dict.fromkeys(_topic(draw) for _ in range(draw.number(1, 2)))
     request = t.CreateTopicsRequest(
-        topics=made, timeout_ms=draw.usual(30_000, 0, -1, of=0.95), validate_only=draw.chance(0.2)
+        topics=[
+            _creatable(draw, name)
+            if name in _topics(draw)
+            else t.CreateTopicsRequestCreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            for name in names
+        ],
+        timeout_ms=30_000,
+        validate_only=draw.chance(0.2),
     )
 
     def learn(response: Any, known: Known) -> None:
@@ -95,7 +109,9 @@ def grow(draw: Draw) -> Step:
 
 def delete(draw: Draw) -> Step:
     names = [each for each in dict.fromkeys(_topic(draw) for _ in range(2)) if each != "__consumer_offsets"]
-    how = draw.usual("name", "id", "both", "neither", of=0.5)
+    how = draw.usual("name", "id", "both", of=0.5)
+    if how != "name":
+        names = names[:1]
 
     def build(known: Known) -> t.DeleteTopicsRequest:
         topics = []
@@ -141,10 +157,10 @@ def metadata(draw: Draw) -> Step:
 
 
 def _resource(draw: Draw) -> tuple[int, str]:
-    kind = draw.usual(_TOPIC, _BROKER, _LOGGER, 1, 0, of=0.8)
+    kind = draw.usual(_TOPIC, _BROKER, 1, 0, of=0.8)
     if kind == _BROKER:
         return kind, draw.usual("1", "", "9", "x", of=0.7)
-    return kind, _topic(draw) if kind == _TOPIC else "1"
+    return kind, draw.usual(*_topics(draw), draw.name("nowhere"), of=0.85) if kind == _TOPIC else "1"
 
 
 def describe_configs(draw: Draw) -> Step:
@@ -171,7 +187,9 @@ def alter(draw: Draw) -> Step:
     """Set a topic's settings one by one, or all at once; a broker's only to try."""
     kind, name = _resource(draw)
     pool = _SETTINGS if kind == _TOPIC else _OF_BROKER
-    pairs = dict(draw.pick(*pool) for _ in range(draw.number(1, 2)))
+    if name == draw.name("nowhere") or kind not in (_TOPIC, _BROKER):
+        pool = (("flush.ms", "7"),)
+    pairs = dict([draw.pick(*pool)])
     only_try = kind == _BROKER or draw.chance(0.2)
     if draw.chance(0.2):
         whole = t.AlterConfigsRequest(
@@ -190,7 +208,7 @@ def alter(draw: Draw) -> Step:
         return draw.step(t.AlterConfigsRequest, lambda _: whole)
     changes = []
     for key, value in pairs.items():
-        operation = draw.usual(0, 1, 2, 3, 7, of=0.6)
+        operation = draw.usual(0, 1, 2, 3, of=0.6)
         changes.append(
             t.IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=operation, value=value)
         )
@@ -205,7 +223,7 @@ def alter(draw: Draw) -> Step:
 def elect(draw: Draw) -> Step:
     part = t.ElectLeadersRequestTopicPartitions(topic=_topic(draw), partitions=[draw.usual(0, 1, 9, -1)])
     request = t.ElectLeadersRequest(
-        election_type=draw.usual(0, 1, 2, of=0.6), topic_partitions=[part], timeout_ms=10_000
+        election_type=draw.pick(0, 1), topic_partitions=[part], timeout_ms=10_000
     )
     return draw.step(t.ElectLeadersRequest, lambda _: request)
 

@@ -109,7 +109,8 @@ def _response(
     _leave_out_unreachable(call, services, topics)
     if body.include_topic_authorized_operations:
         for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
     metadata = services.metadata
     return t.MetadataResponse(
         brokers=[

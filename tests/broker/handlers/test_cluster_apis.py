@@ -282,6 +282,10 @@ def test_a_topics_settings_are_described_with_where_they_come_from() -> None:
         assert [each.source for each in retention.synonyms] == [1, 5]
         assert (segment.value, segment.config_source) == (str(1 << 30), 5)
         assert segment.documentation
+        int_kind, long_kind = 3, 5
+        kinds = {settings[name].config_type for name in ("segment.bytes", "max.message.bytes")}
+        assert kinds == {int_kind}, "as in Kafka: tools check values by it"
+        assert settings["retention.bytes"].config_type == settings["segment.ms"].config_type == long_kind
         assert not any(each.is_sensitive or each.read_only for each in found.configs)
         few = await describe(client, TOPIC, "t", ["segment.ms", "nonsense"])
         assert [each.name for each in few.configs] == ["segment.ms"]

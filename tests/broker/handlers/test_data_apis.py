@@ -260,6 +260,18 @@ class TestMetadata:
 
         run(test)
 
+    def test_of_an_unknown_id_no_operations_are_told(self) -> None:
+        """There is no topic on which they would be permitted."""
+
+        async def test(_: Nodes, client: Asker) -> None:
+            asked = t.MetadataRequestTopic(topic_id=b"0123456789abcdef", name=None)
+            request = t.MetadataRequest(topics=[asked], include_topic_authorized_operations=True)
+            (topic,) = (await client.ask(request, 12)).topics
+            assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert topic.topic_authorized_operations == NOT_ASKED
+
+        run(test)
+
 
 class TestProduce:
     @pytest.mark.parametrize("version", ALL_PRODUCE)
