@@ -9,11 +9,13 @@ import pytest
 
 from bench.kafka.jars import Missing
 from logstore.broker.wire import types as t
-from tests.wire_judge.__main__ import Report
+from tests.wire_judge.__main__ import AREAS, Report
 from tests.wire_judge.campaign import Judge
 from tests.wire_judge.sides import Side, both
 
 pytestmark = pytest.mark.interop
+
+STORIES = 12
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +27,13 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         pytest.skip(str(reason))
 
 
-@pytest.mark.parametrize("area", ["records", "groups"])
+@pytest.mark.parametrize("area", AREAS)
 def test_answers_are_kafkas(judge: Judge, area: str) -> None:
     report = Report(judge)
-    for seed in range(1, 21):
+    for seed in range(1, STORIES + 1):
         report.tell(area, seed)
     assert not report.unknown
-    assert report.stories == 20
+    assert report.stories == STORIES
 
 
 def test_a_planted_difference_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +47,6 @@ def test_a_planted_difference_is_found(judge: Judge, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Side, "ask", planted)
     report = Report(judge)
-    for seed in range(1, 21):
+    for seed in range(1, STORIES + 1):
         report.tell("records", seed)
     assert any("leader_epoch" in each for each in report.unknown)

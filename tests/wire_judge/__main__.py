@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Final
 
 from bench.kafka.jars import Missing
-from tests.wire_judge import groups, records, topics
+from tests.wire_judge import cluster, groups, records, topics
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
 from tests.wire_judge.sides import both
 from tests.wire_judge.stories import Draw
 
-AREAS: Final[dict[str, Area]] = {"records": records.story, "groups": groups.story, "topics": topics.story}
+AREAS: Final[dict[str, Area]] = {
+    "records": records.story,
+    "groups": groups.story,
+    "topics": topics.story,
+    "cluster": cluster.story,
+}
 _LONGEST: Final = 1_000
 
 

@@ -85,7 +85,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and met.kafka in (Code.INVALID_CONFIG, Code.INVALID_REQUEST)
         )
         or (met.is_of(t.ProduceRequest) and bool(met.breaks)) and (
-            met.ours == Code.INVALID_REQUIRED_ACKS
+            met.ours in (Code.INVALID_REQUIRED_ACKS, Code.UNSUPPORTED_COMPRESSION_TYPE)
             or met.codes(
                 Code.CORRUPT_MESSAGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNSUPPORTED_COMPRESSION_TYPE
             )
@@ -107,7 +107,10 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     )
     or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"),
     "no message where there is no error": lambda met: (
-        met.is_of(t.FindCoordinatorRequest, t.DescribeConfigsRequest)
+        met.is_of(
+            *(t.FindCoordinatorRequest, t.DescribeConfigsRequest, t.DescribeClientQuotasRequest),
+            t.DescribeUserScramCredentialsRequest,
+        )
         and met.field == "error_message"
         and met.ours is False
     ),
@@ -172,10 +175,42 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     ),
     "bytes after a client's batch": lambda met: _strict(met, 0, Code.INVALID_RECORD, "bytes behind it"),
     "a client's delete horizon": lambda met: _strict(met, 0, Code.INVALID_RECORD, "delete horizon"),
-    "a producer id without an epoch": lambda met: _strict(met, 0, Code.INVALID_RECORD, "id without epoch"),
+    "a producer id without an epoch": lambda met: (
+        _strict(met, 0, Code.INVALID_RECORD, "id without epoch")
+        or _strict(met, Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, "id without epoch")
+    ),
     "no transactions": lambda met: (
         met.codes(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE)
         and bool(met.breaks)
+    )
+    or (
+        met.is_of(t.DescribeTransactionsRequest)
+        and (
+            met.field == "transaction_start_time_ms"
+            or met.codes(Code.INVALID_REQUEST, Code.TRANSACTIONAL_ID_NOT_FOUND)
+        )
+    ),
+    "an entity that can have no quotas": lambda met: (
+        met.is_of(t.DescribeClientQuotasRequest, t.AlterClientQuotasRequest)
+        and (met.codes(Code.UNSUPPORTED_VERSION, Code.INVALID_REQUEST) or met.codes(0, Code.INVALID_REQUEST))
+    ),
+    "a quota of 0": lambda met: (
+        met.is_of(t.AlterClientQuotasRequest)
+        and met.codes(Code.INVALID_REQUEST, 0)
+        and met.request.entries[0].ops[0].value == 0
+    ),
+    "a credential that is deleted and set at once": lambda met: (
+        met.is_of(t.AlterUserScramCredentialsRequest)
+        and met.codes(Code.RESOURCE_NOT_FOUND, Code.DUPLICATE_RESOURCE)
+    ),
+    "a credential without a salt or a password": lambda met: (
+        met.is_of(t.AlterUserScramCredentialsRequest) and met.codes(0, Code.UNACCEPTABLE_CREDENTIAL)
+    ),
+    "an endpoint type other than brokers": lambda met: (
+        met.is_of(t.DescribeClusterRequest)
+        and met.request.endpoint_type != 1
+        and met.field == "error_code"
+        and met.ours == Code.INVALID_REQUEST
     ),
 }
 

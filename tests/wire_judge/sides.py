@@ -39,9 +39,12 @@ _OF_KAFKA: Final = {
     "transaction.partition.verification.enable": "false",  # there is no transaction coordinator here
 }
 _MARKER: Final = "settled"
+_PROBE: Final = 0
+"""The correlation id of the request that shows whether a connection goes on."""
 
-Outcome = Struct | Literal["parked", "closed", "silent", "malformed"]
-"""A response; or none yet; or the connection's end; or none wanted, and the connection goes on; or nonsense."""
+Outcome = Struct | Literal["parked", "closed", "silent", "answered", "malformed"]
+"""A response. Or none yet; the connection's end; none, or one that is not looked into, and the connection goes
+on; bytes that cannot be read."""
 
 
 @dataclass
@@ -102,12 +105,16 @@ class Side:
 
     def _probe(self, client: str) -> Outcome:
         """Ask for versions on the same connection: it goes on, or it has ended."""
+        answered = False
         try:
-            self._send(client, b"".join(request_frame(t.ApiVersionsRequest(), 0, 0, CLIENT_ID)))
-            return "closed" if self._frame(client, PATIENCE_S) is None else "silent"
+            self._send(client, b"".join(request_frame(t.ApiVersionsRequest(), 0, _PROBE, CLIENT_ID)))
+            while (frame := self._frame(client, PATIENCE_S)) is not None:
+                if struct.unpack_from(">i", frame) == (_PROBE,):
+                    return "answered" if answered else "silent"
+                answered = True
         except ConnectionError:
             self._sockets.pop(client).close()
-            return "closed"
+        return "closed"
 
     def _send(self, client: str, frame: bytes) -> None:
         if client not in self._sockets:

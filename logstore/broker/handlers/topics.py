@@ -74,7 +74,8 @@ def create(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
     """Create topics, with replicas as listed or placed by the controller.
 
     An assignment that does not number its partitions from 0 is INVALID_REPLICA_ASSIGNMENT (39); one beside
-    counts is INVALID_REQUEST (42); a `segment.bytes` below 1 MiB is INVALID_CONFIG (40).
+    counts is INVALID_REQUEST (42); a `segment.bytes` below 1 MiB, or a setting without a value, is
+    INVALID_CONFIG (40).
     """
     refused = {topic.name: result for topic in body.topics if (result := _refusal(topic)) is not None}
     request = m.CreateTopicsRequest(
@@ -91,6 +92,9 @@ def create(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
 
 
 def _refusal(topic: t.CreateTopicsRequestCreatableTopic) -> m.CreateTopicsResult | None:
+    unset = [each.name for each in topic.configs if each.value is None]
+    if unset:
+        return m.CreateTopicsResult(ErrorCode.INVALID_CONFIG, f"{unset[0]} needs a value")
     try:
         configs.check_segment_size(_settings(topic))
     except InvalidConfig as error:
@@ -120,7 +124,6 @@ def _new_topic(topic: t.CreateTopicsRequestCreatableTopic) -> m.NewTopic:
 
 
 def _settings(topic: t.CreateTopicsRequestCreatableTopic) -> dict[str, str]:
-    # A setting without a value has the default.
     return {each.name: each.value for each in topic.configs if each.value is not None}
 
 

@@ -103,6 +103,15 @@ class TestSettingsOfANewTopic:
 
         run(test)
 
+    def test_one_without_a_value_is_refused(self) -> None:
+        """As in Kafka: whoever sent it meant to set something."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            (refused,) = (await client.ask(asked_with("retention.ms", None), 7)).topics
+            assert (refused.error_code, refused.configs) == (ErrorCode.INVALID_CONFIG, [])
+
+        run(test)
+
     def test_without_the_store_the_topic_is_made_and_the_reason_told(self) -> None:
         async def test(nodes: Nodes, client: Asker) -> None:
             async def lost(operation: Operation) -> Outcome:
@@ -116,7 +125,7 @@ class TestSettingsOfANewTopic:
         run(test)
 
 
-def asked_with(name: str, value: str) -> t.CreateTopicsRequest:
+def asked_with(name: str, value: str | None) -> t.CreateTopicsRequest:
     setting = t.CreateTopicsRequestCreatableTopicConfig(name=name, value=value)
     topic = t.CreateTopicsRequestCreatableTopic(
         name="t", num_partitions=1, replication_factor=1, configs=[setting]
