@@ -190,7 +190,9 @@ def test_a_consumer_that_diverged_learns_the_last_stable_offset() -> None:
     rig.commit()
     rig.role(ME, 4, P0, P1)
     wanted = FetchPartition(1, 1 << 20, current_leader_epoch=4, last_fetched_epoch=3)
-    rig.take(serving.fetch(rig.manager, Client("f"), FetchRequest(-1, 0, 1, 1 << 20, {P0: wanted}), rig.now_ms))
+    rig.take(
+        serving.fetch(rig.manager, Client("f"), FetchRequest(-1, 0, 1, 1 << 20, {P0: wanted}), rig.now_ms)
+    )
     response = rig.body(FetchResponse)
     assert response is not None
     result = response.partitions[P0]

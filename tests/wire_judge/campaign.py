@@ -110,7 +110,7 @@ class Judge:
                 shown.append(plain(outcome, step.version, names))
             else:
                 shown.append(outcome)
-        for path, kafka, ours in differences(*shown, renaming):
+        for path, kafka, ours in differences(shown[0], shown[1], renaming):
             name = known_difference(built, step.version, path, kafka, ours)
             yield Difference(number, built, step.version, path, kafka, ours, name)
 

@@ -48,20 +48,23 @@ def describe_transactions(draw: Draw) -> Step:
 
 
 def list_transactions(draw: Draw) -> Step:
-    request = t.ListTransactionsRequest(state_filters=draw.pick([], ["Ongoing"], ["Wrong", "Ongoing"], ["ongoing"]))
+    request = t.ListTransactionsRequest(
+        state_filters=draw.pick([], ["Ongoing"], ["Wrong", "Ongoing"], ["ongoing"])
+    )
     return draw.step(t.ListTransactionsRequest, lambda _: request)
 
 
 def init(draw: Draw) -> Step:
     """Ask for a producer id, with an id and epoch of before or with parts of them."""
-    producer_id, epoch = draw.pick((-1, -1), (-1, 0), (5, -1), ("known", 0))
+    producer_id, epoch = draw.pick((-1, -1), (-1, 0), (5, -1), (None, 0))
 
     def build(known: Known) -> t.InitProducerIdRequest:
+        is_known = producer_id is None and "producer" in known
         return t.InitProducerIdRequest(
             transactional_id=None,
             transaction_timeout_ms=60_000,
-            producer_id=known.get("producer", -1) if producer_id == "known" else producer_id,
-            producer_epoch=epoch if producer_id != "known" or "producer" in known else -1,
+            producer_id=known["producer"] if is_known else -1 if producer_id is None else producer_id,
+            producer_epoch=-1 if producer_id is None and not is_known else epoch,
         )
 
     return draw.step(t.InitProducerIdRequest, build)
@@ -147,7 +150,9 @@ def rules(draw: Draw) -> Step:
 def tokens(draw: Draw) -> Step:
     """Ask for delegation tokens, which need a login."""
     made: Any = draw.pick(
-        t.CreateDelegationTokenRequest(owner_principal_type=None, owner_principal_name=None, max_lifetime_ms=-1),
+        t.CreateDelegationTokenRequest(
+            owner_principal_type=None, owner_principal_name=None, max_lifetime_ms=-1
+        ),
         t.RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=1),
         t.ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=1),
         t.DescribeDelegationTokenRequest(owners=None),

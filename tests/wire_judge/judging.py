@@ -78,9 +78,7 @@ def _merged(found: list[Any]) -> list[Any]:
 
 
 def _order(each: dict[str, Any]) -> str:
-    told = {
-        name: value for name, value in each.items() if name not in _IDS or isinstance(value, Named)
-    }
+    told = {name: value for name, value in each.items() if name not in _IDS or isinstance(value, Named)}
     return repr(([told.get(name) for name in _NAMES], told))
 
 
@@ -112,8 +110,7 @@ def _batch(batch: Batch, names: Mapping[Any, str]) -> dict[str, Any]:
         "base_sequence": batch.base_sequence,
         "record_count": batch.record_count,
         "records": [
-            [each.offset, "a time" if is_append_time else each.timestamp_ms, each.key, each.value]
-            + [each.headers]
+            [each.offset, None if is_append_time else each.timestamp_ms, each.key, each.value, each.headers]
             for each in batch.records()
         ],
     }
@@ -138,10 +135,9 @@ class Renaming:
         if name not in _IDS or kafka in _NO_ID or ours in _NO_ID or isinstance(kafka, Named):
             return bool(kafka == ours)
         name = "member_id" if name == "leader" else name
-        return (
-            self._ours.setdefault((name, kafka), ours) == ours
-            and self._kafkas.setdefault((name, ours), kafka) == kafka
-        )
+        ours_then = self._ours.setdefault((name, kafka), ours)
+        kafkas_then = self._kafkas.setdefault((name, ours), kafka)
+        return bool(ours_then == ours and kafkas_then == kafka)
 
 
 def is_other_code(kafka: Any, ours: Any) -> bool:
@@ -150,7 +146,7 @@ def is_other_code(kafka: Any, ours: Any) -> bool:
 
 
 def differences(kafka: Any, ours: Any, renaming: Renaming, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield each field that differs: its path, Kafka's value and ours. Where codes differ, the rest follows."""
+    """Yield each field that differs: its path, Kafka's value and ours. Where codes differ, only them."""
     if is_other_code(kafka, ours):
         yield f"{path}.error_code".lstrip("."), kafka["error_code"], ours["error_code"]
     elif isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():

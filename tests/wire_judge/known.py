@@ -9,7 +9,6 @@ from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode as Code
 
-
 _BROKER: Final = 4
 """The type of a broker, as a resource with settings."""
 UNKNOWN_ID: Final = b"0123456789abcdef"
@@ -84,28 +83,34 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and met.ours == Code.UNKNOWN_TOPIC_OR_PARTITION
             and met.kafka in (Code.INVALID_CONFIG, Code.INVALID_REQUEST)
         )
-        or (met.is_of(t.ProduceRequest) and bool(met.breaks)) and (
-            met.ours in (Code.INVALID_REQUIRED_ACKS, Code.UNSUPPORTED_COMPRESSION_TYPE)
-            or met.codes(
-                Code.CORRUPT_MESSAGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNSUPPORTED_COMPRESSION_TYPE
+        or (
+            (met.is_of(t.ProduceRequest) and bool(met.breaks))
+            and (
+                met.ours in (Code.INVALID_REQUIRED_ACKS, Code.UNSUPPORTED_COMPRESSION_TYPE)
+                or met.codes(
+                    Code.CORRUPT_MESSAGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNSUPPORTED_COMPRESSION_TYPE
+                )
+                or (met.kafka == Code.CORRUPT_MESSAGE and len(met.request.topic_data) > 1)
             )
-            or (met.kafka == Code.CORRUPT_MESSAGE and len(met.request.topic_data) > 1)
         )
     ),
     "no session with an unknown topic id": lambda met: (
         met.is_of(t.FetchRequest)
         and met.version >= 13
-        and any(topic.topic_id in (UNKNOWN_ID, bytes(16)) for topic in met.request.topics + met.request.forgotten_topics_data)
+        and any(
+            topic.topic_id in (UNKNOWN_ID, bytes(16))
+            for topic in met.request.topics + met.request.forgotten_topics_data
+        )
         and (
             met.field == "session_id"
             or met.codes(Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH)
             or met.codes(0, Code.INVALID_FETCH_SESSION_EPOCH)
         )
     ),
-    "a client's record time below -1": lambda met: _strict(
-        met, 0, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"
-    )
-    or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9"),
+    "a client's record time below -1": lambda met: (
+        _strict(met, 0, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9")
+        or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9")
+    ),
     "no message where there is no error": lambda met: (
         met.is_of(
             *(t.FindCoordinatorRequest, t.DescribeConfigsRequest, t.DescribeClientQuotasRequest),
@@ -115,8 +120,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         and met.ours is False
     ),
     "a topic that Metadata creates has no leader yet": lambda met: (
-        met.is_of(t.MetadataRequest)
-        and met.codes(Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
+        met.is_of(t.MetadataRequest) and met.codes(Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
     ),
     "an empty list of assignments": lambda met: (
         met.is_of(t.CreatePartitionsRequest) and met.codes(Code.INVALID_REPLICA_ASSIGNMENT, 0)
@@ -128,7 +132,10 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         (
             met.is_of(t.IncrementalAlterConfigsRequest, t.AlterConfigsRequest)
             and met.request.resources[0].resource_type == _BROKER
-            and (met.codes(0, Code.INVALID_REQUEST, Code.INVALID_CONFIG) or met.codes(Code.INVALID_CONFIG, Code.INVALID_REQUEST))
+            and (
+                met.codes(0, Code.INVALID_REQUEST, Code.INVALID_CONFIG)
+                or met.codes(Code.INVALID_CONFIG, Code.INVALID_REQUEST)
+            )
         )
         or (
             met.is_of(t.DescribeConfigsRequest)
@@ -150,7 +157,11 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest, t.OffsetFetchRequest)
             and met.codes(0, Code.GROUP_ID_NOT_FOUND)
         )
-        or (met.is_of(t.ListGroupsRequest) and met.ours is None and met.kafka.get("group_state", "Empty") == "Empty")
+        or (
+            met.is_of(t.ListGroupsRequest)
+            and met.ours is None
+            and met.kafka.get("group_state", "Empty") == "Empty"
+        )
         or (met.is_of(t.OffsetCommitRequest) and {met.kafka, met.ours} == {22, 25})
     ),
     "an empty group whose last offset was deleted": lambda met: (
@@ -180,14 +191,13 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         or _strict(met, Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, "id without epoch")
     ),
     "no transactions": lambda met: (
-        met.codes(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE)
-        and bool(met.breaks)
-    )
-    or (
-        met.is_of(t.DescribeTransactionsRequest)
-        and (
-            met.field == "transaction_start_time_ms"
-            or met.codes(Code.INVALID_REQUEST, Code.TRANSACTIONAL_ID_NOT_FOUND)
+        (met.codes(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE) and bool(met.breaks))
+        or (
+            met.is_of(t.DescribeTransactionsRequest)
+            and (
+                met.field == "transaction_start_time_ms"
+                or met.codes(Code.INVALID_REQUEST, Code.TRANSACTIONAL_ID_NOT_FOUND)
+            )
         )
     ),
     "an entity that can have no quotas": lambda met: (

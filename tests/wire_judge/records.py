@@ -18,7 +18,11 @@ from tests.wire_judge.stories import Draw, Known, Step
 
 BASE_MS: Final = 1_700_000_000_000
 _CONFIGS: Final = (
-    *(("message.timestamp.type", "LogAppendTime"), ("max.message.bytes", "200"), ("cleanup.policy", "compact")),
+    *(
+        ("message.timestamp.type", "LogAppendTime"),
+        ("max.message.bytes", "200"),
+        ("cleanup.policy", "compact"),
+    ),
     *(("compression.type", "gzip"), ("compression.type", "uncompressed"), ("min.insync.replicas", "2")),
     *(("message.timestamp.before.max.ms", "1000"), ("message.timestamp.after.max.ms", "1000")),
     *(("message.timestamp.difference.max.ms", "1000"), ("segment.bytes", "1048576")),
@@ -214,7 +218,8 @@ def fetch(draw: Draw) -> Step:
         for name, partitions in _places(draw)
         for partition in partitions
     ]
-    session = draw.usual((0, -1), (0, 0), ("known", 1), ("known", 2), (77, 1), ("known", -1), of=0.5)
+    # The session -2 is the one that the last answer has made.
+    session = draw.usual((0, -1), (0, 0), (-2, 1), (-2, 2), (77, 1), (-2, -1), of=0.5)
     limits = (draw.usual(0, 5, of=0.9), draw.usual(0, 1, 1_000), draw.usual(1 << 20, 1, 100, 0))
     isolation = draw.pick(0, 1)
     replica = draw.usual(-1, -2, 1, 9, of=0.95)
@@ -244,7 +249,7 @@ def fetch(draw: Draw) -> Step:
             min_bytes=limits[1],
             max_bytes=limits[2],
             isolation_level=isolation,
-            session_id=known.get("session", 0) if session[0] == "known" else session[0],
+            session_id=known.get("session", 0) if session[0] == -2 else session[0],
             session_epoch=session[1],
             topics=[] if session[1] > 0 and is_same else parts,
             forgotten_topics_data=[

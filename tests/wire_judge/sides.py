@@ -43,8 +43,8 @@ _PROBE: Final = 0
 """The correlation id of the request that shows whether a connection goes on."""
 
 Outcome = Struct | Literal["parked", "closed", "silent", "answered", "malformed"]
-"""A response. Or none yet; the connection's end; none, or one that is not looked into, and the connection goes
-on; bytes that cannot be read."""
+"""A response. Or none yet; the connection's end; none, or one that is not looked into, and the connection
+goes on; bytes that cannot be read."""
 
 
 @dataclass
@@ -70,7 +70,13 @@ class Side:
         return client in self._parked
 
     def ask(
-        self, request: Struct, version: int, client: str = "a", *, is_answered: bool = True, may_park: bool = False
+        self,
+        request: Struct,
+        version: int,
+        client: str = "a",
+        *,
+        is_answered: bool = True,
+        may_park: bool = False,
     ) -> Outcome:
         """Send a request and return what comes back."""
         self._send(client, b"".join(request_frame(request, version, next(self._numbers), CLIENT_ID)))
@@ -158,16 +164,18 @@ class Settling:
 
     def __call__(self) -> None:
         for _ in range(2):
-            value = str(100_000 + next(self._numbers))
-            change = t.IncrementalAlterConfigsRequestAlterableConfig(
-                name="segment.ms", config_operation=0, value=value
-            )
-            resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
-                resource_type=2, resource_name=_MARKER, configs=[change]
-            )
-            request = t.IncrementalAlterConfigsRequest(resources=[resource])
-            eventually(lambda: self._answer(request, 0).responses[0].error_code == 0, "a change")
-            eventually(lambda: self._described() == value, "a change that is described", every_s=0.001)
+            self._change(str(100_000 + next(self._numbers)))
+
+    def _change(self, value: str) -> None:
+        change = t.IncrementalAlterConfigsRequestAlterableConfig(
+            name="segment.ms", config_operation=0, value=value
+        )
+        resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=2, resource_name=_MARKER, configs=[change]
+        )
+        request = t.IncrementalAlterConfigsRequest(resources=[resource])
+        eventually(lambda: self._answer(request, 0).responses[0].error_code == 0, "a change")
+        eventually(lambda: self._described() == value, "a change that is described", every_s=0.001)
 
     def _described(self) -> str | None:
         resource = t.DescribeConfigsRequestDescribeConfigsResource(

@@ -96,4 +96,3 @@ def fitted(request: Struct, version: int) -> Any:
             value = [fitted(each, version) if isinstance(each, Struct) else each for each in value]
         values[name] = fitted(value, version) if isinstance(value, Struct) else value
     return type(request)(**values)
-

@@ -27,8 +27,8 @@ def joined(member: str, leader: str, *others: str) -> t.JoinGroupResponse:
 
 
 def told(kafka: Struct, ours: Struct, version: int, renaming: Renaming | None = None) -> list[str]:
-    both = (plain(each, version, {}) for each in (kafka, ours))
-    return [path for path, _, _ in differences(*both, renaming or Renaming())]
+    one, other = (plain(each, version, {}) for each in (kafka, ours))
+    return [path for path, _, _ in differences(one, other, renaming or Renaming())]
 
 
 def fetched(*values: bytes, error: int = 0) -> t.FetchResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from logstore.broker.wire import types as t
@@ -41,7 +42,9 @@ def _topic(draw: Draw) -> str:
 
 def _creatable(draw: Draw, name: str) -> t.CreateTopicsRequestCreatableTopic:
     """Return a topic to create in which mostly nothing, and never more than one thing, is wrong."""
-    made = t.CreateTopicsRequestCreatableTopic(name=name, num_partitions=draw.pick(1, 2), replication_factor=1)
+    made = t.CreateTopicsRequestCreatableTopic(
+        name=name, num_partitions=draw.pick(1, 2), replication_factor=1
+    )
     wrong = draw.usual("", "partitions", "factor", "replicas", "numbers", "setting", "both", of=0.4)
     if wrong == "partitions":
         made.num_partitions = draw.pick(-1, 0, -2)
@@ -96,7 +99,9 @@ def grow(draw: Draw) -> Step:
                 count=draw.pick(2, 3, 1, 0, -1),
                 assignments=None
                 if assigned is None
-                else [t.CreatePartitionsRequestCreatePartitionsAssignment(broker_ids=each) for each in assigned],
+                else [
+                    t.CreatePartitionsRequestCreatePartitionsAssignment(broker_ids=each) for each in assigned
+                ],
             )
             for name in names
             if name != "__consumer_offsets"
@@ -129,7 +134,11 @@ def metadata(draw: Draw) -> Step:
     names = [each for each in dict.fromkeys(_topic(draw) for _ in range(2)) if each != "__consumer_offsets"]
     how = draw.usual("name", "id", "all", "none", of=0.6)
     least = {"name": 0, "id": 12, "all": 1, "none": 1}[how]
-    creates, authorized, version = draw.chance(0.2), draw.chance(0.3), draw.version(t.MetadataRequest, least=least)
+    creates, authorized, version = (
+        draw.chance(0.2),
+        draw.chance(0.3),
+        draw.version(t.MetadataRequest, least=least),
+    )
     if version < 4:
         names = [each for each in names if each in _topics(draw)]
 
@@ -186,7 +195,7 @@ def describe_configs(draw: Draw) -> Step:
 def alter(draw: Draw) -> Step:
     """Set a topic's settings one by one, or all at once; a broker's only to try."""
     kind, name = _resource(draw)
-    pool = _SETTINGS if kind == _TOPIC else _OF_BROKER
+    pool: Sequence[tuple[str, str | None]] = _SETTINGS if kind == _TOPIC else _OF_BROKER
     if name == draw.name("nowhere") or kind not in (_TOPIC, _BROKER):
         pool = (("flush.ms", "7"),)
     pairs = dict([draw.pick(*pool)])
@@ -222,9 +231,7 @@ def alter(draw: Draw) -> Step:
 
 def elect(draw: Draw) -> Step:
     part = t.ElectLeadersRequestTopicPartitions(topic=_topic(draw), partitions=[draw.usual(0, 1, 9, -1)])
-    request = t.ElectLeadersRequest(
-        election_type=draw.pick(0, 1), topic_partitions=[part], timeout_ms=10_000
-    )
+    request = t.ElectLeadersRequest(election_type=draw.pick(0, 1), topic_partitions=[part], timeout_ms=10_000)
     return draw.step(t.ElectLeadersRequest, lambda _: request)
 
 

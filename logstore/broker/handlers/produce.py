@@ -4,10 +4,10 @@ acks=0 has no answer, so a failure closes the connection. zstd needs version 7. 
 twice has no single answer, so the connection is closed. Internal topics are INVALID_TOPIC_EXCEPTION (17), as
 in Kafka: a client's record there might stop all groups. Transactional batches are INVALID_TXN_STATE (48): no
 coordinator here could end them, and they would block all readers of committed data. Older formats are
-INVALID_RECORD (87), as in Kafka: clients send a batch that is CORRUPT_MESSAGE (2) again and again. A batch that inflates far
-or has very many records is validated in a thread: 100 MiB take a second. While a request waits for
-its acks, its connection's next one is served (decision 062). Our own clients also ask for the durability
-level that acks=all reached.
+INVALID_RECORD (87), as in Kafka: clients send a batch that is CORRUPT_MESSAGE (2) again and again. A batch
+that inflates far or has very many records is validated in a thread: 100 MiB take a second. While a request
+waits for its acks, its connection's next one is served (decision 062). Our own clients also ask for the
+durability level that acks=all reached.
 """
 
 from __future__ import annotations
