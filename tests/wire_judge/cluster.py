@@ -31,7 +31,8 @@ def versions(draw: Draw) -> Step:
 def nonsense(draw: Draw) -> Step:
     """Send a request with a key or version that nobody serves."""
     key, version = draw.pick((999, 0), (-1, 0), (3, 99), (0, 99), (18, 99), (1, -1), (10, 99), (11, 50))
-    head = struct.pack(">hhih", key, version, 7, -1) + draw.usual(b"", b"\0", b"\xff" * 8, of=0.4)
+    body = b"\0" if key == t.ApiVersionsRequest.KEY else draw.usual(b"", b"\0", b"\xff" * 8, of=0.4)
+    head = struct.pack(">hhih", key, version, 7, -1) + body
     return Step(version, lambda _: t.ApiVersionsRequest(), raw=head)
 
 

@@ -110,6 +110,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "a client's record time below -1": lambda met: (
         _strict(met, 0, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9")
         or _strict(met, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP, "base timestamp -1", "base timestamp -9")
+        or (met.field == "record_errors" and bool(met.breaks & {"base timestamp -1", "base timestamp -9"}))
     ),
     "no message where there is no error": lambda met: (
         met.is_of(
@@ -165,7 +166,8 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         or (met.is_of(t.OffsetCommitRequest) and {met.kafka, met.ours} == {22, 25})
     ),
     "an empty group whose last offset was deleted": lambda met: (
-        met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0)
+        (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))
+        or (met.is_of(t.LeaveGroupRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, 0))
     ),
     "a static member in the place of one that is pending": lambda met: (
         met.is_of(t.JoinGroupRequest) and met.codes(-1, Code.UNKNOWN_MEMBER_ID)
