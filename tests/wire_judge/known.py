@@ -43,7 +43,8 @@ class Met(NamedTuple):
 
 
 def _strict(met: Met, kafka: int, code: int, *hows: str) -> bool:
-    return met.codes(kafka, code) and bool(met.breaks & set(hows))
+    is_unanswered = not met.path and kafka == 0 and (met.kafka, met.ours) == ("silent", "closed")
+    return (is_unanswered or met.codes(kafka, code)) and bool(met.breaks & set(hows))
 
 
 KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
@@ -167,7 +168,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     ),
     "an empty group whose last offset was deleted": lambda met: (
         (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))
-        or (met.is_of(t.LeaveGroupRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, 0))
+        or (met.is_of(t.LeaveGroupRequest, t.JoinGroupRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, 0))
     ),
     "a static member in the place of one that is pending": lambda met: (
         met.is_of(t.JoinGroupRequest) and met.codes(-1, Code.UNKNOWN_MEMBER_ID)
