@@ -371,7 +371,7 @@ class Client(AsyncClosing):
         acks: int = ACKS_ALL,
         timeout: float | None = None,
     ) -> ProduceResult:
-        """Append one batch, without a copy of it.
+        """Append one batch. It is not copied: its bytes must not change until this returns.
 
         Raises `RequestRefused`, and `RequestUnanswered` if time runs out.
         """

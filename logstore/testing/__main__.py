@@ -51,13 +51,13 @@ def parser_of(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description="Run simulated clusters under seeds.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="run one seed")
-    what.add_argument("--seeds", type=_seeds, metavar="A..B", help="run all seeds from A to B")
+    what.add_argument("--seeds", type=seeds_of, metavar="A..B", help="run all seeds from A to B")
     what.add_argument("--shrink", type=int, metavar="SEED", help="find a short transcript of its failure")
     what.add_argument("--replay", type=Path, metavar="FILE", help="run a transcript; - reads stdin")
     help_text = "find the first seed that detects each planted mistake; print a table"
     what.add_argument("--plants", action="store_true", help=help_text)
     help_text = "print a seed for each coverage mark (checkout only)"
-    what.add_argument("--index-marks", type=_seeds, metavar="A..B", help=help_text)
+    what.add_argument("--index-marks", type=seeds_of, metavar="A..B", help=help_text)
     add = parser.add_argument
     add("--events", type=int, default=DEFAULT_EVENTS, help="events under faults (default: %(default)s)")
     add("-j", "--jobs", type=int, default=1, help="processes for a range of seeds")
@@ -99,7 +99,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m logstore.tes
     return Campaign(options).run()
 
 
-def _seeds(text: str) -> range:
+def seeds_of(text: str) -> range:
+    """Return the seeds A to B of `A..B`, an argument. Raises `ArgumentTypeError`."""
     first, dots, last = text.partition("..")
     if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of the form A..B")

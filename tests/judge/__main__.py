@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bench.kafka.jars import Missing
+from logstore.testing.__main__ import seeds_of
 from tests.judge.drawing import Plan, draw
 from tests.judge.sides import Kafka
 from tests.judge.trial import run, shrink
@@ -20,7 +21,7 @@ from tests.judge.trial import run, shrink
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
-    parser.add_argument("--seeds", default="1..100", help="A..B, both included (%(default)s)")
+    parser.add_argument("--seeds", type=seeds_of, default="1..100", help="A..B, both included (%(default)s)")
     parser.add_argument("--operations", type=int, default=150, help="for each seed (%(default)s)")
     parser.add_argument(
         "--plan", help="a plan in JSON, as printed for a seed; runs it, and prints each answer"
@@ -35,8 +36,7 @@ def main(arguments: list[str]) -> int:
     try:
         if options.plan is not None:
             return _judge("plan", Plan(*json.loads(options.plan)), kafka, seen, trace=print)
-        first, _, last = options.seeds.partition("..")
-        seeds = range(int(first), int(last or first) + 1)
+        seeds = options.seeds
         differing = sum(_judge(f"seed {seed}", draw(seed, options.operations), kafka, seen) for seed in seeds)
     finally:
         kafka.end()

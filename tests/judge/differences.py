@@ -1,6 +1,6 @@
-"""What the answers of the two sides differ in.
+"""Differences between the answers of the two sides.
 
-Small documented differences are known here: where they show, the rule is as narrow as it can be. Those that
+The rules for small documented differences stand here, each as narrow as possible. Those that
 leave the logs in different states are settled in `documented.py`. Both are listed in docs/differences.md.
 """
 

@@ -1,4 +1,4 @@
-"""What a drawn operation means in the state that our log is in: the numbers and bytes that both sides get.
+"""Resolves a drawn operation in the current state of our log into the numbers and bytes for both sides.
 
 It avoids the few operations after which Kafka's log could not be compared any more; each has its reason.
 """

@@ -59,7 +59,7 @@ State = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What a side says of an operation. `state` is empty while the log is closed."""
+    """The answer of one side to an operation. `state` is empty while the log is closed."""
 
     result: Any
     error: str | None

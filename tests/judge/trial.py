@@ -31,7 +31,7 @@ class Verdict(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """What kind of difference it is, for `shrink`."""
+        """The kind of the difference, for `shrink`."""
         names = {_NUMBERS.sub("", each.partition(":")[0]) for each in self.differences}
         return self.operation["op"], *sorted(names)
 

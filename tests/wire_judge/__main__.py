@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.kafka.jars import Missing
+from logstore.testing.__main__ import seeds_of
 from tests.wire_judge import cluster, groups, records, topics
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
 from tests.wire_judge.sides import both
@@ -32,7 +33,7 @@ _LONGEST: Final = 1_000
 
 
 class Report:
-    """What the stories so far have shown."""
+    """Counts of the differences in the stories so far."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
@@ -61,7 +62,8 @@ class Report:
             return any(each.what == difference.what for each in self._judge.hear(told))
 
         kept = shrunk(difference.step + 1, differs)
-        print(f"--seeds {story.rpartition('-')[2]} --areas {area}: {difference}", flush=True)
+        seed = story.rpartition("-")[2]
+        print(f"--seeds {seed}..{seed} --areas {area}: {difference}", flush=True)
         steps = AREAS[area](self._draw(story))
         for number in kept:
             print(f"    {steps[number].shown()}"[:_LONGEST], flush=True)
@@ -72,15 +74,14 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.wire_judge", description=__doc__)
-    parser.add_argument("--seeds", default="1..100", help="A..B (%(default)s)")
+    parser.add_argument("--seeds", type=seeds_of, default="1..100", help="A..B (%(default)s)")
     parser.add_argument("--areas", nargs="*", default=list(AREAS), choices=list(AREAS))
     options = parser.parse_args(arguments)
-    first, _, last = options.seeds.partition("..")
     home = Path(tempfile.mkdtemp(prefix="wire-judge-"))
     try:
         with both(home) as sides:
             report = Report(Judge(sides))
-            for seed in range(int(first), int(last or first) + 1):
+            for seed in options.seeds:
                 for area in options.areas:
                     report.tell(area, seed)
     except Missing as reason:

@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """What differs, whatever the story."""
+        """The difference without its story, to count it by."""
         kind = type(self.request).__name__.removesuffix("Request")
         return f"{kind} {self.path or 'outcome'} {self.kafka!r} {self.ours!r}"[:300]
 

@@ -1,6 +1,6 @@
 """Compares two responses field by field. Pure.
 
-What must differ is named here, by field: texts, ports, the time of an append. Ids that a broker chooses are
+Fields that always differ are named here: texts, ports, the time of an append. Ids that a broker chooses are
 compared up to renaming: one id of Kafka's is always the same one of ours.
 """
 
