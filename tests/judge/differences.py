@@ -149,7 +149,7 @@ def is_same_place(side: Ours, ours: int, kafka: int) -> bool:
     """
     low, high = min(ours, kafka), max(ours, kafka)
     between = [batch for batch in batches_of(side) if batch.next_offset > low and batch.base_offset < high]
-    return not between or (kafka < ours and between[0].base_offset == kafka)
+    return not between or (kafka < ours and [batch.base_offset for batch in between] == [kafka])
 
 
 def without_empty(segments: list[list[int]]) -> list[list[int]]:

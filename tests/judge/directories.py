@@ -79,12 +79,13 @@ def _is_same_aborted(ours: bytes, kafka: bytes, start_offset: int) -> bool:
     """Compare two indexes of aborted transactions.
 
     In an append of many batches, Kafka's stable offset knows transactions that begin behind a marker. When
-    Kafka reads a segment again, it does not know a transaction that began below the log start.
+    Kafka reads a segment again, a transaction that began below the log start begins later, or is not known.
     """
-    theirs = {each[:4]: each[4] for each in struct.iter_unpack(">hqqqq", kafka)}
-    for entry in struct.iter_unpack(">hqqqq", ours):
-        stable = theirs.pop(entry[:4], None)
-        if entry[4] > stable if stable is not None else entry[2] >= start_offset:
+    entries = ((each[:2], *each[2:]) for each in struct.iter_unpack(">hqqqq", kafka))
+    theirs = {(whose, last): (first, stable) for whose, first, last, stable in entries}
+    for version, producer_id, first, last, stable in struct.iter_unpack(">hqqqq", ours):
+        known_first, known_stable = theirs.pop(((version, producer_id), last), (2**62, stable))
+        if not (first == known_first or first < start_offset <= known_first) or stable > known_stable:
             return False
     return not theirs
 

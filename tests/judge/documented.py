@@ -30,13 +30,14 @@ def _marker_is_forgotten(pair: Pair, _before: State, _kafka: Kafka) -> bool:
     """A marker above the high watermark holds our last stable offset back, as it should."""
     ours, kafka = pair.ours.state, pair.kafka.state
     unreplicated = pair.side.log.producer_state.unreplicated
-    if not unreplicated or kafka["last_stable"] <= ours["last_stable"]:
+    stable, later = ours["last_stable"], kafka["last_stable"]
+    if not unreplicated or later <= stable or is_same_place(pair.side, stable, later):
         return False
     first_offset, marker = unreplicated.peekitem(0)
     bound = min(max(first_offset, ours["start"]), ours["high_watermark"])
-    if marker < ours["high_watermark"] or ours["last_stable"] != bound:
+    if marker < ours["high_watermark"] or stable != bound:
         return False
-    pair.side.adopt(kafka["producers"])
+    pair.side.adopt(kafka)
     return True
 
 
@@ -83,7 +84,7 @@ def _old_producers_are_forgotten(pair: Pair, _before: State, _kafka: Kafka) -> b
             return False
         if producer in known and known[producer]["epoch"] != entry["epoch"]:
             return False
-    pair.side.adopt(known)
+    pair.side.adopt(theirs)
     return True
 
 
@@ -133,6 +134,8 @@ def _segment_past_the_last_batch(pair: Pair, _before: State, kafka: Kafka) -> bo
         mark = end_offset if is_same_place(side, mark, end_offset) else mark
         for each in (side, kafka):
             each.perform({"op": "high_watermark", "offset": mark})
+            if is_same_place(side, ours["start"], end_offset):  # else Kafka deletes more segments
+                each.perform({"op": "start", "offset": end_offset})
         return True
     # Not one batch is left.
     side.perform({"op": "high_watermark", "offset": end_offset})

@@ -54,6 +54,7 @@ _WEIGHTS: Final = {
     "expire": 1,
     "flush": 1,
     "checkpoint": 1,
+    "configure": 1.5,
     "clock": 8,
     "compact": 4,
     "reopen": 2,
@@ -148,6 +149,17 @@ def _one_of(name: str, values: list[Any]) -> Callable[[Random], Operation]:
     return lambda dice: {name: dice.choice(values)}
 
 
+def _configure(dice: Random) -> Operation:
+    """Draw new values for a few settings.
+
+    A log stays compacted or not, as only other logs are compressed. Kafka cannot open an index that is larger
+    than its new limit.
+    """
+    drawn = _settings(dice)
+    del drawn["cleanup.policy"], drawn["segment.index.bytes"]
+    return {"settings": {name: drawn[name] for name in dice.sample(sorted(drawn), dice.choice([1, 3]))}}
+
+
 def _nothing(_dice: Random) -> Operation:
     return {}
 
@@ -165,5 +177,6 @@ _DRAWN: Final[dict[str, Callable[[Random], Operation]]] = {
     "restart": _one_of("by", [0, 5, -3, -100]),
     "start": _place(0, 0.7, 0.3),
     "clock": _one_of("by", [1, 1000, 1000, 20_000, 61_000, 600_000, HOUR_MS, 7 * HOUR_MS]),
+    "configure": _configure,
     "crash": _one_of("torn", [0, 0, 0.2, 1]),
 }

@@ -104,10 +104,7 @@ class Kafka:
     def begin(self, home: Path, config: Mapping[str, str], now_ms: int) -> None:
         """Open an empty log in `home`."""
         self.directory = str(home / PARTITION.directory_name)
-        # Smaller segments than Kafka lets a topic have.
-        self._config = {
-            name.replace("segment.bytes", "internal.segment.bytes"): config[name] for name in config
-        }
+        self._config = _small(config)
         self._kept = dict.fromkeys(self._kept, 0)
         self._open(is_clean=True, now_ms=now_ms)
 
@@ -123,6 +120,9 @@ class Kafka:
                 # As our seals tell it: then both sides read the same segments again.
                 kept["recovery_point"] = operation["recovery_point"]
                 return self._open(is_clean=False, now_ms=operation["now"])
+            case "configure":
+                self._config = {**self._config, **_small(operation["settings"])}
+                return self._ask({"op": "configure", "config": self._config})
             case "checkpoint":
                 kept["high_watermark"] = operation["high_watermark"]
                 return self._ask({"op": "nothing"})
@@ -159,6 +159,11 @@ class Kafka:
         known = {number: each for number, each in state.get("producers", {}).items() if each["epoch"] >= 0}
         state = {**state, "producers": known} if state else {}
         return Answer(said.get("result"), said.get("error"), said.get("message", ""), state)
+
+
+def _small(settings: Mapping[str, str]) -> dict[str, str]:
+    """Let segments be smaller than a topic of Kafka's may have them."""
+    return {name.replace("segment.bytes", "internal.segment.bytes"): settings[name] for name in settings}
 
 
 # --- ours ---------------------------------------------------------------------------------------------
@@ -267,6 +272,8 @@ class Ours:
             case "clock":
                 self.now_ms = operation["now"]
                 remove_deleted_files(log, self.now_ms)
+            case "configure":
+                self._configure(operation["settings"])
             case "expire":
                 remove_expired_producers(log, self.now_ms)
             case "flush":
@@ -300,6 +307,11 @@ class Ours:
             settings=LogManagerConfig(producers=producers),
         )
         self._manager.get_or_create(PARTITION)
+
+    def _configure(self, settings: Mapping[str, str]) -> None:
+        assert self._manager is not None
+        self._config = LogConfig.from_kafka(settings, base=self._config)
+        self._manager.get_or_create(PARTITION, config=self._config)
 
     def _close(self) -> None:
         assert self._manager is not None
@@ -337,8 +349,11 @@ class Ours:
                 os.utime(segment.path(".log"), ns=(segment.modified_ms * 1_000_000,) * 2)
         return result
 
-    def adopt(self, producers: Mapping[str, State]) -> None:
-        """Replace our producers, in memory and in a snapshot at the log end, by those of Kafka's state."""
+    def adopt(self, kafka: State) -> None:
+        """Replace our producers, in memory and in a snapshot at the log end, by those of Kafka's state.
+
+        What its last stable offset shows of markers that are not replicated is adopted, too.
+        """
         log = self.log
         entries = [
             ProducerEntry(
@@ -349,9 +364,16 @@ class Ours:
                 each["transaction"],
                 deque(map(AppendedBatch._make, each["batches"]), maxlen=REMEMBERED_BATCHES),
             )
-            for number, each in producers.items()
+            for number, each in kafka["producers"].items()
         ]
+        former = log.producer_state
         log.producer_state = ProducerState.load(entries, end_offset=log.log_end_offset)
+        for entry in former:
+            entry.batches.clear()
+        if kafka["last_stable"] > kafka["start"]:  # else it tells nothing
+            for first_offset in [each for each in former.unreplicated if each < kafka["last_stable"]]:
+                del former.unreplicated[first_offset]
+        log.producer_state.remember(former)
         self.adopted_at = log.log_end_offset
         if log.snapshots.offsets and log.snapshots.offsets[-1] == log.log_end_offset:
             log.snapshots.put(log.producer_state, log.log_end_offset)

@@ -67,8 +67,10 @@ def _do(
     """Do an operation on both sides and return the differences; None if Kafka's log cannot go on."""
     before = ours.state()
     if operation["op"] == "compact":
-        stable = kafka.perform({"op": "nothing"}).state["last_stable"]
-        if stable != before["last_stable"]:  # no batch lies between, but perhaps the base of a segment
+        state = kafka.perform({"op": "nothing"}).state
+        has_empty = any(not size for _, size, _ in state["segments"][:-1])
+        # No batch lies between, but perhaps the base of a segment; and the file of an empty one may be young.
+        if state["last_stable"] != before["last_stable"] or has_empty:
             return []
     pair = Pair(operation, ours, ours.perform(operation), kafka.perform(operation))
     trace(f"    ours    {pair.ours}\n    Kafka's {pair.kafka}")
@@ -88,9 +90,11 @@ def _do(
         pair = pair._replace(ours=_again(pair.ours, ours), kafka=_again(pair.kafka, kafka))
         found = list(differences(pair))
         settled.append(what)
-    if not found and (mark := pair.kafka.state["high_watermark"]) != pair.ours.state["high_watermark"]:
-        # No batch lies between; in a gap, Kafka's is that of the next batch.
-        ours.perform({"op": "high_watermark", "offset": mark})
+    mark = pair.kafka.state["high_watermark"]
+    if not found and mark != (own := pair.ours.state["high_watermark"]):
+        # No batch lies between; in a gap, Kafka's is that of the next batch. It may fall below the log start.
+        side, offset = (kafka, own) if mark < pair.ours.state["start"] else (ours, mark)
+        side.perform({"op": "high_watermark", "offset": offset})
     seen.update([f"{name} {pair.ours.error or ''}".strip(), *settled])
     return found
 

@@ -15,7 +15,6 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
-import java.util.Map;
 import java.util.HexFormat;
 import java.util.Optional;
 import java.util.Properties;
@@ -128,6 +127,9 @@ public class Judge {
             case "clock":
                 CLOCK.set(op.get("now").asLong());
                 return null;
+            case "configure":
+                log.updateConfig(config(op));
+                return null;
             case "append": return append(op);
             case "follow":
                 LogAppendInfo info = log.appendAsFollower(records(op), op.get("epoch").asInt());
@@ -186,16 +188,18 @@ public class Judge {
         return MemoryRecords.readableRecords(ByteBuffer.wrap(HexFormat.of().parseHex(op.get("data").asText())));
     }
 
+    private static LogConfig config(JsonNode op) {
+        Properties settings = new Properties();
+        op.get("config").properties().forEach(each -> settings.put(each.getKey(), each.getValue().asText()));
+        return new LogConfig(settings);
+    }
+
     private JsonNode open(JsonNode op) throws Exception {
         CLOCK.set(op.get("now").asLong());
-        Properties settings = new Properties();
-        for (Map.Entry<String, JsonNode> each : op.get("config").properties()) {
-            settings.put(each.getKey(), each.getValue().asText());
-        }
         failures = new LogDirFailureChannel(10);
         log = UnifiedLog.create(
                 new File(op.get("directory").asText()),
-                new LogConfig(settings),
+                config(op),
                 op.get("start").asLong(),
                 op.get("recovery_point").asLong(),
                 CLOCK,
