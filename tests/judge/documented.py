@@ -77,12 +77,15 @@ def _old_producers_are_forgotten(pair: Pair, _before: State, _kafka: Kafka) -> b
         batches = [batch[:3] for batch in entry["batches"]]
         kept = [batch[:3] for batch in known[producer]["batches"]] if producer in known else []
         gone = [batch for batch in entry["batches"] if batch[:3] not in kept]
+        if producer in known and known[producer]["epoch"] != entry["epoch"]:
+            return False
         is_last = not kept or kept[-1:] == batches[-1:] or pair.side.was_compacted
         if not is_last or any(batch not in batches for batch in kept):
             return False
-        if not all(is_old(batch) or (kept and batch[1] < pair.side.loaded_up_to) for batch in gone):
-            return False
-        if producer in known and known[producer]["epoch"] != entry["epoch"]:
+        if not kept and gone and is_old(gone[-1]):  # all that Kafka knew of it
+            continue
+        is_known = bool(kept) or pair.side.was_compacted
+        if not all(is_old(batch) or (is_known and batch[1] < pair.side.loaded_up_to) for batch in gone):
             return False
     pair.side.adopt(theirs)
     return True
