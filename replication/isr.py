@@ -135,6 +135,11 @@ def members_to_drop(
     return frozenset(out)
 
 
+def is_of_live_incarnation(replica: RemoteReplica, live_broker_epoch: int) -> bool:
+    """Whether the registered incarnation has fetched last, as far as it is known which one that is."""
+    return live_broker_epoch in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch)
+
+
 def may_join(
     replica: RemoteReplica,
     state: IsrState,
@@ -155,7 +160,7 @@ def may_join(
     """
     if not isinstance(state, CommittedIsr) or replica.replica_id in state.isr or not is_alive:
         return False
-    if live_broker_epoch not in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch):
+    if not is_of_live_incarnation(replica, live_broker_epoch):
         mark("isr: a fetch of another life than the one that lives proves nothing")
         return False
     if max(replica.log_start_offset, 0) < log_start_offset:

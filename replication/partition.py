@@ -40,7 +40,7 @@ from logstore.replication.errors import (
     NotLeaderOrFollower,
     UnknownLeaderEpoch,
 )
-from logstore.replication.isr import CommittedIsr, IsrState, next_high_watermark
+from logstore.replication.isr import CommittedIsr, IsrState, is_of_live_incarnation, next_high_watermark
 from logstore.replication.messages import NO_EPOCH, NO_LEADER, PartitionState
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.refusals import Refusals
@@ -408,7 +408,13 @@ class Partition:
         high_watermark, leader_end_offset = log.high_watermark, log.log_end_offset
         if not self.is_leader or high_watermark == leader_end_offset:
             return False
-        outside = self.remote_replicas.keys() - self.isr.maximal
+        metadata, known = self.metadata, self.remote_replicas
+        eligible = frozenset(
+            each
+            for each in known.keys() - self.isr.maximal
+            if metadata.may_be_in_sync(each)
+            and is_of_live_incarnation(known[each], metadata.broker_epoch(each))
+        )
         candidate = next_high_watermark(
             self.isr,
             leader_id=self._node_id,
@@ -417,7 +423,7 @@ class Partition:
             if self.is_synced
             else leader_end_offset,
             replicas=self.remote_replicas.values(),
-            eligible=frozenset(filter(self.metadata.may_be_in_sync, outside)),
+            eligible=eligible,
             # Never below the controller's number: it knows which replicas hold all that is committed.
             min_insync=max(self.agreed_min_insync, self.min_insync if self.config.min_insync_wall else 0),
             now_ms=now_ms,

@@ -114,6 +114,21 @@ def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> No
     assert rig.log.partition.high_watermark == before
 
 
+def test_a_former_life_that_was_caught_up_does_not_hold_the_watermark() -> None:
+    """Its fetches prove nothing (KIP-903): it cannot join, so there is nothing to wait for."""
+    rig = Rig()
+    rig.lead(1, isr=(ME,))
+    rig.fetch(F1, 0)
+    assert rig.answer(ErrorCode.INELIGIBLE_REPLICA) is membership.IsrOutcome.REVERTED
+    rig.write()
+    assert rig.log.partition.high_watermark == 0, "a live follower that is about to join is waited for"
+    rig.alive({ME: 1, F1: 2})
+    rig.write()
+    assert rig.log.partition.high_watermark == 2
+    rig.fetch(F1, 2, broker_epoch=2)
+    assert rig.partition.isr.maximal == {ME, F1}
+
+
 def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:
     """6.2: it is dropped; the late answer is for a replaced state."""
     rig = expanding()
