@@ -404,13 +404,16 @@ class Followers:
         is_final = following.reconcile(partition, answer).is_final
         after = log.log_end_offset, log.latest_epoch
         next_state = state.at(*after)
+        is_empty = log.log_start_offset == log.log_end_offset
         if state.phase is Phase.TRUNCATING:
+            # An empty log is left with the epoch of deleted records, about which nothing is known yet.
+            is_settled = is_final and not (is_empty and after != before)
             return (
                 next_state
-                if is_final or log.latest_epoch == NO_EPOCH
+                if is_settled or log.latest_epoch == NO_EPOCH
                 else next_state.asking(Phase.TRUNCATING)
             )
-        if after == before and log.log_start_offset == log.log_end_offset:
+        if after == before and is_empty:
             # The log is empty, and the leader does not know its epochs below the log start. An unclean
             # election discarded that history, and batches of an older epoch could not follow it.
             following.restart_at(partition, log.log_end_offset, why="what was deleted is of another history")

@@ -230,6 +230,20 @@ def test_a_history_that_was_given_up_below_the_log_start() -> None:
     assert rig.log.partition.epochs == ((1, 1),)
 
 
+def test_a_history_below_the_log_start_is_asked_about_before_the_fetch() -> None:
+    """The same without divergence in the fetch: epoch 4 has no records here, so its end settles nothing."""
+    rig = Following(truncate_on_fetch=False, records=(3,))
+    rig.log.partition.set_high_watermark(1)
+    advance_log_start_offset(rig.log.partition, 1)
+    rig.log.partition.assign_epoch(4, 1)
+    rig.new_epoch(5)
+    rig.reply(EpochAnswer(ErrorCode.NONE, 4, 2))
+    assert rig.phase() is Phase.TRUNCATING
+    rig.reply(EpochAnswer(ErrorCode.NONE, 1, 4))
+    rig.reply(fetched(1, 1, 1, base=1, hw=4, start=1))
+    assert rig.bounds == (1, 4, 4)
+
+
 def test_answers_after_a_change_of_epoch_are_dropped() -> None:
     """S16, 6.5: no truncation, no append; a new question is asked."""
     for late in (fetched(5), diverging(0, 0), FetchResult(ErrorCode.FENCED_LEADER_EPOCH)):
