@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -144,12 +144,15 @@ faults: setup ## Fail every disk call in every way
 
 # Warnings about sockets that a client leaves open say nothing about this package.
 interop: setup ## Run three Kafka clients against our brokers, hand directories to Kafka and back; ONLY=groups for a part
-	$(BIN)/python -m pytest tests/interop tests/judge tests/cli/test_adopt_and_back.py tests/spark/test_secured_kafka.py tests/partitions -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
+	$(BIN)/python -m pytest tests/interop tests/judge tests/partition_judge tests/cli/test_adopt_and_back.py tests/spark/test_secured_kafka.py tests/partitions -m interop -p no:benchmark -W ignore::ResourceWarning $(if $(ONLY),-k "$(ONLY)")
 	$(if $(ONLY),,$(BIN)/python -m tests.cycles --rounds $(or $(ROUNDS),3))
 
 # Without Java or Maven it says so and ends; Apache Kafka comes from Maven Central, once.
 judge: setup ## Run random operations on our log and on Kafka's, and compare them after each; SEEDS=1..1000 OPERATIONS=150
 	$(BIN)/python -m tests.judge --seeds $(or $(SEEDS),1..1000) --operations $(or $(OPERATIONS),150)
+
+partition-judge: setup ## Run random operations on our replica of a partition and on Kafka's; SEEDS=1..1000 OPERATIONS=150
+	$(BIN)/python -m tests.partition_judge --seeds $(or $(SEEDS),1..1000) --operations $(or $(OPERATIONS),150)
 
 wire-judge: setup ## Send the same requests to Apache Kafka and to ours, and compare the answers; SEEDS=1..300 AREAS=groups
 	$(BIN)/python -m tests.wire_judge --seeds $(or $(SEEDS),1..300) $(if $(AREAS),--areas $(AREAS))

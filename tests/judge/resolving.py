@@ -6,11 +6,12 @@ It avoids the few operations after which Kafka's log could not be compared any m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
+from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import ProducerEntry
 from tests.judge.sides import MAX_TIMESTAMP, Operation, Ours
 
@@ -28,7 +29,14 @@ def resolve(drawn: Operation, ours: Ours) -> list[Operation]:
     return [drawn if resolved is None else resolved(drawn, ours)]
 
 
-def batches_of(ours: Ours) -> list[Batch]:
+class HasLog(Protocol):
+    """A side that has one of our logs."""
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+
+def batches_of(ours: HasLog) -> list[Batch]:
     """Return all batches in the files of our log."""
     batches: list[Batch] = []
     for segment in ours.log.segments:

@@ -6,17 +6,13 @@ error's name, and with the state of the log. Both take the clock from the operat
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.kafka.jars import Missing, jars
 from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, checkpointed_offset
 from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
@@ -46,8 +42,9 @@ from logstore.log.upkeep import (
     remove_expired_producers,
 )
 from logstore.log.validation import AppendOrigin
+from tests.judge.java_process import JavaProcess
 
-RELEASE: Final = "4.1.1"
+SOURCE: Final = Path(__file__).parent / "java" / "Judge.java"
 PARTITION: Final = TopicPartition("judged", 0)
 EXPIRATION_MS: Final = 12 * 3_600_000
 """`producer.id.expiration.ms`."""
@@ -75,31 +72,14 @@ class Kafka:
 
     def __init__(self) -> None:
         """Compile and start the Java program. Raises `Missing`."""
-        found = jars(RELEASE)
-        self._scratch = tempfile.TemporaryDirectory(prefix="judge-")
-        source = Path(__file__).parent / "java" / "Judge.java"
-        try:
-            command = ["javac", "-cp", f"{found}/*", "-d", self._scratch.name, str(source)]
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-        except FileNotFoundError as error:
-            raise Missing("javac is not installed: apt-get install default-jdk-headless") from error
-        classes = f"{self._scratch.name}:{found}/*"
-        self._process = subprocess.Popen(
-            ["java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-ea", "-cp", classes, "Judge"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._java = JavaProcess(SOURCE)
         self.directory = ""
         self._config: Mapping[str, str] = {}
         self._kept = {"recovery_point": 0, "high_watermark": 0, "start": 0}
 
     def end(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
-        self._scratch.cleanup()
+        self._java.end()
 
     def begin(self, home: Path, config: Mapping[str, str], now_ms: int) -> None:
         """Open an empty log in `home`."""
@@ -149,11 +129,7 @@ class Kafka:
         return answer
 
     def _ask(self, operation: Operation) -> Answer:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(operation) + "\n")
-        self._process.stdin.flush()
-        said = json.loads(self._process.stdout.readline())
+        said = self._java.ask(operation)
         state = said.get("state", {})
         # A marker that compaction has emptied makes a producer of which nothing is known.
         known = {number: each for number, each in state.get("producers", {}).items() if each["epoch"] >= 0}

@@ -36,12 +36,16 @@ class Verdict(NamedTuple):
         return self.operation["op"], *sorted(names)
 
 
+def scratch() -> Path | None:
+    """Return where the directory of a run should be; None for the usual place."""
+    return _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+
+
 def run(
-    plan: Plan, kafka: Kafka, seen: Counter[str], *, trace: Callable[[str], None] = lambda _: None
+    plan: Plan, kafka: Kafka, seen: Counter[str], trace: Callable[[str], None] = lambda _: None
 ) -> Verdict | None:
     """Run the plan; None if the sides agree. `seen` counts operations, their errors, and what was settled."""
-    scratch = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    home = Path(tempfile.mkdtemp(prefix="judge-", dir=scratch))
+    home = Path(tempfile.mkdtemp(prefix="judge-", dir=scratch()))
     ours = Ours()
     try:
         ours.begin(home / "ours", plan.settings, BEGIN_MS)
@@ -104,13 +108,13 @@ def _again(answer: Answer, side: Ours | Kafka) -> Answer:
     return answer._replace(state=side.perform({"op": "nothing"}).state)
 
 
-def shrink(plan: Plan, kafka: Kafka) -> Plan:
+def shrink(plan: Plan, run_one: Callable[[Plan], Verdict | None]) -> Plan:
     """Return a plan with the same kind of difference from which no operation can be taken."""
-    first = run(plan, kafka, Counter())
+    first = run_one(plan)
     assert first is not None, "only a plan that shows a difference can be shrunk"
 
     def fails(candidate: Plan) -> bool:
-        found = run(candidate, kafka, Counter())
+        found = run_one(candidate)
         return found is not None and found.kind == first.kind
 
     size = max(len(plan.operations) // 2, 1)

@@ -22,7 +22,7 @@ from logstore.disk.files import OsDisk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, InconsistentTopicId, LogDirOffline
 from logstore.log.manager import LogManager
-from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.truncate import truncate_fully_and_start_at, truncate_to
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.segment import Segment
 from logstore.segment.segments import Segments
@@ -415,6 +415,17 @@ class TestCheckpoints:
             assert manager.checkpointed_high_watermark(ORDERS) == expected
             assert checkpoint(disk, HIGH_WATERMARK_CHECKPOINT) == {ORDERS: expected}
             manager.close()
+
+    def test_a_truncation_lowers_the_checkpointed_high_watermark(self) -> None:
+        """At once: what is appended there, and is not committed, would be after a kill."""
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        log = manager.get_or_create(ORDERS)
+        append(log, 4)
+        log.partition.set_high_watermark(4)
+        manager.checkpoint_high_watermarks()
+        truncate_to(log.partition, 2)
+        assert checkpoint(disk, HIGH_WATERMARK_CHECKPOINT) == {ORDERS: 2}
 
     def test_records_where_others_were_lost_have_not_been_committed(self) -> None:
         """The power goes, and with it what was committed; the process dies before the next checkpoint."""

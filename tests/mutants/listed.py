@@ -37,8 +37,8 @@ _REPLICATION: Final = [
         ("unknown-member-ignored", "return None if maximal - seen else candidate", "return candidate"),
         (
             "other-life-may-join",
-            "if live_broker_epoch not in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch):",
-            "if live_broker_epoch == UNKNOWN_BROKER_EPOCH != replica.broker_epoch:",
+            "return live_broker_epoch in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch)",
+            "return UNKNOWN_BROKER_EPOCH in (live_broker_epoch, replica.broker_epoch) or live_broker_epoch > 0",
         ),
     ),
     *_of(

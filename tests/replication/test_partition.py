@@ -517,6 +517,14 @@ def test_the_largest_time_of_a_log_is_the_first_record_that_has_it() -> None:
     assert largest() == (1, 30)
 
 
+def test_a_follower_whose_log_starts_inside_of_a_batch_ends_where_it_fetches() -> None:
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.partition.append(encode_batch([Record(number, 0, None, b"") for number in range(3)]), 1, NOW_MS)
+    rig.fetch(F1, 2)
+    assert rig.partition.remote_replicas[F1].log_end_offset == rig.log.partition.high_watermark == 2
+
+
 def test_a_fetch_of_an_earlier_life_is_refused() -> None:
     """KIP-903: by what the metadata says, and by what was seen fetching."""
     rig = Rig()

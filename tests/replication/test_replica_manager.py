@@ -495,6 +495,21 @@ def test_a_proposal_refused_for_good_is_asked_again_at_the_next_check() -> None:
     assert not proposals(rig), "the word came, and nobody lags in its epoch yet"
 
 
+def test_the_check_of_the_isr_moves_a_watermark_that_waited_for_a_follower() -> None:
+    """F1 was about to join when it fell silent: the next check waits for it no longer, nor do clients."""
+    rig = Manager()
+    rig.role(ME, 1, isr=(ME,))
+    rig.follow(F1, 0)
+    [sent] = proposals(rig)
+    refusal = AlterPartitionResponse(ErrorCode.NONE, {P0: AlterPartitionResult(ErrorCode.INELIGIBLE_REPLICA)})
+    rig.take(rig.manager.on_response(sent.correlation_id, refusal, rig.now_ms))
+    rig.produce("w", timeout_ms=10 * LAG_MS)
+    rig.tick(LAG_MS)
+    assert rig.error("w") is None, "it may still come"
+    rig.tick(LAG_MS // 2)
+    assert rig.error("w") is ErrorCode.NONE
+
+
 def test_a_broker_that_is_not_the_controller_is_asked_no_longer() -> None:
     """An order may have named the wrong one, and no other order may come: some live broker is it."""
     rig, sent = lagging()

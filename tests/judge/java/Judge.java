@@ -246,7 +246,7 @@ public class Judge {
         return result;
     }
 
-    private static byte[] bytes(Records records) throws Exception {
+    static byte[] bytes(Records records) throws Exception {
         ByteBuffer buffer = ByteBuffer.allocate(records.sizeInBytes());
         if (records instanceof FileRecords file) {
             file.readInto(buffer, 0);

@@ -1,0 +1,50 @@
+"""A Java program beside Apache Kafka's classes: one JSON line in, one JSON line out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from bench.kafka.jars import Missing, jars
+
+RELEASE: Final = "4.1.1"
+
+
+class JavaProcess:
+    """The process, compiled from source files; the last one has `main`."""
+
+    def __init__(self, *sources: Path) -> None:
+        """Compile and start the program. Raises `Missing`."""
+        found = jars(RELEASE)
+        self._scratch = tempfile.TemporaryDirectory(prefix="judge-")
+        classes = f"{self._scratch.name}:{found}/*"
+        try:
+            command = ["javac", "-cp", f"{found}/*", "-d", self._scratch.name, *map(str, sources)]
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+        except FileNotFoundError as error:
+            raise Missing("javac is not installed: apt-get install default-jdk-headless") from error
+        self._process = subprocess.Popen(
+            ["java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-ea", "-cp", classes, sources[-1].stem],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._scratch.cleanup()
+
+    def ask(self, operation: dict[str, Any]) -> dict[str, Any]:
+        """Send an operation and return the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(operation) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
