@@ -25,7 +25,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.log.mirror import SYNC_BYTES, CannotRead, Mirror
-from logstore.log.moves import Move
+from logstore.log.moves import Move, NoSuchReplica
 from logstore.log.partition_log import PartitionLog
 from logstore.replication.effects import Address, Effect, answer
 from logstore.replication.errors import ReplicaStorageFailed
@@ -103,7 +103,8 @@ def _alter(manager: ReplicaManager, topic_partition: TopicPartition, path: str, 
     """Let a replica move to the log dir `path`, or end its move, and return the answer to that.
 
     LOG_DIR_NOT_FOUND (57), KAFKA_STORAGE_ERROR (56), INVALID_TOPIC_EXCEPTION (17) for a name that is too
-    long; REPLICA_NOT_AVAILABLE (9) for a replica that is not here: if it comes, its log is made in `path`.
+    long; REPLICA_NOT_AVAILABLE (9) for a replica that is not here, UNKNOWN_TOPIC_OR_PARTITION (3) for one of
+    a partition that the cluster does not have: if it comes, its log is made in `path`.
     """
     moves = manager.logs.moves
     before = moves.under_way.get(topic_partition)
@@ -116,6 +117,8 @@ def _alter(manager: ReplicaManager, topic_partition: TopicPartition, path: str, 
     except EngineError as error:
         manager.note(topic_partition, "does not move", now_ms, reason=str(error))
         code = error.code
+        if isinstance(error, NoSuchReplica) and topic_partition not in manager.metadata.partitions:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         code = ErrorCode.NONE
     move = moves.under_way.get(topic_partition)

@@ -38,6 +38,7 @@ _REFUSALS: Final = {
     31: "CLUSTER_AUTHORIZATION_FAILED (31): the user lacks Alter on the cluster (`logstore acls add`)",
     17: "INVALID_TOPIC_EXCEPTION (17): the topic's name is too long, or not valid",
     9: "REPLICA_NOT_AVAILABLE (9): it is not on this broker; if added, it will be created in that log dir",
+    3: "UNKNOWN_TOPIC_OR_PARTITION (3): there is no such partition; if created, it will be in that log dir",
 }
 """What a broker answers to a move, by the error's number."""
 

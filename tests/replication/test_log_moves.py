@@ -138,7 +138,9 @@ def test_the_answers_are_kafkas() -> None:
     assert alter(made, 0, "three") is ErrorCode.LOG_DIR_NOT_FOUND
     assert alter(made, 0, home(made, 0)) is ErrorCode.NONE
     assert alter(made, 0, "two", TopicPartition("t" * 240, 0)) is ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert alter(made, 0, "two", OTHER) is ErrorCode.REPLICA_NOT_AVAILABLE
+    assert alter(made, 0, "two", OTHER) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    made.create_topic(NewTopic("elsewhere", assignment=((1, 2),)))
+    assert alter(made, 0, "two", TopicPartition("elsewhere", 0)) is ErrorCode.REPLICA_NOT_AVAILABLE
     assert alter(made, 0, "two", TopicPartition("no/topic", 0)) is ErrorCode.INVALID_TOPIC_EXCEPTION
     made.create_topic(NewTopic("other", assignment=((0, 1, 2),)))
     assert made.nodes[0].replicas.partitions[OTHER].log.directory == "two/other-0", "as it was named before"

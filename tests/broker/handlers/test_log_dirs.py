@@ -55,7 +55,7 @@ def test_a_replica_moves_and_both_logs_are_listed_meanwhile() -> None:
         answers = await alter(client, there, "nobody", "no/topic")
         assert answers == [
             ("no/topic", 0, ErrorCode.INVALID_TOPIC_EXCEPTION),
-            ("nobody", 0, ErrorCode.REPLICA_NOT_AVAILABLE),
+            ("nobody", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
         log.compaction_lock.acquire()  # as if its segments were being rewritten: nothing can be swapped
         assert await alter(client, there, "t") == [("t", 0, ErrorCode.NONE)]
