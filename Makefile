@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -156,6 +156,10 @@ partition-judge: setup ## Run random operations on our replica of a partition an
 
 wire-judge: setup ## Send the same requests to Apache Kafka and to ours, and compare the answers; SEEDS=1..300 AREAS=groups
 	$(BIN)/python -m tests.wire_judge --seeds $(or $(SEEDS),1..300) $(if $(AREAS),--areas $(AREAS))
+
+# Without Java, Maven or ZooKeeper it says so and ends.
+cluster-judge: setup ## Let the same befall three brokers of Apache Kafka and three of ours, and compare them; SEEDS=1..100 STEPS=12
+	$(BIN)/python -m tests.cluster_judge --seeds $(or $(SEEDS),1..100) --steps $(or $(STEPS),12)
 
 # Without Java, Go or Node a client is skipped, with the reason.
 logins: setup ## Let six Kafka clients and Kafka's tools log in by every way, rightly and wrongly

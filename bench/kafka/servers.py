@@ -67,6 +67,10 @@ class Servers(ABC):
     name: str
     settings: Mapping[str, str] = MappingProxyType({})
     """Settings of the brokers, beside those of `start`."""
+    zookeeper: str = ""
+    """`host:port/chroot` of a ZooKeeper server that is to be the metadata store; empty: one of their own."""
+    dirs_each: int = 1
+    """Log dirs of a broker."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.directory, self.count = directory, count
@@ -118,6 +122,17 @@ class Servers(ABC):
             )
         return len(asking.brokers(self.ports[number])[0]) == self.count
 
+    def log_dirs(self, number: int) -> list[Path]:
+        """Return the log dirs of a broker."""
+        return [self.directory / f"data-{number}{'b' * index}" for index in range(self.dirs_each)]
+
+    def is_running(self, number: int) -> bool:
+        return f"broker-{number}" in self._running
+
+    def send(self, number: int, how: signal.Signals) -> None:
+        """Send a signal that does not end a broker."""
+        self._running[f"broker-{number}"].send_signal(how)
+
     def end(self, number: int, how: signal.Signals) -> None:
         """Stop or kill a broker, and wait for its end."""
         self._end(f"broker-{number}", how)
@@ -159,12 +174,13 @@ class Ours(Servers):
         self._store_port = free_port()
 
     def start_others(self) -> None:
-        if self.count > 1:
+        if self.count > 1 and not self.zookeeper:
             command = ["metadata-store", str(self.directory / "store")]
             self._logstore("store", *command, "--listen", f"127.0.0.1:{self._store_port}")
 
     def start(self, number: int) -> None:
-        metadata = f"zookeeper://127.0.0.1:{self._store_port}" if self.count > 1 else "embedded"
+        store = self.zookeeper or f"127.0.0.1:{self._store_port}"
+        metadata = f"zookeeper://{store}" if self.zookeeper or self.count > 1 else "embedded"
         settings = {
             "zookeeper.session.timeout.ms": str(SESSION_MS),
             "offsets.topic.num.partitions": "6",
@@ -174,7 +190,7 @@ class Ours(Servers):
         self._logstore(
             f"broker-{number}",
             *("serve", "--node-id", str(number), "--listen", f"127.0.0.1:{self.ports[number]}"),
-            *("--log-dirs", str(self.directory / f"data-{number}"), "--metadata", metadata),
+            *("--log-dirs", ",".join(map(str, self.log_dirs(number))), "--metadata", metadata),
             *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
         )
 
@@ -185,6 +201,8 @@ class Ours(Servers):
 class Kafka(Servers):
     """Apache Kafka of a version whose jars are in a directory."""
 
+    jvm: Sequence[str] = _JVM
+
     def __init__(self, directory: Path, count: int, *, version: str, jars: Path) -> None:
         super().__init__(directory, count)
         self.name = f"Kafka {version}"
@@ -192,41 +210,61 @@ class Kafka(Servers):
         self._controller_port = free_port()
 
     def start_others(self) -> None:
-        if self.count > 1:
-            settings = {
-                "process.roles": "controller",
-                "listeners": f"CONTROLLER://127.0.0.1:{self._controller_port}",
-            }
-            self._format_and_run("controller", _CONTROLLER, settings)
+        if self.count > 1 and not self.zookeeper:
+            listener = f"CONTROLLER://127.0.0.1:{self._controller_port}"
+            own = {"process.roles": "controller", "listeners": listener}
+            own["log.dirs"] = str(self.directory / "data-controller")
+            self._format_and_run("controller", _CONTROLLER, own)
 
     def start(self, number: int) -> None:
         listener = f"PLAINTEXT://127.0.0.1:{self.ports[number]}"
-        settings = {"process.roles": "broker", "listeners": listener}
+        own = {"listeners": listener, "advertised.listeners": listener}
+        own["log.dirs"] = ",".join(map(str, self.log_dirs(number)))
+        if self.zookeeper:
+            self._run_on_zookeeper(number, own)
+            return
+        own["process.roles"] = "broker"
         if self.count == 1:
             controller = f"CONTROLLER://127.0.0.1:{self._controller_port}"
-            settings = {"process.roles": "broker,controller", "listeners": f"{listener},{controller}"}
-        self._format_and_run(f"broker-{number}", number, {**settings, "advertised.listeners": listener})
+            own |= {"process.roles": "broker,controller", "listeners": f"{listener},{controller}"}
+        self._format_and_run(f"broker-{number}", number, own)
+
+    def _run_on_zookeeper(self, number: int, own: Mapping[str, str]) -> None:
+        settings = {
+            "broker.id": str(number),
+            "zookeeper.connect": self.zookeeper,
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+            **self.settings,
+            **own,
+        }
+        self._run_java(f"broker-{number}", self._properties(f"broker-{number}", settings))
 
     def _format_and_run(self, name: str, node_id: int, own: Mapping[str, str]) -> None:
         voter = _CONTROLLER if self.count > 1 else 1
-        factor = str(min(3, self.count))
         settings = {
             "node.id": str(node_id),
             "controller.quorum.voters": f"{voter}@127.0.0.1:{self._controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(self.directory / f"data-{name}"),
             "broker.session.timeout.ms": str(SESSION_MS),
             "offsets.topic.num.partitions": "6",
-            "offsets.topic.replication.factor": factor,
+            "offsets.topic.replication.factor": str(min(3, self.count)),
             "group.initial.rebalance.delay.ms": "0",
             **self.settings,
             **own,
         }
-        file = self.directory / f"{name}.properties"
-        if not file.exists():
-            file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        is_new = not (self.directory / f"{name}.properties").exists()
+        file = self._properties(name, settings)
+        if is_new:
             java = ["java", "-cp", self._classpath, "kafka.tools.StorageTool", "format"]
             command = [*java, "-t", _CLUSTER_ID, "-c", str(file)]
             subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
-        self._run(name, ["java", *_JVM, "-cp", self._classpath, "kafka.Kafka", str(file)])
+        self._run_java(name, file)
+
+    def _properties(self, name: str, settings: Mapping[str, str]) -> Path:
+        file = self.directory / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return file
+
+    def _run_java(self, name: str, properties: Path) -> None:
+        self._run(name, ["java", *self.jvm, "-cp", self._classpath, "kafka.Kafka", str(properties)])

@@ -67,7 +67,7 @@ def commit(consumer: Consumer, offset: int) -> bool:
 
 
 def test_kafka_goes_on_where_we_only_served(command: Command, tmp_path: Path, kafka: Kafka) -> None:
-    log_dir = kafka.directory / "data-broker-1"
+    log_dir = kafka.log_dirs(1)[0]
     expected = [b"%d" % number for number in range(300)]
     try:
         kafka.start_all()

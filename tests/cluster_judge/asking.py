@@ -1,0 +1,196 @@
+"""What stories do to one cluster; each function returns the codes and offsets that the brokers answered."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from tests.cluster_judge.sides import Side
+from tests.cluster_judge.views import Place
+
+_TIMEOUT_MS: Final = 15_000
+_WRITE_MS: Final = 6_000
+"""Longer than a session: the ISR has shrunk before."""
+_SHORT_MS: Final = 1_500
+"""For requests that may wait in vain."""
+_TOPIC, _BROKER = 2, 4
+
+
+def code(number: int) -> str:
+    try:
+        return ErrorCode(number).name
+    except ValueError:
+        return str(number)
+
+
+def kill(side: Side, number: int) -> None:
+    side.end(number, signal.SIGKILL)
+
+
+def stop(side: Side, number: int) -> None:
+    side.end(number, signal.SIGTERM)
+
+
+def _creatable(name: str, lists: Sequence[Sequence[int]], settings: Mapping[str, str]) -> Any:
+    return t.CreateTopicsRequestCreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas))
+            for number, replicas in enumerate(lists)
+        ],
+        configs=[
+            t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
+            for key, value in settings.items()
+        ],
+    )
+
+
+def create(side: Side, name: str, lists: Sequence[Sequence[int]], settings: Mapping[str, str]) -> str:
+    request = t.CreateTopicsRequest(topics=[_creatable(name, lists, settings)], timeout_ms=_TIMEOUT_MS)
+    return code(side.ask_controller(request, 4).topics[0].error_code)
+
+
+def validate(side: Side, name: str, factor: int) -> str:
+    topic = t.CreateTopicsRequestCreatableTopic(name=name, num_partitions=1, replication_factor=factor)
+    request = t.CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS, validate_only=True)
+    return code(side.ask_controller(request, 4).topics[0].error_code)
+
+
+def produce(side: Side, name: str, partition: int, acks: int, values: Sequence[bytes]) -> Any:
+    leader = side.leader(name, partition)
+    return produce_at(side, leader, name, partition, values, acks) if leader in side.awake else "no leader"
+
+
+def produce_at(
+    side: Side, number: int, name: str, partition: int, values: Sequence[bytes], acks: int = -1
+) -> Any:
+    rows = encode_batch([Record(offset, 1, None, value) for offset, value in enumerate(values)])
+    part = t.ProduceRequestPartitionProduceData(index=partition, records=rows)
+    topic = t.ProduceRequestTopicProduceData(name=name, partition_data=[part])
+    request = t.ProduceRequest(acks=acks, timeout_ms=_WRITE_MS, topic_data=[topic])
+    found = side.ask(number, request, 8).responses[0].partition_responses[0]
+    return [code(found.error_code), found.base_offset]
+
+
+def elect(side: Side, kind: int, name: str, partition: int) -> Any:
+    topic = t.ElectLeadersRequestTopicPartitions(topic=name, partitions=[partition])
+    request = t.ElectLeadersRequest(election_type=kind, topic_partitions=[topic], timeout_ms=_TIMEOUT_MS)
+    found = side.ask_controller(request, 1)
+    results = [part for each in found.replica_election_results for part in each.partition_result]
+    return [code(found.error_code), *(code(each.error_code) for each in results)]
+
+
+def reassign(side: Side, name: str, partition: int, replicas: Sequence[int] | None) -> Any:
+    part = t.AlterPartitionReassignmentsRequestReassignablePartition(
+        partition_index=partition, replicas=None if replicas is None else list(replicas)
+    )
+    topic = t.AlterPartitionReassignmentsRequestReassignableTopic(name=name, partitions=[part])
+    found = side.ask_controller(
+        t.AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=[topic]), 0
+    )
+    parts = [part for each in found.responses for part in each.partitions]
+    return [code(found.error_code), *(code(each.error_code) for each in parts)]
+
+
+def reassignments(side: Side) -> Any:
+    """Return the reassignments that are under way."""
+    found = side.ask_controller(t.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None), 0)
+    return [
+        (topic.name, part.partition_index, part.replicas, part.adding_replicas, part.removing_replicas)
+        for topic in found.topics
+        for part in topic.partitions
+    ]
+
+
+def grow(side: Side, name: str, count: int, lists: Sequence[Sequence[int]]) -> str:
+    added = [t.CreatePartitionsRequestCreatePartitionsAssignment(broker_ids=list(each)) for each in lists]
+    topic = t.CreatePartitionsRequestCreatePartitionsTopic(name=name, count=count, assignments=added)
+    found = side.ask_controller(t.CreatePartitionsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS), 1)
+    return code(found.results[0].error_code)
+
+
+def delete(side: Side, name: str) -> str:
+    request = t.DeleteTopicsRequest(topic_names=[name], timeout_ms=_SHORT_MS)
+    return code(side.ask_controller(request, 4).responses[0].error_code)
+
+
+def delete_records(side: Side, name: str, partition: int, offset: int) -> Any:
+    leader = side.leader(name, partition)
+    if leader not in side.awake:
+        return "no leader"
+    part = t.DeleteRecordsRequestDeleteRecordsPartition(partition_index=partition, offset=offset)
+    topic = t.DeleteRecordsRequestDeleteRecordsTopic(name=name, partitions=[part])
+    request = t.DeleteRecordsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS)
+    found = side.ask(leader, request, 1).topics[0].partitions[0]
+    return [code(found.error_code), found.low_watermark]
+
+
+def set_topic(side: Side, name: str, key: str, value: str | None) -> str:
+    return _set(side, _TOPIC, name, key, value)
+
+
+def set_default(side: Side, key: str, value: str | None) -> str:
+    """Change a setting of all brokers."""
+    return _set(side, _BROKER, "", key, value)
+
+
+def _set(side: Side, kind: int, name: str, key: str, value: str | None) -> str:
+    change = t.IncrementalAlterConfigsRequestAlterableConfig(
+        name=key, config_operation=0 if value is not None else 1, value=value
+    )
+    resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=[change]
+    )
+    found = side.ask_controller(t.IncrementalAlterConfigsRequest(resources=[resource]), 0)
+    return code(found.responses[0].error_code)
+
+
+def move(side: Side, number: int, name: str, partition: int) -> str:
+    """Ask a broker to keep a replica in another of its log dirs."""
+    here = [
+        path
+        for path, topic, part in side.log_dirs(number, [name])
+        if part.partition_index == partition and topic == name
+    ]
+    paths = [str(each) for each in side.servers.log_dirs(number)]
+    topics = t.AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(name=name, partitions=[partition])
+    wanted = next(each for each in paths if each not in here)
+    directory = t.AlterReplicaLogDirsRequestAlterReplicaLogDir(path=wanted, topics=[topics])
+    found = side.ask(number, t.AlterReplicaLogDirsRequest(dirs=[directory]), 1)
+    return code(found.results[0].partitions[0].error_code)
+
+
+def list_offsets_at(side: Side, number: int, name: str, partition: int, _values: Sequence[bytes]) -> Any:
+    """Ask a broker for the end of a partition, whoever leads it."""
+    error, offset = side.offset(number, Place(name, partition), -1, 0)
+    return [code(error), offset]
+
+
+def end_of_epoch_at(side: Side, number: int, name: str, partition: int, _values: Sequence[bytes]) -> Any:
+    """Ask a broker where the first leader epoch ends."""
+    part = t.OffsetForLeaderEpochRequestOffsetForLeaderPartition(partition=partition, leader_epoch=0)
+    topic = t.OffsetForLeaderEpochRequestOffsetForLeaderTopic(topic=name, partitions=[part])
+    request = t.OffsetForLeaderEpochRequest(replica_id=-1, topics=[topic])
+    found = side.ask(number, request, 3).topics[0].partitions[0]
+    return [code(found.error_code), found.leader_epoch, found.end_offset]
+
+
+def fetch_at(side: Side, number: int, name: str, partition: int, _values: Sequence[bytes]) -> Any:
+    """Ask a broker for the records, as a consumer without a rack."""
+    found = side.fetch(number, Place(name, partition), 0)
+    return [code(found.error_code), found.high_watermark, found.log_start_offset]
+
+
+ANYONE: Final[Mapping[str, Callable[[Side, int, str, int, Sequence[bytes]], Any]]] = {
+    "produce": produce_at,
+    "list offsets": list_offsets_at,
+    "end of epoch": end_of_epoch_at,
+    "fetch": fetch_at,
+}
