@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster_judge", description=__doc__)
     parser.add_argument("--seeds", type=seeds_of, default="1..30", help="A..B (%(default)s)")
     parser.add_argument("--steps", type=int, default=8, help="of a story (%(default)s)")
-    parser.add_argument("--verbose", action="store_true", help="show the steps of all stories, and what differs on purpose")
+    parser.add_argument("--verbose", action="store_true", help="show all steps, and known differences")
     options = parser.parse_args(arguments)
     home = Path(tempfile.mkdtemp(prefix="cluster-judge-"))
     try:
