@@ -168,6 +168,7 @@ class Ours(Servers):
     """`logstore serve` on this interpreter."""
 
     name = "ours"
+    program = "logstore.cli.main"
 
     def __init__(self, directory: Path, count: int) -> None:
         super().__init__(directory, count)
@@ -195,7 +196,7 @@ class Ours(Servers):
         )
 
     def _logstore(self, name: str, *arguments: str) -> None:
-        self._run(name, [sys.executable, "-m", "logstore.cli.main", *arguments])
+        self._run(name, [sys.executable, "-m", self.program, *arguments])
 
 
 class Kafka(Servers):

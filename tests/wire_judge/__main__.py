@@ -18,7 +18,7 @@ from typing import Final
 
 from bench.kafka.jars import Missing
 from logstore.testing.__main__ import seeds_of
-from tests.wire_judge import cluster, groups, records, topics
+from tests.wire_judge import cluster, groups, records, topics, transactions
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
 from tests.wire_judge.sides import both
 from tests.wire_judge.stories import Draw
@@ -28,6 +28,7 @@ AREAS: Final[dict[str, Area]] = {
     "groups": groups.story,
     "topics": topics.story,
     "cluster": cluster.story,
+    "transactions": transactions.story,
 }
 _LONGEST: Final = 1_000
 

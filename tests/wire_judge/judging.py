@@ -30,7 +30,7 @@ _IDS: Final = frozenset(
 _NO_ID: Final = ("", -1, 0, bytes(16), None)
 _NAMES: Final = (
     *("name", "topic", "topic_name", "topic_id", "partition_index", "index", "partition", "api_key"),
-    *("group_id", "resource_name", "config_name", "user", "producer_id", "client_id"),
+    *("group_id", "resource_name", "config_name", "user", "producer_id", "client_id", "transactional_id"),
 )
 """Lists of structs are in the order of these fields: Kafka's order is often that of a hash map."""
 

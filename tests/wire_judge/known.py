@@ -195,12 +195,17 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     ),
     "no transactions": lambda met: (
         (met.codes(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE) and bool(met.breaks))
+        or (met.is_of(t.DescribeTransactionsRequest) and met.field == "transaction_start_time_ms")
         or (
-            met.is_of(t.DescribeTransactionsRequest)
-            and (
-                met.field == "transaction_start_time_ms"
-                or met.codes(Code.INVALID_REQUEST, Code.TRANSACTIONAL_ID_NOT_FOUND)
-            )
+            met.is_of(t.InitProducerIdRequest)
+            and met.request.transactional_id is not None
+            and met.field == "error_code"
+            and met.ours == Code.INVALID_REQUEST
+        )
+        or (
+            met.is_of(t.FindCoordinatorRequest)
+            and met.request.key_type == 1
+            and met.codes(0, Code.INVALID_REQUEST, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         )
     ),
     "an entity that can have no quotas": lambda met: (

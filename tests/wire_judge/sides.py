@@ -34,8 +34,6 @@ SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "log.retention.ms": "-1",
-}
-_OF_KAFKA: Final = {
     "transaction.partition.verification.enable": "false",  # there is no transaction coordinator here
 }
 _MARKER: Final = "settled"
@@ -188,14 +186,18 @@ class Settling:
         return self._side.ask(request, version, _MARKER)
 
 
+class _Ours(Ours):
+    program = "tests.wire_judge.with_transactions"
+
+
 @contextmanager
 def both(directory: Path) -> Iterator[tuple[Side, Side]]:
     """Start the two brokers; yield Kafka's side and ours. Raises `Missing`."""
     servers: list[Servers] = [
         Kafka(directory / "kafka", 1, version=RELEASE, jars=jars(RELEASE)),
-        Ours(directory / "ours", 1),
+        _Ours(directory / "ours", 1),
     ]
-    servers[0].settings, servers[1].settings = {**SETTINGS, **_OF_KAFKA}, SETTINGS
+    servers[0].settings = servers[1].settings = SETTINGS
     sides = [Side(name, each.ports[1]) for name, each in zip(("kafka", "ours"), servers, strict=True)]
     try:
         for each in servers:

@@ -127,12 +127,13 @@ def list_transactions(
 def describe_transactions(
     call: Call, body: t.DescribeTransactionsRequest, services: Services
 ) -> t.DescribeTransactionsResponse:
-    """Answer TRANSACTIONAL_ID_NOT_FOUND (105) for each id, once."""
+    """Answer TRANSACTIONAL_ID_NOT_FOUND (105) for each id, and INVALID_REQUEST (42) for an empty one."""
     return t.DescribeTransactionsResponse(
         transaction_states=[
             t.DescribeTransactionsResponseTransactionState(
-                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=each
+                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if each else ErrorCode.INVALID_REQUEST,
+                transactional_id=each,
             )
-            for each in dict.fromkeys(body.transactional_ids)
+            for each in body.transactional_ids
         ]
     )

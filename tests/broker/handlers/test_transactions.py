@@ -206,10 +206,11 @@ def test_no_transaction_is_coordinated_here() -> None:
             answer = await client.ask(request, version)
             assert (answer.error_code, answer.transaction_states) == (NONE, [])
             assert answer.unknown_state_filters == ["Asleep"]
-        described = await client.ask(t.DescribeTransactionsRequest(transactional_ids=["a", "b", "a"]), 0)
+        described = await client.ask(t.DescribeTransactionsRequest(transactional_ids=["a", "", "a"]), 0)
         assert [(each.transactional_id, each.error_code) for each in described.transaction_states] == [
             ("a", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
-            ("b", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+            ("", ErrorCode.INVALID_REQUEST),
+            ("a", ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
         ]
 
     run(test)
