@@ -71,6 +71,8 @@ class Servers(ABC):
     """`host:port/chroot` of a ZooKeeper server that is to be the metadata store; empty: one of their own."""
     dirs_each: int = 1
     """Log dirs of a broker."""
+    more_listeners: Sequence[str] = ()
+    """Listeners beside the plain one, of a cluster of one broker: `NAME://127.0.0.1:PORT`."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.directory, self.count = directory, count
@@ -84,6 +86,9 @@ class Servers(ABC):
     @abstractmethod
     def start_others(self) -> None:
         """Start what the brokers need beside them, if anything."""
+
+    def listeners(self, number: int) -> str:
+        return ",".join([f"PLAINTEXT://127.0.0.1:{self.ports[number]}", *self.more_listeners])
 
     @property
     def bootstrap(self) -> str:
@@ -190,7 +195,7 @@ class Ours(Servers):
         }
         self._logstore(
             f"broker-{number}",
-            *("serve", "--node-id", str(number), "--listen", f"127.0.0.1:{self.ports[number]}"),
+            *("serve", "--node-id", str(number), "--set", f"listeners={self.listeners(number)}"),
             *("--log-dirs", ",".join(map(str, self.log_dirs(number))), "--metadata", metadata),
             *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
         )
@@ -218,8 +223,8 @@ class Kafka(Servers):
             self._format_and_run("controller", _CONTROLLER, own)
 
     def start(self, number: int) -> None:
-        listener = f"PLAINTEXT://127.0.0.1:{self.ports[number]}"
-        own = {"listeners": listener, "advertised.listeners": listener}
+        listeners = self.listeners(number)
+        own = {"listeners": listeners, "advertised.listeners": listeners}
         own["log.dirs"] = ",".join(map(str, self.log_dirs(number)))
         if self.zookeeper:
             self._run_on_zookeeper(number, own)
@@ -227,7 +232,7 @@ class Kafka(Servers):
         own["process.roles"] = "broker"
         if self.count == 1:
             controller = f"CONTROLLER://127.0.0.1:{self._controller_port}"
-            own |= {"process.roles": "broker,controller", "listeners": f"{listener},{controller}"}
+            own |= {"process.roles": "broker,controller", "listeners": f"{listeners},{controller}"}
         self._format_and_run(f"broker-{number}", number, own)
 
     def _run_on_zookeeper(self, number: int, own: Mapping[str, str]) -> None:

@@ -12,13 +12,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from bench.kafka.jars import Missing
 from logstore.testing.__main__ import seeds_of
-from tests.wire_judge import cluster, groups, records, topics, transactions
+from tests.wire_judge import cluster, groups, permissions, records, topics, transactions
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
 from tests.wire_judge.sides import both
 from tests.wire_judge.stories import Draw
@@ -30,42 +31,53 @@ AREAS: Final[dict[str, Area]] = {
     "cluster": cluster.story,
     "transactions": transactions.story,
 }
+SECURED: Final[dict[str, Area]] = {
+    "permissions": permissions.story,
+}
+"""The areas of brokers with an authorizer and logins."""
+ALL: Final = {**AREAS, **SECURED}
 _LONGEST: Final = 1_000
 
 
-class Report:
-    """Counts of the differences in the stories so far."""
+@dataclass
+class Counts:
+    """The stories so far, and the differences in them."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        self.stories = 0
-        self.known: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
+    stories: int = 0
+    known: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+
+class Report:
+    """Tells stories and counts the differences in them."""
+
+    def __init__(self, judge: Judge, counts: Counts) -> None:
+        self._judge, self._counts = judge, counts
 
     def tell(self, area: str, seed: int) -> None:
         """Draw a story and tell it to both sides."""
         story = f"{area}-{seed}"
-        self.stories += 1
-        for each in list(self._judge.hear(AREAS[area](self._draw(story)))):
+        self._counts.stories += 1
+        for each in list(self._judge.hear(ALL[area](self._draw(story)))):
             if each.name:
-                self.known[each.name] += 1
+                self._counts.known[each.name] += 1
                 continue
-            self.unknown[each.what] += 1
-            if self.unknown[each.what] == 1:
+            self._counts.unknown[each.what] += 1
+            if self._counts.unknown[each.what] == 1:
                 self._show(area, story, each)
 
     def _show(self, area: str, story: str, difference: Difference) -> None:
-        names = (f"{story}~{number}" for number in count())
+        names = (f"{story}_{number}" for number in count())
 
         def differs(numbers: Sequence[int]) -> bool:
-            steps = AREAS[area](self._draw(story, next(names)))
+            steps = ALL[area](self._draw(story, next(names)))
             told = [steps[number] for number in numbers]
             return any(each.what == difference.what for each in self._judge.hear(told))
 
         kept = shrunk(difference.step + 1, differs)
         seed = story.rpartition("-")[2]
         print(f"--seeds {seed}..{seed} --areas {area}: {difference}", flush=True)
-        steps = AREAS[area](self._draw(story))
+        steps = ALL[area](self._draw(story))
         for number in kept:
             print(f"    {steps[number].shown()}"[:_LONGEST], flush=True)
 
@@ -76,26 +88,30 @@ class Report:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.wire_judge", description=__doc__)
     parser.add_argument("--seeds", type=seeds_of, default="1..100", help="A..B (%(default)s)")
-    parser.add_argument("--areas", nargs="*", default=list(AREAS), choices=list(AREAS))
+    parser.add_argument("--areas", nargs="*", default=list(ALL), choices=list(ALL))
     options = parser.parse_args(arguments)
     home = Path(tempfile.mkdtemp(prefix="wire-judge-"))
+    counts = Counts()
     try:
-        with both(home) as sides:
-            report = Report(Judge(sides))
-            for seed in options.seeds:
-                for area in options.areas:
-                    report.tell(area, seed)
+        for is_secured in (False, True):
+            areas = [each for each in options.areas if (each in SECURED) == is_secured]
+            if areas:
+                with both(home / ("secured" if is_secured else "plain"), is_secured=is_secured) as sides:
+                    report = Report(Judge(sides), counts)
+                    for seed in options.seeds:
+                        for area in areas:
+                            report.tell(area, seed)
     except Missing as reason:
         print(f"not run: {reason}")
         return 0
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    for name, number in report.known.most_common():
+    for name, number in counts.known.most_common():
         print(f"{number:6}  {name}")
-    for what, number in report.unknown.most_common():
+    for what, number in counts.unknown.most_common():
         print(f"{number:6}  NOT DOCUMENTED: {what}")
-    print(f"{report.stories} stories, {report.unknown.total()} differences that are not documented")
-    return 1 if report.unknown else 0
+    print(f"{counts.stories} stories, {counts.unknown.total()} differences that are not documented")
+    return 1 if counts.unknown else 0
 
 
 if __name__ == "__main__":

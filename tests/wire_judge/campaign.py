@@ -19,6 +19,7 @@ _CHANGES: Final = (
     *(t.CreateTopicsRequest, t.CreatePartitionsRequest, t.DeleteTopicsRequest, t.MetadataRequest),
     *(t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest, t.AlterPartitionReassignmentsRequest),
     *(t.AlterClientQuotasRequest, t.AlterUserScramCredentialsRequest),
+    *(t.CreateAclsRequest, t.DeleteAclsRequest),
 )
 
 

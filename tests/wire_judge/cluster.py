@@ -188,7 +188,7 @@ def markers(draw: Draw) -> Step:
     return draw.step(t.WriteTxnMarkersRequest, lambda _: t.WriteTxnMarkersRequest(markers=[marker]))
 
 
-_STEPS: Final = (
+STEPS: Final = (
     *(versions, nonsense, describe_producers, describe_producers, describe_transactions, list_transactions),
     *(init, alter_quotas, alter_quotas, describe_quotas, describe_quotas, alter_users, alter_users),
     *(describe_users, describe_users, rules, tokens, cluster, sasl, markers, markers, produce, produce),
@@ -198,4 +198,4 @@ _STEPS: Final = (
 def story(draw: Draw) -> list[Step]:
     """Draw a story of the cluster."""
     steps = [creation(draw), init_producer(draw)]
-    return steps + [draw.pick(*_STEPS)(draw) for _ in range(draw.number(2, 9))]
+    return steps + [draw.pick(*STEPS)(draw) for _ in range(draw.number(2, 9))]

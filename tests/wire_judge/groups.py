@@ -237,7 +237,7 @@ def find(draw: Draw) -> Step:
     return draw.step(t.FindCoordinatorRequest, lambda _: request, least=1)
 
 
-_STEPS: Final = (
+STEPS: Final = (
     *(join, join, join, join, sync, sync, sync, heartbeat, heartbeat, leave, commit, commit, fetch_offsets),
     *(fetch_offsets, delete_offsets, describe, describe, list_groups, delete_groups, find),
 )
@@ -245,4 +245,4 @@ _STEPS: Final = (
 
 def story(draw: Draw) -> list[Step]:
     """Draw a story of groups."""
-    return [creation(draw)] + [draw.pick(*_STEPS)(draw) for _ in range(draw.number(3, 11))]
+    return [creation(draw)] + [draw.pick(*STEPS)(draw) for _ in range(draw.number(3, 11))]

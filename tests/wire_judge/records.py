@@ -324,11 +324,13 @@ def delete_records(draw: Draw) -> Step:
     return draw.step(t.DeleteRecordsRequest, lambda _: request)
 
 
-_STEPS: Final = (produce, produce, produce, fetch, fetch, list_offsets, list_offsets)
-_MORE: Final = (epoch_end, delete_records, init_producer)
+STEPS: Final = (
+    *(produce, produce, produce, fetch, fetch, list_offsets, list_offsets),
+    *(epoch_end, delete_records, init_producer),
+)
 
 
 def story(draw: Draw) -> list[Step]:
     """Draw a story of records."""
     steps = [creation(draw)] + ([init_producer(draw)] if draw.chance(0.5) else [])
-    return steps + [draw.pick(*_STEPS, *_MORE)(draw) for _ in range(draw.number(2, 10))]
+    return steps + [draw.pick(*STEPS)(draw) for _ in range(draw.number(2, 10))]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench.kafka.jars import jars
-from bench.kafka.servers import Kafka, Ours, Servers, eventually
+from bench.kafka.servers import Kafka, Ours, Servers, eventually, free_port
 from logstore.broker.errors import MalformedMessage
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF, APIS
@@ -36,9 +36,34 @@ SETTINGS: Final = {
     "log.retention.ms": "-1",
     "transaction.partition.verification.enable": "false",  # there is no transaction coordinator here
 }
+USERS: Final = ("ann", "bob", "root")
+"""Users with PLAIN; `root` may do everything."""
+NO_LOGIN: Final = "nobody"
+_CLIENTS: Final = "CLIENTS"
+_MODULE: Final = "org.apache.kafka.common.security.{}LoginModule required"
+_OF_LISTENER: Final = f"listener.name.{_CLIENTS.lower()}"
+_SECURED: Final = {
+    "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,{_CLIENTS}:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    f"{_OF_LISTENER}.plain.sasl.jaas.config": (
+        " ".join([_MODULE.format("plain.Plain"), *(f'user_{each}="{each}"' for each in USERS)]) + ";"
+    ),
+    f"{_OF_LISTENER}.scram-sha-256.sasl.jaas.config": _MODULE.format("scram.Scram") + ";",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS;User:root",
+    "delegation.token.secret.key": "judge",
+}
 _MARKER: Final = "settled"
 _PROBE: Final = 0
 """The correlation id of the request that shows whether a connection goes on."""
+
+
+
+def plain_login(user: str, password: str | None = None) -> bytes:
+    """Return the token of a login by PLAIN; users have their names for passwords."""
+    return f"\0{user}\0{user if password is None else password}".encode()
+
 
 Outcome = Struct | Literal["parked", "closed", "silent", "answered", "malformed"]
 """A response. Or none yet; the connection's end; none, or one that is not looked into, and the connection
@@ -47,10 +72,14 @@ goes on; bytes that cannot be read."""
 
 @dataclass
 class Side:
-    """One broker, and what a story's responses have told about it."""
+    """One broker, and what a story's responses have told about it.
+
+    With `door`, the port of a listener with logins, a client that has a user's name is logged in as the
+    user, and `NO_LOGIN` is not. Others use the plain listener."""
 
     name: str
     port: int
+    door: int = 0
     known: dict[str, Any] = field(default_factory=dict)
     _sockets: dict[str, socket.socket] = field(default_factory=dict)
     _parked: dict[str, tuple[type[Struct], int]] = field(default_factory=dict)
@@ -122,8 +151,20 @@ class Side:
 
     def _send(self, client: str, frame: bytes) -> None:
         if client not in self._sockets:
-            self._sockets[client] = socket.create_connection(("127.0.0.1", self.port))
+            is_secured = self.door and client in (*USERS, NO_LOGIN)
+            port = self.door if is_secured else self.port
+            self._sockets[client] = socket.create_connection(("127.0.0.1", port))
+            if is_secured and client != NO_LOGIN:
+                self._log_in(client)
         self._sockets[client].sendall(frame)
+
+    def _log_in(self, user: str) -> None:
+        for request in (
+            t.SaslHandshakeRequest(mechanism="PLAIN"),
+            t.SaslAuthenticateRequest(auth_bytes=plain_login(user)),
+        ):
+            found: Any = self.ask(request, 1, user)
+            assert found.error_code == 0, found
 
     def _frame(self, client: str, patience_s: float) -> memoryview | None:
         """Return the next frame; None at the connection's end. Raises `TimeoutError`."""
@@ -191,14 +232,20 @@ class _Ours(Ours):
 
 
 @contextmanager
-def both(directory: Path) -> Iterator[tuple[Side, Side]]:
-    """Start the two brokers; yield Kafka's side and ours. Raises `Missing`."""
+def both(directory: Path, *, is_secured: bool = False) -> Iterator[tuple[Side, Side]]:
+    """Start the two brokers; yield Kafka's side and ours. Raises `Missing`.
+
+    Secured ones have an authorizer, and a listener with logins beside the plain one."""
     servers: list[Servers] = [
         Kafka(directory / "kafka", 1, version=RELEASE, jars=jars(RELEASE)),
         _Ours(directory / "ours", 1),
     ]
-    servers[0].settings = servers[1].settings = SETTINGS
-    sides = [Side(name, each.ports[1]) for name, each in zip(("kafka", "ours"), servers, strict=True)]
+    sides = []
+    for name, each in zip(("kafka", "ours"), servers, strict=True):
+        door = free_port() if is_secured else 0
+        each.settings = {**SETTINGS, **_SECURED} if is_secured else SETTINGS
+        each.more_listeners = [f"{_CLIENTS}://127.0.0.1:{door}"] if is_secured else []
+        sides.append(Side(name, each.ports[1], door))
     try:
         for each in servers:
             each.directory.mkdir(parents=True)

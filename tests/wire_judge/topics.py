@@ -263,7 +263,7 @@ def log_dirs(draw: Draw) -> Step:
     return draw.step(t.DescribeLogDirsRequest, lambda _: request)
 
 
-_STEPS: Final = (
+STEPS: Final = (
     *(create, create, create, grow, grow, delete, delete, metadata, metadata, metadata),
     *(describe_configs, describe_configs, alter, alter, alter, elect, reassign, list_reassignments, log_dirs),
 )
@@ -271,4 +271,4 @@ _STEPS: Final = (
 
 def story(draw: Draw) -> list[Step]:
     """Draw a story of topics."""
-    return [create(draw)] + [draw.pick(*_STEPS)(draw) for _ in range(draw.number(2, 11))]
+    return [create(draw)] + [draw.pick(*STEPS)(draw) for _ in range(draw.number(2, 11))]

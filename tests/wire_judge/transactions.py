@@ -22,7 +22,7 @@ _PRODUCERS: Final = (7_000_000, 7_000_001, 7_000_002)
 _TIMEOUTS: Final = (60_000, 0, -1, 900_001, 1)
 
 
-class _Tally:
+class Tally:
     """What the story's producers have most likely written: the next epoch and sequence of each."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ def _topic(draw: Draw) -> str:
     return draw.usual(*topics(draw), of=0.85)
 
 
-def produce(draw: Draw, tally: _Tally) -> Step:
+def produce(draw: Draw, tally: Tally) -> Step:
     """Write a batch, mostly the next one of a transaction; now and then again, too early or fenced."""
     name, producer = _topic(draw), draw.usual(*_PRODUCERS)
     epoch, sequence = tally.of(name, producer)
@@ -79,7 +79,7 @@ def produce(draw: Draw, tally: _Tally) -> Step:
     return draw.step(t.ProduceRequest, lambda _: request, is_answered=request.acks != 0)
 
 
-def markers(draw: Draw, tally: _Tally) -> Step:
+def markers(draw: Draw, tally: Tally) -> Step:
     """End transactions, mostly one; now and then of a fenced or future producer, or nobody's."""
     made = []
     producers = draw.some(_PRODUCERS, draw.usual(1, 2))
@@ -107,7 +107,7 @@ def markers(draw: Draw, tally: _Tally) -> Step:
     return draw.step(t.WriteTxnMarkersRequest, lambda _: request)
 
 
-def fetch(draw: Draw, _tally: _Tally) -> Step:
+def fetch(draw: Draw, _tally: Tally) -> Step:
     name = _topic(draw)
     request = t.FetchRequest(
         max_wait_ms=0,
@@ -136,7 +136,7 @@ def fetch(draw: Draw, _tally: _Tally) -> Step:
     return draw.step(t.FetchRequest, build)
 
 
-def list_offsets(draw: Draw, _tally: _Tally) -> Step:
+def list_offsets(draw: Draw, _tally: Tally) -> Step:
     part = t.ListOffsetsRequestListOffsetsPartition(
         partition_index=0, timestamp=draw.pick(-1, -1, -2, -3, BASE_MS - 3, BASE_MS + 5)
     )
@@ -148,12 +148,12 @@ def list_offsets(draw: Draw, _tally: _Tally) -> Step:
     return draw.step(t.ListOffsetsRequest, lambda _: request)
 
 
-def describe_producers(draw: Draw, _tally: _Tally) -> Step:
+def describe_producers(draw: Draw, _tally: Tally) -> Step:
     topic = t.DescribeProducersRequestTopicRequest(name=_topic(draw), partition_indexes=[0])
     return draw.step(t.DescribeProducersRequest, lambda _: t.DescribeProducersRequest(topics=[topic]))
 
 
-def begin(draw: Draw, _tally: _Tally) -> Step:
+def begin(draw: Draw, _tally: Tally) -> Step:
     """Ask for the id of a transactional producer; nobody coordinates one here."""
     producer = draw.usual((-1, -1), (5, 0), (5, -1), (-1, 0), of=0.7)
     request = t.InitProducerIdRequest(
@@ -165,13 +165,13 @@ def begin(draw: Draw, _tally: _Tally) -> Step:
     return draw.step(t.InitProducerIdRequest, lambda _: request)
 
 
-def coordinator(draw: Draw, _tally: _Tally) -> Step:
+def coordinator(draw: Draw, _tally: Tally) -> Step:
     name = draw.name("tx")
     request = t.FindCoordinatorRequest(key=name, key_type=1, coordinator_keys=[name])
     return draw.step(t.FindCoordinatorRequest, lambda _: request, least=1)
 
 
-def known_states(draw: Draw, _tally: _Tally) -> Step:
+def known_states(draw: Draw, _tally: Tally) -> Step:
     """Ask for coordinated transactions. There are none."""
     if draw.chance(0.5):
         ids = draw.some([draw.name("tx"), draw.name("other"), ""], 2)
@@ -190,7 +190,7 @@ def known_states(draw: Draw, _tally: _Tally) -> Step:
     return draw.step(t.ListTransactionsRequest, lambda _: listed, trim=trim)
 
 
-_Stage = Callable[[Draw, _Tally], Step]
+_Stage = Callable[[Draw, Tally], Step]
 _STEPS: Final[tuple[_Stage, ...]] = (
     *(produce, produce, produce, produce, produce, markers, markers, markers, fetch, fetch, fetch, fetch),
     *(list_offsets, list_offsets, describe_producers, describe_producers, known_states),
@@ -210,7 +210,7 @@ def _named(step: Step) -> Step:
 
 def story(draw: Draw) -> list[Step]:
     """Draw a story of transactions."""
-    tally, steps = _Tally(), [_named(creation(draw))]
+    tally, steps = Tally(), [_named(creation(draw))]
     for _ in range(draw.number(3, 14)):
         if draw.chance(0.1):
             steps.append(draw.pick(delete_records, epoch_end)(draw))
