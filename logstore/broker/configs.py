@@ -136,7 +136,7 @@ def _topic_setting(each: Field[Any], own: Mapping[str, str], live: Live, given: 
     name, names = kafka_name(each.name), each.metadata["broker"]
     synonyms = []
     if name in own:
-        synonyms.append(Synonym(name, own[name], Source.TOPIC))
+        synonyms.append(Synonym(name, _read(own[name], each.default), Source.TOPIC))
     synonyms += _broker_synonyms(names, live, given)
     synonyms.append(Synonym(next(iter(names), name), formatted(each.default), Source.DEFAULT))
     # Each name has a unit of its own: the value is shown in the topic's.
@@ -144,6 +144,12 @@ def _topic_setting(each: Field[Any], own: Mapping[str, str], live: Live, given: 
         value = formatted(getattr(LogManagerConfig.from_kafka(_of_topics(given)).topic_defaults, each.name))
         synonyms[0] = Synonym(synonyms[0].name, value, Source.STATIC)
     return Entry(name, _kind(name, each.default), each.metadata["help"], False, tuple(synonyms))
+
+
+def _read(value: str, default: object) -> str:
+    """Return a value without the spaces and capitals that do not count."""
+    value = ",".join(part.strip() for part in value.split(","))
+    return value.lower() if isinstance(default, bool) else value
 
 
 def _broker_synonyms(names: Collection[str], live: Live, given: Mapping[str, str]) -> Iterator[Synonym]:

@@ -47,6 +47,10 @@ def _strict(met: Met, kafka: int, code: int, *hows: str) -> bool:
     return (is_unanswered or met.codes(kafka, code)) and bool(met.breaks & set(hows))
 
 
+_ABOUT_CONFIGS: Final = (t.DescribeConfigsRequest, t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest)
+_ABOUT_RULES: Final = (t.DescribeAclsRequest, t.CreateAclsRequest, t.DeleteAclsRequest)
+
+
 KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "a setting of ours alone": lambda met: (
         met.kafka is None and met.path.endswith(("configs[durability.level]", "configs[retain.for.cursors]"))
@@ -85,6 +89,15 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and met.kafka in (Code.INVALID_CONFIG, Code.INVALID_REQUEST)
         )
         or (
+            met.is_of(*_ABOUT_CONFIGS)
+            and met.kafka in (Code.INVALID_REQUEST, Code.INVALID_CONFIG)
+            and met.ours in (Code.CLUSTER_AUTHORIZATION_FAILED, Code.TOPIC_AUTHORIZATION_FAILED)
+        )
+        or (
+            met.is_of(t.SyncGroupRequest)
+            and met.codes(Code.INCONSISTENT_GROUP_PROTOCOL, Code.GROUP_AUTHORIZATION_FAILED)
+        )
+        or (
             (met.is_of(t.ProduceRequest) and bool(met.breaks))
             and (
                 met.ours in (Code.INVALID_REQUIRED_ACKS, Code.UNSUPPORTED_COMPRESSION_TYPE)
@@ -92,6 +105,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
                     Code.CORRUPT_MESSAGE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNSUPPORTED_COMPRESSION_TYPE
                 )
                 or (met.kafka == Code.CORRUPT_MESSAGE and len(met.request.topic_data) > 1)
+                or met.codes(Code.CORRUPT_MESSAGE, Code.TOPIC_AUTHORIZATION_FAILED)
             )
         )
     ),
@@ -116,16 +130,13 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "no message where there is no error": lambda met: (
         met.is_of(
             *(t.FindCoordinatorRequest, t.DescribeConfigsRequest, t.DescribeClientQuotasRequest),
-            t.DescribeUserScramCredentialsRequest,
+            *(t.DescribeUserScramCredentialsRequest, t.CreateAclsRequest, t.DescribeAclsRequest),
         )
         and met.field == "error_message"
         and met.ours is False
     ),
     "a topic that Metadata creates has no leader yet": lambda met: (
         met.is_of(t.MetadataRequest) and met.codes(Code.UNKNOWN_TOPIC_OR_PARTITION, Code.LEADER_NOT_AVAILABLE)
-    ),
-    "an empty list of assignments": lambda met: (
-        met.is_of(t.CreatePartitionsRequest) and met.codes(Code.INVALID_REPLICA_ASSIGNMENT, 0)
     ),
     "a topic's name and id in one deletion": lambda met: (
         met.is_of(t.DeleteTopicsRequest) and met.field == "topic_id" and met.ours == bytes(16)
@@ -224,11 +235,48 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "a credential without a salt or a password": lambda met: (
         met.is_of(t.AlterUserScramCredentialsRequest) and met.codes(0, Code.UNACCEPTABLE_CREDENTIAL)
     ),
-    "an endpoint type other than brokers": lambda met: (
-        met.is_of(t.DescribeClusterRequest)
-        and met.request.endpoint_type != 1
-        and met.field == "error_code"
-        and met.ours == Code.INVALID_REQUEST
+    "a rule or a filter of an unknown kind": lambda met: (
+        met.is_of(*_ABOUT_RULES)
+        and (
+            (not met.path and met.kafka == "closed")
+            or (met.field == "error_code" and met.kafka == Code.UNKNOWN_SERVER_ERROR)
+            or met.codes(0, Code.INVALID_REQUEST)
+        )
+    ),
+    "no entries beside an error of the whole request": lambda met: (
+        met.is_of(
+            *(t.AlterPartitionReassignmentsRequest, t.ListPartitionReassignmentsRequest),
+            t.DescribeUserScramCredentialsRequest,
+        )
+        and met.path.startswith(("responses", "topics", "results"))
+        and met.ours in (None, [])
+    ),
+    "no protocol beside a denial": lambda met: (
+        met.is_of(t.JoinGroupRequest) and met.field == "protocol_name" and (met.kafka, met.ours) == (None, "")
+    ),
+    "an empty name of a topic": lambda met: (
+        met.is_of(t.CreatePartitionsRequest)
+        and met.codes(Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION)
+        or met.is_of(t.MetadataRequest, t.CreateTopicsRequest)
+        and met.codes(Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION)
+    ),
+    "who may delete a topic": lambda met: (
+        met.is_of(t.DeleteTopicsRequest)
+        and (
+            met.codes(0, Code.TOPIC_AUTHORIZATION_FAILED)
+            or met.codes(Code.UNKNOWN_TOPIC_OR_PARTITION, Code.TOPIC_AUTHORIZATION_FAILED)
+            or met.codes(Code.TOPIC_AUTHORIZATION_FAILED, 0)
+        )
+    ),
+    "offsets of a denied group in OffsetFetch 1": lambda met: (
+        met.is_of(t.OffsetFetchRequest) and met.version == 1 and met.kafka is None
+    ),
+    "a time among deleted records": lambda met: (
+        met.is_of(t.ListOffsetsRequest)
+        and met.field in ("offset", "timestamp", "leader_epoch")
+        and met.kafka == -1
+        and met.ours != -1
+        and any(each.timestamp >= 0 for topic in met.request.topics for each in topic.partitions)
     ),
 }
 

@@ -62,9 +62,25 @@ def _rule(draw: Draw) -> t.CreateAclsRequestAclCreation:
 def grant(draw: Draw) -> Step:
     """Make rules, as root; mostly such as can be."""
     rules = [_rule(draw) for _ in range(draw.number(1, 4))]
-    return draw.step(
-        t.CreateAclsRequest, lambda _: t.CreateAclsRequest(creations=rules), client="root"
-    )
+    return draw.step(t.CreateAclsRequest, lambda _: t.CreateAclsRequest(creations=rules), client="root")
+
+
+def welcome(draw: Draw) -> Step:
+    """Let the users do nearly all that is about the story's names."""
+    rules = [
+        t.CreateAclsRequestAclCreation(
+            resource_type=kind,
+            resource_name="kafka-cluster" if kind == _CLUSTER else draw.name(""),
+            resource_pattern_type=_LITERAL if kind == _CLUSTER else _PREFIXED,
+            principal="User:*",
+            host="*",
+            operation=_ALL,
+            permission_type=_ALLOW,
+        )
+        for kind in (_TOPIC, _GROUP, _CLUSTER, _TRANSACTIONAL_ID)
+        if draw.chance(0.8)
+    ]
+    return draw.step(t.CreateAclsRequest, lambda _: t.CreateAclsRequest(creations=rules), client="root")
 
 
 def odd_rules(draw: Draw) -> Step:
@@ -139,7 +155,8 @@ def _transactional(draw: Draw) -> Step:
 
 
 _ASKED: Final[tuple[Callable[[Draw], Step], ...]] = (
-    *(*records.STEPS, *groups.STEPS, *topics.STEPS, *cluster.STEPS, _transactional, _transactional),
+    *(*records.STEPS, *groups.STEPS, *topics.STEPS, _transactional, _transactional),
+    *(each for each in cluster.STEPS if each not in (cluster.tokens, cluster.rules, cluster.sasl)),
 )
 
 
@@ -162,6 +179,7 @@ def asked(draw: Draw) -> Step:
 def story(draw: Draw) -> list[Step]:
     """Draw a story of rules."""
     steps = [revoke_all(draw), replace(records.creation(draw), client="root")]
+    steps += [welcome(draw)] if draw.chance(0.5) else []
     steps += [grant(draw) for _ in range(draw.number(0, 2))]
     for _ in range(draw.number(3, 14)):
         kind = draw.usual(asked, grant, describe_rules, revoke, odd_rules, of=0.75)

@@ -59,7 +59,6 @@ _PROBE: Final = 0
 """The correlation id of the request that shows whether a connection goes on."""
 
 
-
 def plain_login(user: str, password: str | None = None) -> bytes:
     """Return the token of a login by PLAIN; users have their names for passwords."""
     return f"\0{user}\0{user if password is None else password}".encode()

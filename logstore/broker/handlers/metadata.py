@@ -34,6 +34,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 _BROKERS: Final = 1
+_CONTROLLERS: Final = 2
 _DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
 _NAMES_MAY_BE_NULL: Final = 12
@@ -248,12 +249,14 @@ def _controller_id(services: Services) -> int:
 def describe_cluster(
     call: Call, body: t.DescribeClusterRequest, services: Services
 ) -> t.DescribeClusterResponse:
-    """List brokers, controller and cluster id. Endpoints of controllers (2) are INVALID_REQUEST (42)."""
+    """List brokers, controller and cluster id. There are no endpoints of controllers alone (2)."""
     if body.endpoint_type != _BROKERS:
+        is_known = body.endpoint_type == _CONTROLLERS
         return t.DescribeClusterResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if is_known
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="the controller is one of the brokers: ask for endpoint type 1",
-            endpoint_type=body.endpoint_type,
         )
     asked = body.include_cluster_authorized_operations
     return t.DescribeClusterResponse(

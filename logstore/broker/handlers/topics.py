@@ -287,9 +287,7 @@ def create_partitions(call: Call, body: t.CreatePartitionsRequest, services: Ser
             f"the number of partitions of {OFFSETS_TOPIC} is fixed: groups would lose their offsets",
         )
     new = {
-        topic.name: m.NewPartitions(
-            topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())
-        )
+        topic.name: m.NewPartitions(topic.count, _assigned(topic))
         for topic in body.topics
         if topic.name not in refused
     }
@@ -302,6 +300,16 @@ def create_partitions(call: Call, body: t.CreatePartitionsRequest, services: Ser
         return _when_led(call, services, {} if body.validate_only else counts, body.timeout_ms, respond)
 
     services.ask(call, m.CreatePartitionsRequest(new, body.validate_only), created)
+
+
+def _assigned(
+    topic: t.CreatePartitionsRequestCreatePartitionsTopic,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the replicas of each new partition, or nothing: the controller chooses. An empty list is
+    refused, as one that names nobody."""
+    if topic.assignments is None:
+        return ()
+    return tuple(tuple(each.broker_ids) for each in topic.assignments) or ((),)
 
 
 def elect_leaders(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logstore.broker.security import delegation
 from logstore.broker.security.acls import CLUSTER_NAME, Operation, Resource
-from logstore.broker.security.refused import refused_entry
+from logstore.broker.security.refused import DENIED, refused_entry
 from logstore.broker.translation import NO_ID, results_of_markers
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -84,7 +84,8 @@ class Question:
         """Return an answer that is refused as a whole."""
         kind = self.call.api.response
         if "error_code" in kind.FIELDS and self.call.version in kind.FIELDS["error_code"].versions:
-            fields = {"error_code": _CODES[resource], **fields}
+            text = {"error_message": DENIED} if "error_message" in kind.FIELDS else {}
+            fields = {"error_code": _CODES[resource], **text, **fields}
         return kind(**fields)
 
     def topic_of(self, entry: Any) -> str | None:
@@ -108,9 +109,9 @@ def _nothing(question: Question) -> None:
     """No permission is needed."""
 
 
-def _cluster(operation: Operation) -> Check:
+def _cluster(operation: Operation, **fields: Any) -> Check:
     def check(question: Question) -> Struct | None:
-        return None if question.may_cluster(operation) else question.refused(R.CLUSTER)
+        return None if question.may_cluster(operation) else question.refused(R.CLUSTER, **fields)
 
     return check
 
@@ -459,7 +460,7 @@ def _every_result(operation: Operation, field: str, answer: str) -> Check:
             return None
         kind = question.call.api.response
         result: Any = kind.FIELDS[answer].element
-        refused = result(error_code=_CODES[R.CLUSTER], error_message="Cluster authorization failed.")
+        refused = result(error_code=_CODES[R.CLUSTER], error_message=DENIED)
         return kind(**{answer: [refused] * len(getattr(question.body, field))})
 
     return check
@@ -470,7 +471,9 @@ def _alter_users(question: Question) -> Struct | None:
         return None
     names = [each.name for each in [*question.body.deletions, *question.body.upsertions]]
     kind = t.AlterUserScramCredentialsResponseAlterUserScramCredentialsResult
-    refused = [kind(user=name, error_code=_CODES[R.CLUSTER]) for name in dict.fromkeys(names)]
+    refused = [
+        kind(user=name, error_code=_CODES[R.CLUSTER], error_message=DENIED) for name in dict.fromkeys(names)
+    ]
     return t.AlterUserScramCredentialsResponse(results=refused)
 
 
@@ -481,6 +484,7 @@ def _alter_quotas(question: Question) -> Struct | None:
     refused = [
         kind(
             error_code=_CODES[R.CLUSTER],
+            error_message=DENIED,
             entity=[entity(entity_type=one.entity_type, entity_name=one.entity_name) for one in each.entity],
         )
         for each in question.body.entries
@@ -559,7 +563,7 @@ PERMISSIONS: Final[Mapping[int, Check]] = {
     45: _cluster(O.ALTER),
     46: _cluster(O.DESCRIBE),
     47: _both(_group(O.DELETE), _entries(O.READ)),
-    48: _cluster(O.DESCRIBE_CONFIGS),
+    48: _cluster(O.DESCRIBE_CONFIGS, entries=None),
     49: _alter_quotas,
     50: _cluster(O.DESCRIBE),
     51: _alter_users,

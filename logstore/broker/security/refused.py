@@ -16,17 +16,26 @@ _UNKNOWN: Final = frozenset(
         "high_watermark",
         "low_watermark",
         "node_id",
+        "num_partitions",
         "offset",
         "port",
+        "replication_factor",
         "timestamp",
     }
 )
 """Fields that are -1 in an answer without a value."""
+DENIED: Final = "not authorized"
+
+
+def without_value(kind: Any) -> dict[str, Any]:
+    """Return the fields that tell nothing beside an error, and the text that says why."""
+    values: dict[str, Any] = {name: -1 for name in kind.FIELDS if name in _UNKNOWN}
+    return {**values, "error_message": DENIED} if "error_message" in kind.FIELDS else values
 
 
 def refused_entry(kind: Any, entry: Any, code: ErrorCode) -> Struct:
     """Return the answer's entry for a refused entry of the request: its names, the error, its partitions."""
-    values: dict[str, Any] = {name: -1 for name in kind.FIELDS if name in _UNKNOWN}
+    values = without_value(kind)
     for name, field in kind.FIELDS.items():
         if name == "error_code":
             values[name] = code
@@ -36,7 +45,7 @@ def refused_entry(kind: Any, entry: Any, code: ErrorCode) -> Struct:
         elif isinstance(entry, str) and field.kind == "string" and not name.startswith("error"):
             values.setdefault(name, entry)
             entry = "" if name in ("name", "group_id", "key", "transactional_id") else entry
-        elif hasattr(entry, name):
+        elif name not in values and hasattr(entry, name):
             values[name] = getattr(entry, name)
     return kind(**values)  # type: ignore[no-any-return]
 
@@ -55,5 +64,4 @@ def _index_of(kind: Any) -> Any:
 
 
 def _partition(kind: Any, number: int, code: ErrorCode) -> Struct:
-    unknown = {name: -1 for name in kind.FIELDS if name in _UNKNOWN}
-    return kind(**{**unknown, _index_of(kind): number, "error_code": code})  # type: ignore[no-any-return]
+    return kind(**{**without_value(kind), _index_of(kind): number, "error_code": code})  # type: ignore[no-any-return]

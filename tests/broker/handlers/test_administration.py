@@ -37,7 +37,7 @@ def test_any_broker_takes_what_the_controller_has_to_do() -> None:
         async with Asker(nodes.addresses[other]) as client:
             made = await create(nodes, client, "t", (0, 1))
             assert (made.error_code, made.name) == (ErrorCode.NONE, "t")
-            wanted = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=3)
+            wanted = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=3, assignments=None)
             grown = await client.ask(t.CreatePartitionsRequest(topics=[wanted]), 0)
             assert grown.results[0].error_code == ErrorCode.NONE
             again = await create(nodes, client, "t", (0,))
@@ -150,7 +150,7 @@ def test_who_made_a_topic_hears_at_once_who_leads_it(monkeypatch: pytest.MonkeyP
             made = await client.ask(t.CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
             assert made.topics[0].error_code == ErrorCode.NONE
             assert len(await leaders(client, name)) == 3
-            more = t.CreatePartitionsRequestCreatePartitionsTopic(name=name, count=5)
+            more = t.CreatePartitionsRequestCreatePartitionsTopic(name=name, count=5, assignments=None)
             grown = await client.ask(t.CreatePartitionsRequest(topics=[more], timeout_ms=30_000), 3)
             assert grown.results[0].error_code == ErrorCode.NONE
             assert len(await leaders(client, name)) == 5
@@ -165,7 +165,7 @@ def test_partitions_that_nobody_leads_when_the_time_is_over_were_made() -> None:
         await nodes.kill(other)
         metadata = nodes.running[nodes.controller()].node.replicas.metadata
         await nodes.until(lambda: not metadata.is_alive(other))
-        more = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=2)
+        more = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=2, assignments=None)
         grown = await client.ask(t.CreatePartitionsRequest(topics=[more], timeout_ms=50), 3)
         assert grown.results[0].error_code == ErrorCode.NONE
         await nodes.until(lambda: TopicPartition("t", 1) in metadata.partitions)
@@ -286,6 +286,22 @@ def test_topics_grow() -> None:
         assert (await ask(3, [1], [0])).results[0].error_code == ErrorCode.NONE
         metadata = await client.ask(t.MetadataRequest(topics=[t.MetadataRequestTopic(name="t")]), 12)
         assert [each.replica_nodes for each in metadata.topics[0].partitions] == [[0], [1], [0]]
+
+    run(test)
+
+
+def test_new_partitions_with_an_empty_list_of_replicas_are_refused() -> None:
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        topics = [
+            t.CreatePartitionsRequestCreatePartitionsTopic(name=name, count=count, assignments=[])
+            for name, count in (("t", 2), ("nobody", 2))
+        ]
+        grown = await client.ask(t.CreatePartitionsRequest(topics=topics), 3)
+        assert {each.name: each.error_code for each in grown.results} == {
+            "t": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "nobody": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
 
     run(test)
 

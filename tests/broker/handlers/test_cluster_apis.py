@@ -125,8 +125,15 @@ def test_the_cluster_is_described() -> None:
         assert answer.controller_id == nodes.controller()
         assert sorted(each.broker_id for each in answer.brokers) == [0, 1]
         assert answer.cluster_authorized_operations == -(2**31)
-        controllers = await client.ask(t.DescribeClusterRequest(endpoint_type=2), 1)
-        assert controllers.error_code == ErrorCode.INVALID_REQUEST
+
+    run(test)
+
+
+def test_a_broker_tells_of_no_other_endpoints() -> None:
+    async def test(_: Nodes, client: Asker) -> None:
+        for asked, code in ((2, 114), (9, 115)):  # MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE
+            answer = await client.ask(t.DescribeClusterRequest(endpoint_type=asked), 1)
+            assert (answer.error_code, answer.endpoint_type) == (code, 1)
 
     run(test)
 
@@ -297,6 +304,15 @@ def test_a_topics_settings_are_described_with_where_they_come_from() -> None:
         ):
             refused = await describe(client, kind, name)
             assert (refused.error_code, refused.configs) == (error, [])
+
+    run(test)
+
+
+def test_a_topics_settings_are_described_as_they_are_read() -> None:
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0, 1), flush_ms=" 7 ", preallocate="TRUE")
+        given = (await describe(client, TOPIC, "t", ["flush.ms", "preallocate"])).configs
+        assert [each.value for each in given] == ["7", "true"]
 
     run(test)
 

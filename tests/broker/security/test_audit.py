@@ -307,7 +307,9 @@ ANSWERED: list[tuple[Struct, Struct, list[tuple[str, dict[str, object]]]]] = [
         [],
     ),
     (
-        t.CreatePartitionsRequest(topics=[t.CreatePartitionsRequestCreatePartitionsTopic(name="a", count=9)]),
+        t.CreatePartitionsRequest(
+            topics=[t.CreatePartitionsRequestCreatePartitionsTopic(name="a", count=9, assignments=None)]
+        ),
         t.CreatePartitionsResponse(results=[t.CreatePartitionsResponseCreatePartitionsTopicResult(name="a")]),
         [("partitions created", {"topic": "a", "partitions": 9})],
     ),

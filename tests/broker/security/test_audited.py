@@ -32,7 +32,9 @@ PASSED_ON: list[tuple[Struct, list[tuple[str, str]]]] = [
         [("topic deleted", "a")],
     ),
     (
-        t.CreatePartitionsRequest(topics=[t.CreatePartitionsRequestCreatePartitionsTopic(name="a", count=9)]),
+        t.CreatePartitionsRequest(
+            topics=[t.CreatePartitionsRequestCreatePartitionsTopic(name="a", count=9, assignments=None)]
+        ),
         [("partitions created", "a")],
     ),
     (

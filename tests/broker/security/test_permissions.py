@@ -227,6 +227,35 @@ def codes(answer: Any) -> set[int]:
     return found
 
 
+def texts(answer: Any) -> list[str | None]:
+    """Return the text beside each error in an answer."""
+    found = []
+    if getattr(answer, "error_code", 0) and hasattr(answer, "error_message"):
+        found.append(answer.error_message)
+    for name in type(answer).FIELDS:
+        value = getattr(answer, name)
+        for each in value if isinstance(value, list) else ():
+            found += texts(each) if isinstance(each, Struct) else []
+    return found
+
+
+def test_a_denial_says_so() -> None:
+    async def test() -> None:
+        async with Town() as town, town.asker() as asker:
+            await town.bob(asker)
+            for name, (values, _) in REQUESTS.items():
+                if "Token" in name or name == "ConsumerGroupHeartbeat":
+                    continue
+                api = next(each for each in APIS.values() if each.name == name)
+                answer = await asker.ask(asked(name, **values), api.served[-1])
+                assert None not in texts(answer), name
+            new = t.CreateTopicsRequestCreatableTopic(name="new", num_partitions=3, replication_factor=1)
+            refused = (await asker.ask(t.CreateTopicsRequest(topics=[new]), 7)).topics[0]
+            assert (refused.error_code, refused.num_partitions, refused.replication_factor) == (TOPIC, -1, -1)
+
+    run(test)
+
+
 def test_the_requests_are_of_all_apis() -> None:
     assert REQUESTS.keys() | WITHOUT_ERROR | AMONG_BROKERS == {api.name for api in APIS.values()}
 
