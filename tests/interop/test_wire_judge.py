@@ -9,7 +9,7 @@ import pytest
 
 from bench.kafka.jars import Missing
 from logstore.broker.wire import types as t
-from tests.wire_judge.__main__ import AREAS, Report
+from tests.wire_judge.__main__ import ALL, SECURED, Counts, Report
 from tests.wire_judge.campaign import Judge
 from tests.wire_judge.sides import Side, both
 
@@ -18,22 +18,23 @@ pytestmark = pytest.mark.interop
 STORIES = 12
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "secured"])
+def judge(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     try:
-        with both(tmp_path_factory.mktemp("wire-judge")) as sides:
+        with both(tmp_path_factory.mktemp("wire-judge"), is_secured=request.param) as sides:
             yield Judge(sides)
     except Missing as reason:
         pytest.skip(str(reason))
 
 
-@pytest.mark.parametrize("area", AREAS)
-def test_answers_are_kafkas(judge: Judge, area: str) -> None:
-    report = Report(judge)
-    for seed in range(1, STORIES + 1):
-        report.tell(area, seed)
-    assert not report.unknown
-    assert report.stories == STORIES
+def test_answers_are_kafkas(judge: Judge) -> None:
+    counts = Counts()
+    areas = [each for each in ALL if (each in SECURED) == judge.is_secured]
+    for area in areas:
+        for seed in range(1, STORIES + 1):
+            Report(judge, counts).tell(area, seed)
+    assert not counts.unknown
+    assert counts.stories == STORIES * len(areas)
 
 
 def test_a_planted_difference_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,7 @@ def test_a_planted_difference_is_found(judge: Judge, monkeypatch: pytest.MonkeyP
         return outcome
 
     monkeypatch.setattr(Side, "ask", planted)
-    report = Report(judge)
+    counts = Counts()
     for seed in range(1, STORIES + 1):
-        report.tell("records", seed)
-    assert any("leader_epoch" in each for each in report.unknown)
+        Report(judge, counts).tell("records", seed)
+    assert any("leader_epoch" in each for each in counts.unknown)

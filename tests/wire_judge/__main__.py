@@ -19,7 +19,7 @@ from typing import Final
 
 from bench.kafka.jars import Missing
 from logstore.testing.__main__ import seeds_of
-from tests.wire_judge import cluster, groups, permissions, records, topics, transactions
+from tests.wire_judge import cluster, groups, logins, permissions, records, topics, transactions, versions
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
 from tests.wire_judge.sides import both
 from tests.wire_judge.stories import Draw
@@ -30,9 +30,11 @@ AREAS: Final[dict[str, Area]] = {
     "topics": topics.story,
     "cluster": cluster.story,
     "transactions": transactions.story,
+    "versions": versions.story,
 }
 SECURED: Final[dict[str, Area]] = {
     "permissions": permissions.story,
+    "logins": logins.story,
 }
 """The areas of brokers with an authorizer and logins."""
 ALL: Final = {**AREAS, **SECURED}

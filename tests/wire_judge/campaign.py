@@ -19,7 +19,8 @@ _CHANGES: Final = (
     *(t.CreateTopicsRequest, t.CreatePartitionsRequest, t.DeleteTopicsRequest, t.MetadataRequest),
     *(t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest, t.AlterPartitionReassignmentsRequest),
     *(t.AlterClientQuotasRequest, t.AlterUserScramCredentialsRequest),
-    *(t.CreateAclsRequest, t.DeleteAclsRequest),
+    *(t.CreateAclsRequest, t.DeleteAclsRequest, t.CreateDelegationTokenRequest),
+    *(t.RenewDelegationTokenRequest, t.ExpireDelegationTokenRequest),
 )
 
 
@@ -58,6 +59,7 @@ class Judge:
         self._sides = sides
         self._settle = [Settling(each) for each in sides]
         self.versions = shared_versions(sides)
+        self.is_secured = bool(sides[0].door)
 
     def hear(self, steps: Sequence[Step]) -> Iterator[Difference]:
         """Send a story to both sides; yield each difference. It ends where one side did what the other
@@ -91,7 +93,7 @@ class Judge:
                 outcomes.append(side.ask_raw(step.raw, step.client))
                 continue
             requests.append(step.build(side.known))
-            how = {"is_answered": step.is_answered, "may_park": step.may_park}
+            how = {"is_answered": step.is_answered, "may_park": step.may_park, "is_tagged": step.is_tagged}
             outcomes.append(side.ask(requests[-1], step.version, step.client, **how))
             if isinstance(requests[-1], _CHANGES):
                 settle()

@@ -93,12 +93,22 @@ def describe_quotas(draw: Draw) -> Step:
     kinds = draw.usual(["user"], ["client-id"], ["user", "client-id"], ["ip"], ["group"], of=0.5)
     components = [
         t.DescribeClientQuotasRequestComponentData(
-            entity_type=kind, match_type=draw.usual(0, 3, of=0.9), match=draw.name(kind)
+            entity_type=kind,
+            match_type=(how := draw.usual(0, 1, 2, 3, of=0.6)),
+            match=draw.name(kind) if how == 0 or draw.chance(0.1) else None,
         )
         for kind in kinds
     ]
+    components *= draw.usual(1, 2, 0, of=0.95)
     request = t.DescribeClientQuotasRequest(components=components, strict=draw.chance(0.5))
-    return draw.step(t.DescribeClientQuotasRequest, lambda _: request)
+    mine = {draw.name(kind) for kind in _ENTITIES}
+
+    def trim(response: Any) -> None:
+        response.entries = response.entries and [
+            each for each in response.entries if any(one.entity_name in mine for one in each.entity)
+        ]
+
+    return draw.step(t.DescribeClientQuotasRequest, lambda _: request, trim=trim)
 
 
 def alter_users(draw: Draw) -> Step:

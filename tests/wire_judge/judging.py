@@ -21,7 +21,12 @@ _NULL_OR_NOT: Final = frozenset({"error_message", "batch_index_error_message", "
 """Texts: the words differ, but both sides have some, or neither."""
 _TIMES: Final = frozenset({"log_append_time_ms", "transaction_start_time_ms"})
 """Clocks of a broker: -1 on both sides, or a time on both."""
-_TIMES_OR_NOT: Final = frozenset({"timestamp", "last_timestamp", "max_timestamp_ms"})
+_TIMES_OR_NOT: Final = frozenset(
+    {
+        *("timestamp", "last_timestamp", "max_timestamp_ms", "expiry_timestamp_ms", "issue_timestamp_ms"),
+        *("issue_timestamp", "expiry_timestamp", "max_timestamp"),
+    }
+)
 _OF_A_CLOCK: Final = 1_750_000_000_000
 """Times of records are a story's, before this one, or a broker's."""
 _IDS: Final = frozenset(
@@ -51,6 +56,8 @@ def plain(value: Any, version: int, names: Mapping[Any, str], name: str = "") ->
         }
     if name == "records":
         return _batches(value, names)
+    if name == "synonyms":
+        return {str(each.source): plain(each, version, names) for each in value}
     if isinstance(value, list):
         found = _merged([plain(each, version, names, name) for each in value])
         return sorted(found, key=_order) if value and isinstance(value[0], Struct) else found

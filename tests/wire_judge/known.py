@@ -9,8 +9,8 @@ from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode as Code
 
-_BROKER: Final = 4
-"""The type of a broker, as a resource with settings."""
+_BROKER, _DEFAULT = 4, 5
+"""The type of a broker, as a resource with settings; the source of a setting that nobody gave."""
 UNKNOWN_ID: Final = b"0123456789abcdef"
 
 
@@ -49,6 +49,22 @@ def _strict(met: Met, kafka: int, code: int, *hows: str) -> bool:
 
 _ABOUT_CONFIGS: Final = (t.DescribeConfigsRequest, t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest)
 _ABOUT_RULES: Final = (t.DescribeAclsRequest, t.CreateAclsRequest, t.DeleteAclsRequest)
+
+
+def _without_default(synonyms: Any) -> Any:
+    """Return a setting's synonyms, by source, but for the default."""
+    is_whole = isinstance(synonyms, dict)
+    return (
+        {source: each for source, each in synonyms.items() if source != str(_DEFAULT)}
+        if is_whole
+        else synonyms
+    )
+
+
+def _has_no_partitions(entry: Any) -> bool:
+    """Return whether an entry of a response names no partition; it may have topics without any."""
+    lists = [value for value in entry.values() if isinstance(value, list)]
+    return all(_has_no_partitions(each) for found in lists for each in found) and "error_code" not in entry
 
 
 KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
@@ -131,6 +147,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         met.is_of(
             *(t.FindCoordinatorRequest, t.DescribeConfigsRequest, t.DescribeClientQuotasRequest),
             *(t.DescribeUserScramCredentialsRequest, t.CreateAclsRequest, t.DescribeAclsRequest),
+            t.AlterPartitionReassignmentsRequest,
         )
         and met.field == "error_message"
         and met.ours is False
@@ -162,7 +179,9 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         and met.request.resources[0].resource_type == _BROKER
     ),
     "the default among the synonyms": lambda met: (
-        met.is_of(t.DescribeConfigsRequest) and ".synonyms[" in met.path
+        met.is_of(t.DescribeConfigsRequest)
+        and ".synonyms" in met.path
+        and (f".{_DEFAULT}." in met.path or _without_default(met.kafka) == _without_default(met.ours))
     ),
     "a group that no member could join": lambda met: (
         (met.is_of(t.DescribeGroupsRequest) and (met.kafka, met.ours) == ("Empty", "Dead"))
@@ -175,11 +194,16 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and met.ours is None
             and met.kafka.get("group_state", "Empty") == "Empty"
         )
-        or (met.is_of(t.OffsetCommitRequest) and {met.kafka, met.ours} == {22, 25})
+        or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION))
     ),
     "an empty group whose last offset was deleted": lambda met: (
         (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))
-        or (met.is_of(t.LeaveGroupRequest, t.JoinGroupRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, 0))
+        or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID))
+        or (
+            met.is_of(t.LeaveGroupRequest, t.JoinGroupRequest)
+            and met.codes(Code.UNKNOWN_MEMBER_ID, 0)
+            and bool(met.request.member_id or getattr(met.request, "members", None))
+        )
     ),
     "a static member in the place of one that is pending": lambda met: (
         met.is_of(t.JoinGroupRequest) and met.codes(-1, Code.UNKNOWN_MEMBER_ID)
@@ -233,7 +257,8 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         and met.codes(Code.RESOURCE_NOT_FOUND, Code.DUPLICATE_RESOURCE)
     ),
     "a credential without a salt or a password": lambda met: (
-        met.is_of(t.AlterUserScramCredentialsRequest) and met.codes(0, Code.UNACCEPTABLE_CREDENTIAL)
+        met.is_of(t.AlterUserScramCredentialsRequest)
+        and (met.codes(0, Code.UNACCEPTABLE_CREDENTIAL) or met.codes(-1, Code.UNACCEPTABLE_CREDENTIAL))
     ),
     "a rule or a filter of an unknown kind": lambda met: (
         met.is_of(*_ABOUT_RULES)
@@ -255,10 +280,10 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         met.is_of(t.JoinGroupRequest) and met.field == "protocol_name" and (met.kafka, met.ours) == (None, "")
     ),
     "an empty name of a topic": lambda met: (
-        met.is_of(t.CreatePartitionsRequest)
-        and met.codes(Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION)
-        or met.is_of(t.MetadataRequest, t.CreateTopicsRequest)
-        and met.codes(Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION)
+        met.is_of(t.CreatePartitionsRequest, t.MetadataRequest, t.CreateTopicsRequest)
+        and met.codes(
+            Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC_EXCEPTION
+        )
     ),
     "who may delete a topic": lambda met: (
         met.is_of(t.DeleteTopicsRequest)
@@ -270,6 +295,29 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     ),
     "offsets of a denied group in OffsetFetch 1": lambda met: (
         met.is_of(t.OffsetFetchRequest) and met.version == 1 and met.kafka is None
+    ),
+    "the time of a token that is refused": lambda met: (
+        met.is_of(t.RenewDelegationTokenRequest, t.ExpireDelegationTokenRequest)
+        and met.field == "expiry_timestamp_ms"
+        and (met.kafka, met.ours) == (0, -1)
+    ),
+    "another request in the middle of a login": lambda met: (
+        not met.path and met.ours == "closed" and isinstance(met.kafka, dict)
+    ),
+    "an entry that asks for nothing": lambda met: (
+        (
+            met.is_of(t.FetchRequest, t.WriteTxnMarkersRequest)
+            and met.kafka is None
+            and _has_no_partitions(met.ours)
+        )
+        or (met.is_of(t.OffsetFetchRequest) and met.kafka == "parked" and not met.request.groups)
+    ),
+    "a partition that a fetch session names": lambda met: (
+        met.is_of(t.FetchRequest)
+        and met.request.session_epoch > 0
+        and bool(met.request.topics)
+        and met.path.startswith("responses")
+        and met.kafka is None
     ),
     "a time among deleted records": lambda met: (
         met.is_of(t.ListOffsetsRequest)

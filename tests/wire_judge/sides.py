@@ -55,6 +55,10 @@ _SECURED: Final = {
     "delegation.token.secret.key": "judge",
 }
 _MARKER: Final = "settled"
+_TAGS: Final = b"\x01\xf3\x2f\x03odd"
+"""One tag, number 6131."""
+_TAGS_AT: Final = 4 + 10 + len(CLIENT_ID)
+"""Where the count of a header's tags is."""
 _PROBE: Final = 0
 """The correlation id of the request that shows whether a connection goes on."""
 
@@ -103,9 +107,13 @@ class Side:
         *,
         is_answered: bool = True,
         may_park: bool = False,
+        is_tagged: bool = False,
     ) -> Outcome:
         """Send a request and return what comes back."""
-        self._send(client, b"".join(request_frame(request, version, next(self._numbers), CLIENT_ID)))
+        frame = b"".join(request_frame(request, version, next(self._numbers), CLIENT_ID))
+        if is_tagged and version in API_OF[type(request)].flexible:
+            frame = _tagged(frame)
+        self._send(client, frame)
         if not is_answered:
             return self._probe(client)
         self._parked[client] = (API_OF[type(request)].response, version)
@@ -177,6 +185,13 @@ class Side:
         except (ConnectionError, EOFError):
             self._sockets.pop(client).close()
             return None
+
+
+def _tagged(frame: bytes) -> bytes:
+    """Return a request with an unknown tag in its header and, last, in its body."""
+    head = _TAGS_AT
+    content = frame[4:head] + _TAGS + frame[head + 1 : -1] + _TAGS
+    return struct.pack(">i", len(content)) + content
 
 
 def _take(connection: socket.socket, size: int) -> bytes:

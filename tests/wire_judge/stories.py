@@ -35,6 +35,8 @@ class Step:
     may_park: bool = False
     trim: Callable[[Any], None] | None = None
     raw: bytes | None = None
+    is_tagged: bool = False
+    """Whether header and body have a tag that nobody knows, if the version has tags."""
 
     def shown(self) -> str:
         """Return the request as it is when nothing is known."""
@@ -49,6 +51,11 @@ class Draw:
         """`name` begins the names of the story's topics and groups; the seed, if not given."""
         self._name = name or seed
         self._random, self._versions = Random(seed), versions
+
+    @property
+    def keys(self) -> list[int]:
+        """The APIs that both sides offer."""
+        return sorted(self._versions)
 
     def pick(self, *choices: T) -> T:
         return self._random.choice(choices)

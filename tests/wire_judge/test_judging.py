@@ -12,7 +12,8 @@ from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.declarations import Struct
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from tests.wire_judge import cluster, groups, records, topics
+from tests.wire_judge import records
+from tests.wire_judge.__main__ import ALL
 from tests.wire_judge.campaign import shrunk
 from tests.wire_judge.judging import Renaming, differences, plain
 from tests.wire_judge.known import KNOWN, known_difference
@@ -90,7 +91,7 @@ def test_each_known_difference_is_a_row_of_the_documentation() -> None:
     assert sorted(rows) == sorted(KNOWN)
 
 
-@pytest.mark.parametrize("story", [records.story, groups.story, topics.story, cluster.story])
+@pytest.mark.parametrize("story", ALL.values(), ids=ALL)
 def test_a_seed_draws_one_story_whose_requests_can_be_sent(story: Any) -> None:
     for seed in map(str, range(20)):
         shown = [[each.shown() for each in story(Draw(seed, VERSIONS))] for _ in range(2)]

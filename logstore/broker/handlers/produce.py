@@ -150,6 +150,8 @@ def _append(
     request = ProduceRequest(records, body.acks, min(body.timeout_ms, LONGEST_WAIT_MS))
     if refused and body.acks == 0:
         call.refuse(next(iter(refused.values())).message)
+    elif not records and body.acks == 0:
+        call.end()
     elif not records:
         call.answer(_response(call, body, services, refused, ProduceResponse({})))
     else:

@@ -243,7 +243,8 @@ def _wanted(call: Call, body: t.DeleteTopicsRequest, services: Services) -> Want
             found[each.name] = both if topic_id else each.name
             continue
         name = services.metadata.topic_names.get(topic_id)
-        found[each.topic_id] = name or m.AdminResult(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        code = ErrorCode.UNKNOWN_TOPIC_ID if topic_id else ErrorCode.INVALID_REQUEST
+        found[each.topic_id] = name or m.AdminResult(code, "no topic has this id")
     return found
 
 

@@ -215,11 +215,13 @@ def test_what_cannot_be_deleted_is_told_item_by_item() -> None:
             t.DeleteTopicsRequestDeleteTopicState(name="nobody"),
             t.DeleteTopicsRequestDeleteTopicState(topic_id=b"\1" * 16),
             t.DeleteTopicsRequestDeleteTopicState(name="t", topic_id=made.topic_id),
+            t.DeleteTopicsRequestDeleteTopicState(),
         ]
         answer = await client.ask(t.DeleteTopicsRequest(topics=asked, timeout_ms=1_000), 6)
         assert [each.error_code for each in answer.responses] == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.INVALID_REQUEST,
             ErrorCode.INVALID_REQUEST,
         ]
         assert all(each.error_message for each in answer.responses)

@@ -303,6 +303,14 @@ class TestProduce:
 
         run(test)
 
+    @pytest.mark.parametrize("topics", [[], [t.ProduceRequestTopicProduceData(name="t")]])
+    def test_acks_0_of_nothing_is_not_answered_either(self, topics: list[Any]) -> None:
+        async def test(nodes: Nodes, client: Asker) -> None:
+            client.send(t.ProduceRequest(acks=0, topic_data=topics), 9)
+            assert (await produce(client, batch(b"y"))).base_offset == 0
+
+        run(test)
+
     @pytest.mark.parametrize("data", [b"", batch(b"x")[:-1]], ids=["nothing", "torn"])
     def test_acks_0_that_failed_closes_the_connection(self, data: bytes) -> None:
         async def test(_: Nodes, client: Asker) -> None:
