@@ -50,6 +50,11 @@ class Counts:
     unknown: Counter[str] = field(default_factory=Counter)
 
 
+def shortened(story: str, number: int) -> str:
+    """Return the name of a shorter form of the story: its topics are new."""
+    return f"{story}_{number}"
+
+
 class Report:
     """Tells stories and counts the differences in them."""
 
@@ -69,7 +74,7 @@ class Report:
                 self._show(area, story, each)
 
     def _show(self, area: str, story: str, difference: Difference) -> None:
-        names = (f"{story}_{number}" for number in count())
+        names = (shortened(story, number) for number in count())
 
         def differs(numbers: Sequence[int]) -> bool:
             steps = ALL[area](self._draw(story, next(names)))

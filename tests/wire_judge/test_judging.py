@@ -10,10 +10,11 @@ import pytest
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.declarations import Struct
+from logstore.disk.topic_partition import check_topic_name
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from tests.wire_judge import records
-from tests.wire_judge.__main__ import ALL
+from tests.wire_judge.__main__ import ALL, shortened
 from tests.wire_judge.campaign import shrunk
 from tests.wire_judge.judging import Renaming, differences, plain
 from tests.wire_judge.known import KNOWN, known_difference
@@ -100,3 +101,7 @@ def test_a_seed_draws_one_story_whose_requests_can_be_sent(story: Any) -> None:
 
 def test_a_story_shrinks_to_what_it_needs() -> None:
     assert shrunk(9, lambda kept: {2, 7} <= set(kept)) == [2, 7]
+
+
+def test_names_of_shortened_stories_can_be_topics() -> None:
+    check_topic_name(Draw("seed-1", VERSIONS, shortened("seed-1", 3)).name("a"))
