@@ -1,4 +1,4 @@
-"""Stories of versions: one API in one version, with nothing in its fields, null where it may be, and unknown tags.
+"""Stories of versions: one API in one version, with empty fields, null where it may be, and unknown tags.
 
 The other areas send what is sensible, in any version."""
 

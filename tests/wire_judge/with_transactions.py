@@ -1,8 +1,8 @@
-"""`python -m tests.wire_judge.with_transactions serve …`: a broker of ours that takes batches of transactions.
+"""`python -m tests.wire_judge.with_transactions serve …`: a broker that takes batches of transactions.
 
-A broker refuses a producer with a transactional id, since no coordinator could end its transaction. The
-judge ends them by WriteTxnMarkers. So the judge sees what a log of transactions makes readers see: in brokers,
-such a log was written by Apache Kafka. What else a broker does stays as it is."""
+A broker of ours refuses a producer with a transactional id, since no coordinator could end its transaction.
+The judge ends them by WriteTxnMarkers. So it sees what readers get of a log that Apache Kafka has written.
+What else a broker does stays as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRANSACTIONAL: Final = produce._TRANSACTIONAL
 def _taking(call: Call, body: t.ProduceRequest, services: Services) -> None:
     """Refuse a transactional batch only in a request without a transactional id."""
     is_named, body.transactional_id = body.transactional_id is not None, None
-    produce._TRANSACTIONAL = 0 if is_named else _TRANSACTIONAL  # type: ignore[misc]
+    produce._TRANSACTIONAL = 0 if is_named else _TRANSACTIONAL
     produce.handle(call, body, services)
 
 
