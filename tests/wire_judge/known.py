@@ -63,6 +63,8 @@ def _without_default(synonyms: Any) -> Any:
 
 def _has_no_partitions(entry: Any) -> bool:
     """Return whether an entry of a response names no partition; it may have topics without any."""
+    if not isinstance(entry, dict):
+        return False
     lists = [value for value in entry.values() if isinstance(value, list)]
     return all(_has_no_partitions(each) for found in lists for each in found) and "error_code" not in entry
 
@@ -300,6 +302,15 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         met.is_of(t.RenewDelegationTokenRequest, t.ExpireDelegationTokenRequest)
         and met.field == "expiry_timestamp_ms"
         and (met.kafka, met.ours) == (0, -1)
+    ),
+    "an owner of a token that is no user": lambda met: (
+        met.is_of(t.CreateDelegationTokenRequest) and met.codes(0, Code.INVALID_PRINCIPAL_TYPE)
+    ),
+    "a transactional id beside a plain batch": lambda met: (
+        met.is_of(t.ProduceRequest)
+        and met.request.transactional_id is not None
+        and met.field == "error_code"
+        and met.ours == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     ),
     "another request in the middle of a login": lambda met: (
         not met.path and met.ours == "closed" and isinstance(met.kafka, dict)

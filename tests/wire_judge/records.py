@@ -199,7 +199,7 @@ def produce(draw: Draw) -> Step:
 def init_producer(draw: Draw) -> Step:
     def learn(response: Any, known: Known) -> None:
         if response.error_code == 0:
-            known["producer"] = response.producer_id
+            known["producer"] = known[f"producer {len(known)}"] = response.producer_id
 
     request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     return draw.step(t.InitProducerIdRequest, lambda _: request, learn)
