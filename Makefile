@@ -158,7 +158,7 @@ wire-judge: setup ## Send the same requests to Apache Kafka and to ours, and com
 	$(BIN)/python -m tests.wire_judge --seeds $(or $(SEEDS),1..300) $(if $(AREAS),--areas $(AREAS))
 
 # Without Java, Maven or ZooKeeper it says so and ends.
-cluster-judge: setup ## Let the same befall three brokers of Apache Kafka and three of ours, and compare them; SEEDS=1..100 STEPS=12
+cluster-judge: setup ## Do the same to three brokers of Apache Kafka and three of ours, and compare them; SEEDS=1..100 STEPS=12
 	$(BIN)/python -m tests.cluster_judge --seeds $(or $(SEEDS),1..100) --steps $(or $(STEPS),12)
 
 # Without Java, Go or Node a client is skipped, with the reason.

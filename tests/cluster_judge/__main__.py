@@ -1,4 +1,4 @@
-"""`python -m tests.cluster_judge`: let the same befall three brokers of Apache Kafka and three of ours.
+"""`python -m tests.cluster_judge`: do the same to three brokers of Apache Kafka and three of ours.
 
 A seed draws a story. After each of its steps both clusters come to rest and are compared. Documented
 differences are counted by their name; any other ends its story and is shown with the steps up to it.

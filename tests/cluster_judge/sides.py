@@ -66,7 +66,7 @@ class Side:
         """The brokers that run and are not paused."""
         return tuple(each for each in BROKERS if self.servers.is_running(each) and each not in self.paused)
 
-    # --- what befalls brokers -----------------------------------------------------------------
+    # --- faults of brokers ----------------------------------------------------------------------
 
     def end(self, number: int, how: signal.Signals) -> None:
         if self.servers.is_running(number):

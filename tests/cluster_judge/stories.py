@@ -1,4 +1,4 @@
-"""Stories: what befalls a cluster of three brokers and what is asked of it, drawn from a seed."""
+"""Stories: faults of a cluster of three brokers and requests to it, drawn from a seed."""
 
 from __future__ import annotations
 
