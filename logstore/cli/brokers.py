@@ -331,15 +331,17 @@ _MEANINGS: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "no broker coordinates the group now; try again. If no group ever "
     "committed an offset, there is none to show",
 }
-"""Explanations of error codes, for answers in which the broker sends no message."""
+"""Explanations of error codes, for answers without a message, and for denials."""
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise `RequestRefused` for an error code, with the broker's own words if it has any."""
+    """Raise `RequestRefused` for an error code, with the broker's own words if they tell more than it."""
     if code:
         error = ErrorCode(code)
         # A broker's message may begin with the name of the code, which is said already.
-        message = (message or "").removeprefix(f"{error.name}: ") or _MEANINGS.get(error)
+        message = (message or "").removeprefix(f"{error.name}: ")
+        if not message or error.name.endswith("_AUTHORIZATION_FAILED"):
+            message = _MEANINGS.get(error)
         raise RequestRefused(error, f"{what}: {message}" if message else what)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logstore.broker.security import delegation
 from logstore.broker.security.acls import CLUSTER_NAME, Operation, Resource
-from logstore.broker.security.refused import DENIED, refused_entry
+from logstore.broker.security.refused import error_of, refused_entry
 from logstore.broker.translation import NO_ID, results_of_markers
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -84,8 +84,7 @@ class Question:
         """Return an answer that is refused as a whole."""
         kind = self.call.api.response
         if "error_code" in kind.FIELDS and self.call.version in kind.FIELDS["error_code"].versions:
-            text = {"error_message": DENIED} if "error_message" in kind.FIELDS else {}
-            fields = {"error_code": _CODES[resource], **text, **fields}
+            fields = {**error_of(kind, _CODES[resource]), **fields}
         return kind(**fields)
 
     def topic_of(self, entry: Any) -> str | None:
@@ -460,7 +459,7 @@ def _every_result(operation: Operation, field: str, answer: str) -> Check:
             return None
         kind = question.call.api.response
         result: Any = kind.FIELDS[answer].element
-        refused = result(error_code=_CODES[R.CLUSTER], error_message=DENIED)
+        refused = result(**error_of(result, _CODES[R.CLUSTER]))
         return kind(**{answer: [refused] * len(getattr(question.body, field))})
 
     return check
@@ -471,9 +470,7 @@ def _alter_users(question: Question) -> Struct | None:
         return None
     names = [each.name for each in [*question.body.deletions, *question.body.upsertions]]
     kind = t.AlterUserScramCredentialsResponseAlterUserScramCredentialsResult
-    refused = [
-        kind(user=name, error_code=_CODES[R.CLUSTER], error_message=DENIED) for name in dict.fromkeys(names)
-    ]
+    refused = [kind(user=name, **error_of(kind, _CODES[R.CLUSTER])) for name in dict.fromkeys(names)]
     return t.AlterUserScramCredentialsResponse(results=refused)
 
 
@@ -483,8 +480,7 @@ def _alter_quotas(question: Question) -> Struct | None:
     kind, entity = t.AlterClientQuotasResponseEntryData, t.AlterClientQuotasResponseEntityData
     refused = [
         kind(
-            error_code=_CODES[R.CLUSTER],
-            error_message=DENIED,
+            **error_of(kind, _CODES[R.CLUSTER]),
             entity=[entity(entity_type=one.entity_type, entity_name=one.entity_name) for one in each.entity],
         )
         for each in question.body.entries

@@ -24,22 +24,30 @@ _UNKNOWN: Final = frozenset(
     }
 )
 """Fields that are -1 in an answer without a value."""
-DENIED: Final = "not authorized"
+_DENIALS: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the user lacks a permission on the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "the user lacks a permission on the group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the user lacks a permission on the cluster",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the user lacks a permission on the transactional id",
+}
 
 
-def without_value(kind: Any) -> dict[str, Any]:
-    """Return the fields that tell nothing beside an error, and the text that says why."""
-    values: dict[str, Any] = {name: -1 for name in kind.FIELDS if name in _UNKNOWN}
-    return {**values, "error_message": DENIED} if "error_message" in kind.FIELDS else values
+def error_of(kind: Any, code: ErrorCode) -> dict[str, Any]:
+    """Return the fields of an error: its code, and for a denial what is missing, as far as there is room."""
+    values = {"error_code": code, "error_message": _DENIALS.get(code)}
+    return {name: value for name, value in values.items() if name in kind.FIELDS and value is not None}
+
+
+def _without_value(kind: Any, code: ErrorCode) -> dict[str, Any]:
+    """Return an error, and the fields that tell nothing beside one."""
+    return {**{name: -1 for name in kind.FIELDS if name in _UNKNOWN}, **error_of(kind, code)}
 
 
 def refused_entry(kind: Any, entry: Any, code: ErrorCode) -> Struct:
     """Return the answer's entry for a refused entry of the request: its names, the error, its partitions."""
-    values = without_value(kind)
+    values = _without_value(kind, code)
     for name, field in kind.FIELDS.items():
-        if name == "error_code":
-            values[name] = code
-        elif field.is_array:
+        if field.is_array:
             if not isinstance(field.element, str) and "error_code" in field.element.FIELDS:
                 values[name] = [_partition(field.element, each, code) for each in _partitions_of(entry)]
         elif isinstance(entry, str) and field.kind == "string" and not name.startswith("error"):
@@ -64,4 +72,4 @@ def _index_of(kind: Any) -> Any:
 
 
 def _partition(kind: Any, number: int, code: ErrorCode) -> Struct:
-    return kind(**{**without_value(kind), _index_of(kind): number, "error_code": code})  # type: ignore[no-any-return]
+    return kind(**_without_value(kind, code), **{_index_of(kind): number})  # type: ignore[no-any-return]

@@ -13,10 +13,11 @@ from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestUn
 from logstore.broker.handlers import HANDLERS
 from logstore.broker.handlers.forwarding import at_the_controller
 from logstore.broker.peers import Peers
-from logstore.broker.security.audited import ADMINISTRATIVE, changes_of
+from logstore.broker.security.audited import ADMINISTRATIVE, changes_of, in_doubt
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import ErrorCode
 from tests.broker.security.test_limiter import Line
 
 PASSED_ON: list[tuple[Struct, list[tuple[str, str]]]] = [
@@ -104,3 +105,11 @@ def test_a_default_number_of_partitions_is_not_logged_as_minus_one(told: int, lo
     done = t.CreateTopicsResponseCreatableTopicResult(name="a", num_partitions=told)
     ((_, facts),) = changes_of(19, request, t.CreateTopicsResponse(topics=[done]))
     assert facts["partitions"] == logged
+
+
+def test_a_change_in_doubt_was_not_denied() -> None:
+    request = t.DeleteTopicsRequest(topic_names=["a"])
+    answer: Any = in_doubt(request, t.DeleteTopicsResponse)
+    assert [(each.error_code, each.error_message) for each in answer.responses] == [
+        (ErrorCode.REQUEST_TIMED_OUT, None)
+    ]
