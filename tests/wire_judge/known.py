@@ -287,7 +287,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC_EXCEPTION
         )
     ),
-    "who may delete a topic": lambda met: (
+    "the permission to delete a topic": lambda met: (
         met.is_of(t.DeleteTopicsRequest)
         and (
             met.codes(0, Code.TOPIC_AUTHORIZATION_FAILED)
