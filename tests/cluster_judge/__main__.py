@@ -11,7 +11,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 from bench.kafka.jars import Missing
@@ -19,25 +18,23 @@ from logstore.testing.__main__ import seeds_of
 from tests.cluster_judge.campaign import Judge
 from tests.cluster_judge.sides import both
 from tests.cluster_judge.stories import story
+from tests.wire_judge.counts import Counts
 
 
 class Report:
-    """Counts of the differences in the stories so far."""
+    """Tells stories and counts the differences in them."""
 
-    def __init__(self, judge: Judge, *, is_verbose: bool = False) -> None:
-        self._judge, self._is_verbose = judge, is_verbose
-        self.stories = 0
-        self.known: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
+    def __init__(self, judge: Judge, counts: Counts, *, is_verbose: bool = False) -> None:
+        self._judge, self._counts, self._is_verbose = judge, counts, is_verbose
 
     def tell(self, seed: str, length: int) -> None:
         """Draw a story and tell it to both sides."""
         told, begin = story(seed, length), time.monotonic()
-        self.stories += 1
+        self._counts.stories += 1
         met = list(self._judge.hear(told))
-        self.known.update(each.name for each in met if each.name)
+        self._counts.known.update(each.name for each in met if each.name)
         unknown = [each for each in met if not each.name]
-        self.unknown.update(each.met.what for each in unknown)
+        self._counts.unknown.update(each.met.what for each in unknown)
         print(f"story {seed}: {len(told.steps)} steps, {time.monotonic() - begin:.1f} s", flush=True)
         for said in self._judge.said if unknown or self._is_verbose else ():
             print(f"    {said}", flush=True)
@@ -52,9 +49,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--verbose", action="store_true", help="show all steps, and known differences")
     options = parser.parse_args(arguments)
     home = Path(tempfile.mkdtemp(prefix="cluster-judge-"))
+    counts = Counts()
     try:
         with both(home) as sides:
-            report = Report(Judge(sides), is_verbose=options.verbose)
+            report = Report(Judge(sides), counts, is_verbose=options.verbose)
             for seed in options.seeds:
                 report.tell(str(seed), options.steps)
     except Missing as reason:
@@ -62,12 +60,7 @@ def main(arguments: list[str]) -> int:
         return 0
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    for name, number in report.known.most_common():
-        print(f"{number:6}  {name}")
-    for what, number in report.unknown.most_common():
-        print(f"{number:6}  NOT DOCUMENTED: {what}")
-    print(f"{report.stories} stories, {report.unknown.total()} differences that are not documented")
-    return 1 if report.unknown else 0
+    return counts.show()
 
 
 if __name__ == "__main__":

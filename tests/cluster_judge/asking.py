@@ -1,4 +1,4 @@
-"""What stories do to one cluster; each function returns the codes and offsets that the brokers answered."""
+"""The requests of stories to one cluster; each function returns the codes and offsets of the answers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from tests.broker.handlers.administering import creatable
 from tests.cluster_judge.sides import Side
 from tests.cluster_judge.views import Place
 
@@ -36,24 +37,8 @@ def stop(side: Side, number: int) -> None:
     side.end(number, signal.SIGTERM)
 
 
-def _creatable(name: str, lists: Sequence[Sequence[int]], settings: Mapping[str, str]) -> Any:
-    return t.CreateTopicsRequestCreatableTopic(
-        name=name,
-        num_partitions=-1,
-        replication_factor=-1,
-        assignments=[
-            t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas))
-            for number, replicas in enumerate(lists)
-        ],
-        configs=[
-            t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
-            for key, value in settings.items()
-        ],
-    )
-
-
 def create(side: Side, name: str, lists: Sequence[Sequence[int]], settings: Mapping[str, str]) -> str:
-    request = t.CreateTopicsRequest(topics=[_creatable(name, lists, settings)], timeout_ms=_TIMEOUT_MS)
+    request = t.CreateTopicsRequest(topics=[creatable(name, lists, settings)], timeout_ms=_TIMEOUT_MS)
     return code(side.ask_controller(request, 4).topics[0].error_code)
 
 

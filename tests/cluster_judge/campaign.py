@@ -15,14 +15,14 @@ from tests.cluster_judge.stories import Story
 from tests.cluster_judge.views import unrest
 
 PATIENCE_S: Final = 40.0
-"""Nothing takes so long but for a defect."""
+"""The deadline for both clusters to be at rest and alike."""
 LASTING_S: Final = 3.0
-"""What differs for so long, while both clusters are at rest, is a difference."""
+"""The time that a difference must last while both clusters are at rest."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What two clusters at rest show differently, or what they answered; `name` is of a documented one."""
+    """A difference between two clusters at rest, or between their answers; `name` if it is documented."""
 
     number: int
     met: Met
@@ -39,7 +39,7 @@ class Judge:
         self._sides = sides
         self._last = [Baseline(), Baseline()]
         self._told: dict[str, tuple[Any, Any]] = {}
-        """What differed after the step before: it is no news."""
+        """The differences after the previous step, which are not reported again."""
         self.said: list[str] = []
         """The steps of the story so far, each with what Kafka answered."""
 

@@ -1,4 +1,4 @@
-"""What is compared of a cluster that has come to rest: a flat table of what it shows, by name."""
+"""The compared state of a cluster at rest: a flat table of values by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_EPOCHS: Final = frozenset({"leader_epoch", "controller_epoch"})
 
 @dataclass
 class Baseline:
-    """What a cluster showed when it was last at rest."""
+    """The leader epochs and log starts of a cluster when it was last at rest."""
 
     epochs: dict[Place, int] = field(default_factory=dict)
     starts: dict[Place, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a cluster shows of itself, and whether it has come to rest. Pure."""
+"""The state of a cluster as clients see it, and whether it is at rest. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Place(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What a broker tells clients of a partition."""
+    """A partition in a broker's answer to Metadata."""
 
     error: int
     leader: int
@@ -27,7 +27,7 @@ class Partition(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a broker tells clients of the cluster."""
+    """A broker's answer to Metadata."""
 
     brokers: tuple[int, ...]
     controller: int

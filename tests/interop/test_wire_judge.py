@@ -9,8 +9,9 @@ import pytest
 
 from bench.kafka.jars import Missing
 from logstore.broker.wire import types as t
-from tests.wire_judge.__main__ import ALL, SECURED, Counts, Report
+from tests.wire_judge.__main__ import ALL, SECURED, Report
 from tests.wire_judge.campaign import Judge
+from tests.wire_judge.counts import Counts
 from tests.wire_judge.sides import Side, both
 
 pytestmark = pytest.mark.interop

@@ -328,7 +328,7 @@ class Ours:
     def adopt(self, kafka: State) -> None:
         """Replace our producers, in memory and in a snapshot at the log end, by those of Kafka's state.
 
-        What its last stable offset shows of markers that are not replicated is adopted, too.
+        So are the markers above the high watermark, as far as its last stable offset shows them.
         """
         log = self.log
         entries = [

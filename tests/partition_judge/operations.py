@@ -1,4 +1,4 @@
-"""What an operation does on our side: the requests to the node, and its answers.
+"""The operations on our side: requests to the node, and its answers.
 
 They go through the replica manager, as in a node: fetch sessions, waiting requests and the channel for ISR
 proposals take part.

@@ -23,7 +23,7 @@ BEGIN_MS: Final = 1_700_000_000_000
 
 @dataclass
 class Cluster:
-    """What is around the partition."""
+    """The controller, the followers and the other leader around the partition."""
 
     ours: Ours
     leader: int = -1

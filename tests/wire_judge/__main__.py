@@ -10,9 +10,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -21,6 +19,7 @@ from bench.kafka.jars import Missing
 from logstore.testing.__main__ import seeds_of
 from tests.wire_judge import cluster, groups, logins, permissions, records, topics, transactions, versions
 from tests.wire_judge.campaign import Area, Difference, Judge, shrunk
+from tests.wire_judge.counts import Counts
 from tests.wire_judge.sides import both
 from tests.wire_judge.stories import Draw
 
@@ -39,15 +38,6 @@ SECURED: Final[dict[str, Area]] = {
 """The areas of brokers with an authorizer and logins."""
 ALL: Final = {**AREAS, **SECURED}
 _LONGEST: Final = 1_000
-
-
-@dataclass
-class Counts:
-    """The stories so far, and the differences in them."""
-
-    stories: int = 0
-    known: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
 
 
 def shortened(story: str, number: int) -> str:
@@ -113,12 +103,7 @@ def main(arguments: list[str]) -> int:
         return 0
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    for name, number in counts.known.most_common():
-        print(f"{number:6}  {name}")
-    for what, number in counts.unknown.most_common():
-        print(f"{number:6}  NOT DOCUMENTED: {what}")
-    print(f"{counts.stories} stories, {counts.unknown.total()} differences that are not documented")
-    return 1 if counts.unknown else 0
+    return counts.show()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,8 +38,9 @@ def run(test: Test, count: int = 2, log_dirs: tuple[str, ...] = ("data",)) -> No
     asyncio.run(bounded())
 
 
-async def create(nodes: Nodes, client: Asker, name: str, *replicas: tuple[int, ...], **configs: str) -> Any:
-    topic = t.CreateTopicsRequestCreatableTopic(
+def creatable(name: str, replicas: Sequence[Sequence[int]], settings: Mapping[str, str]) -> Any:
+    """Return a topic of a CreateTopics request, with the replicas of each partition."""
+    return t.CreateTopicsRequestCreatableTopic(
         name=name,
         num_partitions=-1,
         replication_factor=-1,
@@ -48,10 +49,14 @@ async def create(nodes: Nodes, client: Asker, name: str, *replicas: tuple[int, .
             for number, each in enumerate(replicas)
         ],
         configs=[
-            t.CreateTopicsRequestCreatableTopicConfig(name=key.replace("_", "."), value=value)
-            for key, value in configs.items()
+            t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
+            for key, value in settings.items()
         ],
     )
+
+
+async def create(nodes: Nodes, client: Asker, name: str, *replicas: tuple[int, ...], **configs: str) -> Any:
+    topic = creatable(name, replicas, {key.replace("_", "."): value for key, value in configs.items()})
     answer = await client.ask(t.CreateTopicsRequest(topics=[topic]), 7)
     made = answer.topics[0]
     if made.error_code == ErrorCode.NONE:
