@@ -6,12 +6,12 @@
     D ────────append waits     │ waits         └─append─┴───────┘ waits   │
 
 A thread that arrives during a sync waits for the next one, because the running sync may have looked at the
-file before the thread wrote. The first waiter leads the next sync and the others are woken when it is done:
-no thread is woken only to wait again.
+file before the thread wrote. One of them leads the next sync and wakes the others when it is done.
 
-Writers that are woken together return together, because one interpreter runs them all. So the first to return
-waits for as many as the last sync served, and the last of them leads. That wait is short, and each one in
-vain makes the next ones rarer: a single writer never waits, and writers that arrive at random hardly do.
+Writers that are woken together return together, because one interpreter runs them all. So the next sync waits
+for as many as the last one served, and for those who came meanwhile. The first of them looks at the clock,
+the last of them leads. That wait is short, and each one in vain makes the next ones rarer: a single writer
+never waits, and writers that arrive at random hardly do. Without it, two halves of them would sync in turn.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ class _State(Enum):
 
 
 class _Waiter:
-    __slots__ = ("bell", "is_served", "leads", "thread")
+    __slots__ = ("bell", "gathers", "is_served", "leads", "thread")
 
     def __init__(self) -> None:
-        self.leads = self.is_served = False
+        self.gathers = self.leads = self.is_served = False
         self.thread = threading.get_ident()
-        self.bell = threading.Lock()
-        self.bell.acquire()
+        self.bell = _silent_bell()
+
+
+def _silent_bell() -> threading.Lock:
+    bell = threading.Lock()
+    bell.acquire()
+    return bell
 
 
 class GroupCommit:
@@ -83,12 +88,12 @@ class GroupCommit:
             with self._mutex:
                 crew, self._crew = self._crew, []
                 self._expect(1 + len(crew) + len(self._waiting))
-                next_one = self._next()
+                next_bell = self._next(self._company)
             for each in crew:
-                each.is_served = is_done
+                each.gathers, each.is_served = False, is_done
                 each.bell.release()
-            # Last: those who were served may be back in time for its sync.
-            _wake(next_one)
+            # Last: those who were served may be back in time for the next sync.
+            _ring(next_bell)
         return True
 
     @contextmanager
@@ -125,19 +130,19 @@ class GroupCommit:
                 return None
             me = _Waiter()
             self._waiting.append(me)
-            gathers = self._state is _State.IDLE
-            if gathers:
-                self._state = _State.GATHERING
-            patience_s = self._patience_s * self._company
-        if not (gathers and self._sleep(me, patience_s)):
-            if gathers and self._gives_up(me):
-                return None
-            self._sleep(me)
-        return None if me.leads else me
+            if self._state is _State.IDLE:
+                me.gathers, self._state = True, _State.GATHERING
+        while True:
+            if not self._sleep(me, self._patience_s * self._company if me.gathers else -1):
+                if self._gives_up(me):
+                    return None
+            elif not me.gathers:
+                return None if me.leads else me
 
     def _gives_up(self, me: _Waiter) -> bool:
         """Lead those who came; False if somebody else took the lead just now, or more has happened since."""
         with self._mutex:
+            me.gathers = False
             if self._state is not _State.GATHERING or me not in self._waiting:
                 return False
             self._waiting.remove(me)
@@ -177,21 +182,31 @@ class GroupCommit:
 
     def _pass_on(self) -> None:
         with self._mutex:
-            next_one = self._next()
-        _wake(next_one)
+            next_bell = self._next()
+        _ring(next_bell)
 
-    def _next(self) -> _Waiter | None:
-        """Whose turn it is: those who want to be alone come first, or they might never be."""
+    def _next(self, company: int = 1) -> threading.Lock | None:
+        """The bell of whose turn it is: to lead, or to gather company if fewer wait for a sync.
+
+        Those who want to be alone come first, or they might never be.
+        """
         among = self._excluding or self._waiting
         if not among:
             self._state = _State.IDLE
             return None
-        self._state = _State.TAKEN
-        among[0].leads = True
-        self._leader = among[0].thread
-        return among.pop(0)
+        first = among[0]
+        bell = first.bell
+        if among is self._waiting and len(among) < company:
+            self._state = _State.GATHERING
+            first.gathers, first.bell = True, _silent_bell()
+        else:
+            self._state = _State.TAKEN
+            first.gathers, first.leads = False, True
+            self._leader = first.thread
+            among.pop(0)
+        return bell
 
 
-def _wake(waiter: _Waiter | None) -> None:
-    if waiter is not None:
-        waiter.bell.release()
+def _ring(bell: threading.Lock | None) -> None:
+    if bell is not None:
+        bell.release()

@@ -186,6 +186,60 @@ def test_the_last_of_the_company_leads_for_all() -> None:
     finish(*early)
 
 
+def behind_a_sync(commit: GroupCommit, device: Device, count: int) -> tuple[threading.Thread, ...]:
+    """Hold one writer's sync until `count` others wait behind it; `let_go` ends it."""
+    device.is_held = True
+    device.written += 1
+    first = started(commit.join)
+    assert device.begun.acquire(timeout=LIMIT_S)
+    return first, *writers_of(commit, device, count)
+
+
+def let_go(device: Device, *threads: threading.Thread) -> None:
+    device.is_held = False
+    device.gate.release()
+    finish(*threads)
+
+
+def test_those_who_came_meanwhile_wait_for_those_just_served() -> None:
+    """Otherwise two halves of the writers would sync in turn, and each sync serve one of them."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=LIMIT_S)
+    first, *others = behind_a_sync(commit, device, 3)
+    let_go(device, first)
+    assert device.syncs == 1
+    device.written += 1
+    commit.join()
+    assert (device.syncs, device.synced) == (2, 5)
+    finish(*others)
+
+
+def test_those_just_served_may_stay_away() -> None:
+    """Then the first of those who came meanwhile leads the others."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=1e-6)
+    let_go(device, *behind_a_sync(commit, device, 3))
+    assert (device.syncs, device.synced, commit._penalty) == (2, 4, 1)
+
+
+def test_an_interrupt_of_who_waits_for_those_just_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one leads at once."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=LIMIT_S)
+    threads = behind_a_sync(commit, device, 3)
+    seen: list[object] = []
+
+    class Interrupting:
+        def acquire(self, timeout: float) -> bool:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("logstore.log.group_commit._silent_bell", Interrupting)
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_type))
+    let_go(device, *threads)
+    assert seen == [KeyboardInterrupt]
+    assert (device.syncs, device.synced) == (2, 4)
+
+
 def test_company_that_does_not_come_is_not_waited_for_twice() -> None:
     device = Device()
     commit = GroupCommit(device.sync, patience_s=1e-6)
