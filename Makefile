@@ -200,7 +200,7 @@ quotas: setup ## Hold two producers to their byte rates for a minute, beside a t
 	$(BIN)/python -m pytest tests/broker/security/test_quotas_with_clients.py -m slow -p no:benchmark
 
 # Without Java, Maven or pip's sdists a suite is skipped, with the reason.
-suites: setup ## Run kafka-python's tests and Kafka's tools against three brokers; ONLY=kafka-tools-4.1.1
+suites: setup ## Run kafka-python's tests, Kafka's tools and applications against three brokers; ONLY=kafka-tools-4.1.1
 	$(BIN)/python -m tests.suites $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json)
 
 spark: setup parts ## Run the Spark tests on separate executor processes (minutes)

@@ -43,6 +43,17 @@ def jars(version: str) -> Path:
     return _fetched(cache_dir() / version, f"Apache Kafka {version}", names, "kafka_2.13-*.jar")
 
 
+def application_jars(version: str) -> Path:
+    """Return the directory with the jars of Streams, Connect and MirrorMaker 2; fetch them if needed.
+
+    Raises `Missing`.
+    """
+    wanted = ("kafka-streams", "connect-runtime", "connect-file", "connect-mirror")
+    names = [("org.apache.kafka", name, version) for name in wanted]
+    proof = f"connect-mirror-{version}.jar"
+    return _fetched(cache_dir() / f"{version}-applications", f"Kafka's applications {version}", names, proof)
+
+
 def connector_jars() -> list[Path]:
     """Return the jars of Spark's Kafka connector that a session needs; fetch them if they are not there.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.kafka.jars import Missing
 from tests.interop.cluster import Cluster, running
-from tests.suites import kafka_python, tools, transactions
+from tests.suites import applications, kafka_python, tools, transactions
 from tests.suites.verdict import Result, Verdict, judge, read_expected
 
 _SUITES: Mapping[str, tuple[Callable[[Cluster, Path], dict[str, Result]], Mapping[str, str]]] = {
@@ -21,6 +21,10 @@ _SUITES: Mapping[str, tuple[Callable[[Cluster, Path], dict[str, Result]], Mappin
     **{
         f"kafka-tools-{version}": (partial(tools.run, version, [*tools.CHECKS, *transactions.CHECKS]), {})
         for version in tools.VERSIONS
+    },
+    **{
+        f"kafka-applications-{version}": (partial(applications.run, version), applications.SETTINGS)
+        for version in applications.VERSIONS
     },
 }
 _EXPECTED = Path(__file__).with_name("expected.toml")
