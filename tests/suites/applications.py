@@ -121,7 +121,7 @@ def read(bootstrap: str, topic: str, enough: Callable[[list[ConsumerRecord]], bo
             found.extend(consumer)
             return enough(found)
 
-        until(is_enough, f"records of {topic} (there are {len(found)})")
+        until(is_enough, f"enough records of {topic}")
     return found
 
 
