@@ -63,6 +63,8 @@ class Place(NamedTuple):
     """A position in the log of a partition; it compares with others under the same `stamp`."""
 
     stamp: Hashable
+    segment: int
+    """The base offset of the segment, which is a part of the stamp."""
     position: int
 
 

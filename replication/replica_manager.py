@@ -475,7 +475,7 @@ def place_of(partitions: Mapping[TopicPartition, Partition], topic_partition: To
         return None
     log = partition.log
     stamp = partition.tenure, partition.leader_epoch, log.log_start_offset, log.cuts, end[0]
-    return Place(stamp, end[1])
+    return Place(stamp, *end)
 
 
 def log_dir_of(partition: Partition) -> str:

@@ -264,11 +264,12 @@ def _wait(
             if start is not None and len(session.wanted) == 1
             else None
         )
-        if start is None or place is None or body.replica_id != CONSUMER_REPLICA_ID or body.committed_only:
-            sessions.watch(session, topic_partition)
-        else:
+        is_plain = body.replica_id == CONSUMER_REPLICA_ID and not body.committed_only
+        if is_plain and start is not None and place is not None and place.segment == start[0]:
             # A thousand such fetches may wait for one busy partition: it passes over them in one step.
             sessions.watch_from(session, topic_partition, place, start[1] + needed)
+        else:
+            sessions.watch(session, topic_partition)
 
     def end(is_answered: bool) -> None:
         session.waiting = None

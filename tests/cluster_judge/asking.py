@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ _WRITE_MS: Final = 6_000
 """Longer than a session: the ISR has shrunk before."""
 _SHORT_MS: Final = 1_500
 """For requests that may wait in vain."""
+_COORDINATOR_S: Final = 8.0
+"""How long a group may be without a coordinator."""
 _TOPIC, _BROKER = 2, 4
 
 
@@ -31,6 +34,12 @@ def code(number: int) -> str:
 
 def kill(side: Side, number: int) -> None:
     side.end(number, signal.SIGKILL)
+
+
+def kill_all(side: Side, numbers: Sequence[int]) -> None:
+    """Kill brokers before any of them has noticed another's end."""
+    for number in numbers:
+        side.end(number, signal.SIGKILL)
 
 
 def stop(side: Side, number: int) -> None:
@@ -48,15 +57,25 @@ def validate(side: Side, name: str, factor: int) -> str:
     return code(side.ask_controller(request, 4).topics[0].error_code)
 
 
-def produce(side: Side, name: str, partition: int, acks: int, values: Sequence[bytes]) -> Any:
+def produce(
+    side: Side, name: str, partition: int, acks: int, values: Sequence[bytes], **producer: Any
+) -> Any:
     leader = side.leader(name, partition)
-    return produce_at(side, leader, name, partition, values, acks) if leader in side.awake else "no leader"
+    if leader not in side.awake:
+        return "no leader"
+    return produce_at(side, leader, name, partition, values, acks, **producer)
 
 
 def produce_at(
-    side: Side, number: int, name: str, partition: int, values: Sequence[bytes], acks: int = -1
+    side: Side,
+    number: int,
+    name: str,
+    partition: int,
+    values: Sequence[bytes],
+    acks: int = -1,
+    **producer: Any,
 ) -> Any:
-    rows = encode_batch([Record(offset, 1, None, value) for offset, value in enumerate(values)])
+    rows = encode_batch([Record(offset, 1, None, value) for offset, value in enumerate(values)], **producer)
     part = t.ProduceRequestPartitionProduceData(index=partition, records=rows)
     topic = t.ProduceRequestTopicProduceData(name=name, partition_data=[part])
     request = t.ProduceRequest(acks=acks, timeout_ms=_WRITE_MS, topic_data=[topic])
@@ -72,16 +91,27 @@ def elect(side: Side, kind: int, name: str, partition: int) -> Any:
     return [code(found.error_code), *(code(each.error_code) for each in results)]
 
 
-def reassign(side: Side, name: str, partition: int, replicas: Sequence[int] | None) -> Any:
-    part = t.AlterPartitionReassignmentsRequestReassignablePartition(
-        partition_index=partition, replicas=None if replicas is None else list(replicas)
-    )
-    topic = t.AlterPartitionReassignmentsRequestReassignableTopic(name=name, partitions=[part])
+def reassign(side: Side, *moves: tuple[str, int, Sequence[int] | None]) -> Any:
+    """Give partitions other replicas, in one request; None cancels a reassignment."""
+    parts: dict[str, list[t.AlterPartitionReassignmentsRequestReassignablePartition]] = {}
+    for name, partition, replicas in moves:
+        part = t.AlterPartitionReassignmentsRequestReassignablePartition(
+            partition_index=partition, replicas=None if replicas is None else list(replicas)
+        )
+        parts.setdefault(name, []).append(part)
+    topics = [
+        t.AlterPartitionReassignmentsRequestReassignableTopic(name=name, partitions=each)
+        for name, each in parts.items()
+    ]
     found = side.ask_controller(
-        t.AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=[topic]), 0
+        t.AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=topics), 0
     )
-    parts = [part for each in found.responses for part in each.partitions]
-    return [code(found.error_code), *(code(each.error_code) for each in parts)]
+    codes = {
+        (topic.name, part.partition_index): code(part.error_code)
+        for topic in found.responses
+        for part in topic.partitions
+    }
+    return [code(found.error_code), *(codes.get((name, partition)) for name, partition, _ in moves)]
 
 
 def reassignments(side: Side) -> Any:
@@ -117,8 +147,21 @@ def delete_records(side: Side, name: str, partition: int, offset: int) -> Any:
     return [code(found.error_code), found.low_watermark]
 
 
-def set_topic(side: Side, name: str, key: str, value: str | None) -> str:
-    return _set(side, _TOPIC, name, key, value)
+SET, RESET, APPEND, SUBTRACT = range(4)
+
+
+def set_topic(side: Side, name: str, key: str, value: str | None, operation: int = SET) -> str:
+    return _set(side, _TOPIC, name, key, value, operation)
+
+
+def set_all_of_topic(side: Side, name: str, settings: Mapping[str, str]) -> str:
+    """Give a topic these settings alone."""
+    configs = [t.AlterConfigsRequestAlterableConfig(name=key, value=value) for key, value in settings.items()]
+    resource = t.AlterConfigsRequestAlterConfigsResource(
+        resource_type=_TOPIC, resource_name=name, configs=configs
+    )
+    found = side.ask_controller(t.AlterConfigsRequest(resources=[resource]), 1)
+    return code(found.responses[0].error_code)
 
 
 def set_default(side: Side, key: str, value: str | None) -> str:
@@ -126,15 +169,75 @@ def set_default(side: Side, key: str, value: str | None) -> str:
     return _set(side, _BROKER, "", key, value)
 
 
-def _set(side: Side, kind: int, name: str, key: str, value: str | None) -> str:
+def _set(side: Side, kind: int, name: str, key: str, value: str | None, operation: int = SET) -> str:
     change = t.IncrementalAlterConfigsRequestAlterableConfig(
-        name=key, config_operation=0 if value is not None else 1, value=value
+        name=key, config_operation=operation if value is not None else RESET, value=value
     )
     resource = t.IncrementalAlterConfigsRequestAlterConfigsResource(
         resource_type=kind, resource_name=name, configs=[change]
     )
     found = side.ask_controller(t.IncrementalAlterConfigsRequest(resources=[resource]), 0)
     return code(found.responses[0].error_code)
+
+
+def set_quota(side: Side, entity: Mapping[str, str | None], key: str, value: float | None) -> str:
+    """Bound what an entity may do; None takes the bound away."""
+    parts = [
+        t.AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name)
+        for kind, name in entity.items()
+    ]
+    change = t.AlterClientQuotasRequestOpData(key=key, value=value or 0.0, remove=value is None)
+    entry = t.AlterClientQuotasRequestEntryData(entity=parts, ops=[change])
+    found = side.ask_controller(t.AlterClientQuotasRequest(entries=[entry]), 0)
+    return code(found.entries[0].error_code)
+
+
+def commit(side: Side, group: str, name: str, offset: int) -> str:
+    """Commit an offset of a group that has no members."""
+    part = t.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    request = t.OffsetCommitRequest(
+        group_id=group, topics=[t.OffsetCommitRequestTopic(name=name, partitions=[part])]
+    )
+
+    def found(number: int) -> int:
+        error: int = side.ask(number, request, 7).topics[0].partitions[0].error_code
+        return error
+
+    return _of_coordinator(side, group, found)[0]
+
+
+def committed(side: Side, group: str) -> Any:
+    """Return the offsets that a group has committed."""
+    offsets: list[Any] = []
+
+    def found(number: int) -> int:
+        answer = side.ask(number, t.OffsetFetchRequest(group_id=group, topics=None), 5)
+        offsets[:] = [
+            (topic.name, part.partition_index, part.committed_offset)
+            for topic in answer.topics
+            for part in topic.partitions
+        ]
+        error: int = answer.error_code
+        return error
+
+    return [*_of_coordinator(side, group, found), sorted(offsets)]
+
+
+_RETRIABLE: Final = (
+    *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    *(ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT),
+)
+
+
+def _of_coordinator(side: Side, group: str, ask: Callable[[int], int]) -> list[str]:
+    """Ask the coordinator of a group until it has an answer, or for long."""
+    end = time.monotonic() + _COORDINATOR_S
+    while True:
+        found = side.ask(side.awake[0], t.FindCoordinatorRequest(key=group), 1)
+        error = found.error_code or (ask(found.node_id) if found.node_id in side.awake else _RETRIABLE[0])
+        if error not in _RETRIABLE or time.monotonic() > end:
+            return [code(error)]
+        time.sleep(0.1)
 
 
 def move(side: Side, number: int, name: str, partition: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tests.cluster_judge import asking
 from tests.cluster_judge.known import PARTING, Met, known_difference
 from tests.cluster_judge.sides import Side
-from tests.cluster_judge.snapshots import UNREST, Baseline, Snapshot, differences, short, snapshot
+from tests.cluster_judge.snapshots import UNREST, Baseline, Snapshot, differences, elections, short, snapshot
 from tests.cluster_judge.stories import Story
 from tests.cluster_judge.views import unrest
 
@@ -95,6 +95,7 @@ class Judge:
         self._told = differing
         for number, side in enumerate(self._sides):
             view = side.view(topics)
+            self._last[number].elections = elections(side, view)
             for topic in topics:
                 for place in view.places(topic):
                     self._last[number].epochs[place] = (view.state(place) or {"leader_epoch": 0})[
@@ -109,9 +110,10 @@ class Judge:
             if why := unrest(view, list(topics)):
                 return {UNREST: why}
             shown = snapshot(side, view, topics, self._last[number])
-            shown["reassignments"] = sorted(
-                (short(topic), *more) for topic, *more in asking.reassignments(side)
-            )
+            if view.awake:
+                shown["reassignments"] = sorted(
+                    (short(topic), *more) for topic, *more in asking.reassignments(side)
+                )
         except OSError as error:
             return {UNREST: repr(error)}
         return shown

@@ -36,6 +36,14 @@ class Met(NamedTuple):
         return word.split("/")[3] if word.startswith("/brokers/topics/") else word.partition("-")[0]
 
     @property
+    def returns_deleted_records(self) -> bool:
+        """Return whether Kafka's leader of the partition serves records that were deleted."""
+        start = self.beside.get(f"{self.what.split()[0]} log start", ([0, 0], [0, 0]))
+        return start[0][1] < start[1][1] and any(
+            each.startswith(f"delete records of {self.topic}-") for each in self.before
+        )
+
+    @property
     def is_deleted(self) -> bool:
         return f"delete {self.topic}" in (*self.before, self.step)
 
@@ -49,7 +57,7 @@ class Met(NamedTuple):
 
     @property
     def commits_with_two(self) -> bool:
-        heads = (f"create {self.topic} ", f"set {self.topic} min.insync.replicas=2")
+        heads = (f"create {self.topic} ", f"set {self.topic} min.insync.replicas=2", f"set {self.topic} to ")
         return any(
             each.startswith(heads) and "2" in each.rpartition("min.insync.replicas")[2]
             for each in self.before
@@ -91,7 +99,12 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         )
     ),
     "leader epochs when controller and leader die": lambda met: (
-        met.is_rise and met.step.endswith("the controller") and (met.kafka, met.ours) == (2, 1)
+        met.is_rise
+        and met.ours == 1
+        and (
+            (met.step.endswith("the controller") and met.kafka == 2)
+            or (met.step.endswith("the first") and met.kafka in (0, 2, 3))
+        )
     ),
     "no offset beside an error of Produce": lambda met: (
         met.what == "outcome"
@@ -126,6 +139,12 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "a replica that left while its broker was away": lambda met: (
         " in log dirs of " in met.what and met.is_reassigned and met.ours is None
     ),
+    "deleted records after the kill of a replica": lambda met: (
+        met.returns_deleted_records and not met.is_rise and " told " not in met.what
+    ),
+    "the checkpointed high watermark of a replica that left": lambda met: (
+        " in replication checkpoint of " in met.what and met.is_reassigned and met.ours is None
+    ),
     "a leader among those that left an ISR too small to commit": lambda met: (
         met.commits_with_two
         and (
@@ -143,6 +162,7 @@ PARTING: Final = frozenset(
         "a new topic with a replica on a broker that is down",
         "the order of a list whose reassignment was cancelled",
         "a leader among those that left an ISR too small to commit",
+        "deleted records after the kill of a replica",
         "the state of a topic that waits for its deletion",
     }
 )

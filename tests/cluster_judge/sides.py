@@ -60,6 +60,8 @@ class Side:
     def __init__(self, name: str, servers: Servers, store: KazooClient) -> None:
         self.name, self.servers, self.store = name, servers, store
         self.paused: set[int] = set()
+        self.depositions = 0
+        """How often the controller's node was taken away; each is one more controller epoch."""
 
     @property
     def awake(self) -> tuple[int, ...]:
@@ -95,6 +97,7 @@ class Side:
             eventually(partial(self._is_told, found), f"{self.name}'s brokers know controller {found}")
             with suppress(NoNodeError):
                 self.store.delete("/controller")
+                self.depositions += 1
 
     def _is_told(self, controller: int) -> bool:
         return all(self._told(each, []).controller == controller for each in self.awake)

@@ -33,8 +33,10 @@ _BY_EPOCHS: Final = frozenset({"leader_epoch", "controller_epoch"})
 
 @dataclass
 class Baseline:
-    """The leader epochs and log starts of a cluster when it was last at rest."""
+    """The epochs and log starts of a cluster when it was last at rest."""
 
+    elections: int = 0
+    """Controllers so far, without those that the judge has called for."""
     epochs: dict[Place, int] = field(default_factory=dict)
     starts: dict[Place, int] = field(default_factory=dict)
     """The log starts. What lies below them is deleted at any time."""
@@ -43,6 +45,7 @@ class Baseline:
 def snapshot(side: Side, view: View, topics: Sequence[str], last: Baseline) -> Snapshot:
     """Return what a cluster shows of these topics; leader epochs as their rise since it was last at rest."""
     found: Snapshot = {"brokers": view.awake}
+    found["controllers"] = elections(side, view) - last.elections
     places = [place for topic in topics for place in view.places(topic)]
     told = next(iter(view.told.values()), None)
     for topic, error in (told.errors if told else {}).items():
@@ -62,6 +65,11 @@ def snapshot(side: Side, view: View, topics: Sequence[str], last: Baseline) -> S
     found |= _of_files(side, topics, last.starts)
     found |= _of_nodes(view, topics)
     return found
+
+
+def elections(side: Side, view: View) -> int:
+    """Return how many controllers there were, without those that the judge has called for."""
+    return int(view.nodes.get("/controller_epoch", b"0")) - side.depositions
 
 
 def short(topic: str) -> str:
@@ -179,6 +187,8 @@ def _of_nodes(view: View, topics: Sequence[str]) -> Snapshot:
 def _is_of_story(path: str, topics: Sequence[str]) -> bool:
     if path.startswith(("/brokers/topics/", "/config/topics/", "/admin/delete_topics/")):
         return any(path.split("/")[3] == topic for topic in topics)
+    if path.startswith(("/config/users/", "/config/clients/", "/config/ips/")):
+        return any(topic in path.split("/") for topic in topics)
     return path.startswith(("/admin/", "/config/brokers/", "/isr_change", "/log_dir_event"))
 
 

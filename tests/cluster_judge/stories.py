@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -16,6 +16,8 @@ T = TypeVar("T")
 Act = Callable[[Side], Any]
 
 _UNCLEAN: Final = "unclean.leader.election.enable"
+_PRODUCER: Final = 7_000_000
+"""The id of a producer that no broker has given out."""
 KILL, STOP, PAUSE = "kill", "stop", "pause"
 
 
@@ -35,6 +37,8 @@ class Story:
     steps: list[Step] = field(default_factory=list)
     topics: dict[str, list[list[int]]] = field(default_factory=dict)
     """The replicas of each partition."""
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The next sequence number of the story's idempotent producer, if all went well."""
     down: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +65,10 @@ class Story:
         brokers = here if number <= len(here) and self.chance(0.9) else BROKERS
         return self._random.sample(brokers, number)
 
+    def shuffled(self, brokers: Iterable[int]) -> list[int]:
+        found = sorted(brokers)
+        return self._random.sample(found, len(found))
+
     def values(self) -> list[bytes]:
         return [b"value %d" % next(self._values) for _ in range(self._random.randint(1, 3))]
 
@@ -75,12 +83,10 @@ def story(seed: str, length: int = 8) -> Story:
     produce(drawn)
     while len(drawn.steps) < length:
         drawn.pick(*_DRAWN)(drawn)
-    for number in list(drawn.down):
+    for number in drawn.shuffled(drawn.down):
         come_back(drawn, number)
     produce(drawn)
-    drawn.add(
-        "forget the default", lambda side: asking.set_default(side, "unclean.leader.election.enable", None)
-    )
+    drawn.add("forget the default", lambda side: asking.set_default(side, _UNCLEAN, None))
     return drawn
 
 
@@ -107,6 +113,21 @@ def produce(story: Story) -> None:
     )
 
 
+def produce_again(story: Story) -> None:
+    """Write with a producer's sequence numbers: mostly the next one, or one of before, or a later one."""
+    topic, partition = place = story.place()
+    next_sequence = story.sequences.get(place, 0)
+    sequence = max(next_sequence + story.pick(0, 0, 0, 0, -2, -1, 1), 0)
+    acks, values, name = story.pick(-1, -1, 1), story.values()[:1], story.full(topic)
+    if sequence == next_sequence:
+        story.sequences[place] = sequence + 1
+    producer = {"producer_id": _PRODUCER, "producer_epoch": 0, "base_sequence": sequence}
+    story.add(
+        f"produce {topic}-{partition} acks={acks} {values} as {sequence}",
+        lambda side: asking.produce(side, name, partition, acks, values, **producer),
+    )
+
+
 def go_away(story: Story) -> None:
     """Kill, stop or pause a broker that is there; at most two are away.
 
@@ -121,9 +142,27 @@ def go_away(story: Story) -> None:
 
 def away(side: Side, how: str, number: int) -> None:
     """Let a broker go that is not the controller."""
-    if side.controller() == number:
-        side.make_controller(next(each for each in side.awake if each != number))
+    others = [each for each in side.awake if each != number]
+    if others and side.controller() == number:
+        side.make_controller(others[0])
     {KILL: asking.kill, STOP: asking.stop, PAUSE: Side.pause}[how](side, number)
+
+
+def lose_all(story: Story) -> None:
+    """Let all brokers go, one after another or at once, and one of them come back."""
+    if story.down:
+        return
+    order = story.shuffled(BROKERS)
+    if story.chance(0.5):
+        story.down = dict.fromkeys(order, KILL)
+        story.add(f"kill {order}", lambda side: asking.kill_all(side, order))
+    else:
+        for number in order:
+            how = story.down[number] = story.pick(KILL, KILL, STOP)
+            story.add(f"{how} {number}", partial(away, how=how, number=number))
+    first = story.pick(*story.down)
+    del story.down[first]
+    story.add(f"start {first}, the first", lambda side: side.start(first))
 
 
 def lose_controller(story: Story) -> None:
@@ -182,15 +221,22 @@ def pause_under_move(story: Story) -> None:
 
     def act(side: Side) -> Any:
         away(side, PAUSE, number)
-        return asking.reassign(side, name, partition, wanted)
+        return asking.reassign(side, (name, partition, wanted))
 
     story.add(f"pause {number} and reassign {topic}-{partition} to {wanted}", act)
-    if story.chance(0.5):
-        story.topics[topic][partition] = now
-        story.add(
-            f"cancel the reassignment of {topic}-{partition}",
-            lambda side: asking.reassign(side, name, partition, None),
-        )
+    match story.pick("", "cancel", "cancel", "supersede"):
+        case "cancel":
+            story.topics[topic][partition] = now
+            story.add(
+                f"cancel the reassignment of {topic}-{partition}",
+                lambda side: asking.reassign(side, (name, partition, None)),
+            )
+        case "supersede":
+            other = story.topics[topic][partition] = story.replicas()
+            story.add(
+                f"reassign {topic}-{partition} to {other}",
+                lambda side: asking.reassign(side, (name, partition, other)),
+            )
 
 
 def part_ways(story: Story) -> None:
@@ -280,8 +326,27 @@ def reassign(story: Story) -> None:
     story.topics[topic][partition] = wanted
     story.add(
         f"reassign {topic}-{partition} to {wanted}",
-        lambda side: asking.reassign(side, name, partition, wanted),
+        lambda side: asking.reassign(side, (name, partition, wanted)),
     )
+
+
+def reassign_many(story: Story) -> None:
+    """Move some partitions, and cancel the reassignments of others, in one request."""
+    moves: list[tuple[str, int, list[int] | None]] = []
+    for topic, lists in story.topics.items():
+        for partition in range(len(lists)):
+            wanted = story.pick(story.replicas(), story.replicas(), None)
+            if wanted is None or not set(wanted).isdisjoint(set(BROKERS) - set(story.down)):
+                moves.append((topic, partition, wanted))
+                lists[partition] = wanted or lists[partition]
+    said = ", ".join(
+        f"reassign {topic}-{partition} to {wanted}"
+        if wanted
+        else f"cancel the reassignment of {topic}-{partition}"
+        for topic, partition, wanted in moves
+    )
+    full = [(story.full(topic), partition, wanted) for topic, partition, wanted in moves]
+    story.add(f"at once: {said}", lambda side: asking.reassign(side, *full))
 
 
 def reassign_wrongly(story: Story) -> None:
@@ -290,7 +355,7 @@ def reassign_wrongly(story: Story) -> None:
     wanted, at = story.pick(
         ([1, 1], partition), ([9], partition), ([], partition), ([1, 2], 7), ([-1], partition)
     )
-    story.add(f"reassign {topic}-{at} to {wanted}", lambda side: asking.reassign(side, name, at, wanted))
+    story.add(f"reassign {topic}-{at} to {wanted}", lambda side: asking.reassign(side, (name, at, wanted)))
 
 
 def cancel(story: Story) -> None:
@@ -298,7 +363,7 @@ def cancel(story: Story) -> None:
     name = story.full(topic)
     story.add(
         f"cancel the reassignment of {topic}-{partition}",
-        lambda side: asking.reassign(side, name, partition, None),
+        lambda side: asking.reassign(side, (name, partition, None)),
     )
 
 
@@ -335,13 +400,55 @@ def delete_records(story: Story) -> None:
 def set_topic(story: Story) -> None:
     topic, _ = story.place()
     key, value = story.pick(
-        ("min.insync.replicas", "1"),
-        ("min.insync.replicas", "2"),
-        (_UNCLEAN, "true"),
-        (_UNCLEAN, None),
+        *(("min.insync.replicas", "1"), ("min.insync.replicas", "2"), ("min.insync.replicas", None)),
+        *((_UNCLEAN, "true"), (_UNCLEAN, None), ("max.message.bytes", "70"), ("max.message.bytes", None)),
+        ("retention.ms", "x"),
     )
     name = story.full(topic)
     story.add(f"set {topic} {key}={value}", lambda side: asking.set_topic(side, name, key, value))
+
+
+def set_list(story: Story) -> None:
+    """Add to a setting that is a list, or take from it."""
+    topic, _ = story.place()
+    operation, value = story.pick(asking.APPEND, asking.SUBTRACT), story.pick("compact", "delete", "x")
+    name, key = story.full(topic), "cleanup.policy"
+    sign = {asking.APPEND: "+=", asking.SUBTRACT: "-="}[operation]
+    story.add(
+        f"set {topic} {key}{sign}{value}", lambda side: asking.set_topic(side, name, key, value, operation)
+    )
+
+
+def set_all(story: Story) -> None:
+    """Give a topic other settings in place of all it has."""
+    topic, _ = story.place()
+    settings = story.pick({}, {"min.insync.replicas": "2", _UNCLEAN: "true"}, {"cleanup.policy": "compact"})
+    name = story.full(topic)
+    story.add(f"set {topic} to {settings}", lambda side: asking.set_all_of_topic(side, name, settings))
+
+
+def set_quota(story: Story) -> None:
+    """Bound what a user, a client or an address may do."""
+    topic, _ = story.place()
+    name, value = story.full(topic), story.pick(1e6, 2e6, 12.5, None)
+    user, client = story.pick((name, ""), ("", name), (name, name), (name, None), (None, name))
+    named: dict[str, str | None] = {"user": user, "client-id": client}
+    entity = {kind: each for kind, each in named.items() if each != ""}
+    key = story.pick("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    story.add(f"bound {entity} {key}={value}", lambda side: asking.set_quota(side, entity, key, value))
+
+
+def commit(story: Story) -> None:
+    """Commit an offset of a group."""
+    topic, _ = story.place()
+    name, group, offset = story.full(topic), story.full("group"), story.pick(1, 2, 3)
+    story.add(f"commit {topic} {offset}", lambda side: asking.commit(side, group, name, offset))
+
+
+def committed(story: Story) -> None:
+    """Read the offsets of the group."""
+    group = story.full("group")
+    story.add("read the committed offsets", lambda side: asking.committed(side, group))
 
 
 def create_with_factor(story: Story) -> None:
@@ -365,5 +472,7 @@ _DRAWN: Final[Sequence[Callable[[Story], None]]] = (
     *(create, produce, produce, produce, go_away, go_away, come_back, come_back, lose_controller),
     *(pause_under_write, elect, elect, reassign, reassign, reassign_wrongly, cancel, grow, delete),
     *(delete_records, delete_records, set_topic, set_topic, set_default, create_with_factor, move),
-    *(pause_under_move, pause_under_move, part_ways, part_ways, ask_anyone, ask_anyone),
+    *(pause_under_move, pause_under_move, part_ways, part_ways, ask_anyone, ask_anyone, lose_all, lose_all),
+    *(reassign_many, reassign_many, set_list, set_all, set_quota, commit, commit, committed, committed),
+    *(produce_again, produce_again, produce_again),
 )

@@ -34,6 +34,7 @@ def view(
     part = Partition(0, state["leader"], state["leader_epoch"], (1, 2), tuple(sorted(state["isr"])), ())
     told = Told(awake, awake[0], {PLACE: part}, {})
     nodes = {"/brokers/topics/s.a": json.dumps(node).encode(), STATE: json.dumps(state).encode()}
+    nodes |= {f"/brokers/ids/{number}": b"" for number in awake}
     return View(awake, dict.fromkeys(awake, told), {**nodes, **(more or {})})
 
 
@@ -72,6 +73,8 @@ def test_brokers_that_know_of_others_are_not_at_rest() -> None:
     found = view()
     lone = found.told[1]._replace(brokers=(1, 2))
     assert "lists brokers" in unrest(replace(found, told={**found.told, 1: lone}), [])
+    gone = {path: data for path, data in found.nodes.items() if path != "/brokers/ids/2"}
+    assert "are registered" in unrest(replace(found, nodes=gone), [])
     other = found.told[1]._replace(controller=2)
     assert "different controllers" in unrest(replace(found, told={**found.told, 1: other}), [])
 

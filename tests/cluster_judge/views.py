@@ -43,6 +43,11 @@ class View:
     told: Mapping[int, Told]
     nodes: Mapping[str, bytes]
 
+    @property
+    def registered(self) -> tuple[int, ...]:
+        head = "/brokers/ids/"
+        return tuple(sorted(int(each.removeprefix(head)) for each in self.nodes if each.startswith(head)))
+
     def state(self, place: Place) -> dict[str, Any] | None:
         """Return a partition's state node."""
         data = self.nodes.get(f"/brokers/topics/{place.topic}/partitions/{place.partition}/state")
@@ -59,6 +64,10 @@ class View:
 
 def unrest(view: View, topics: list[str]) -> str:
     """Return why a cluster has not come to rest, or nothing."""
+    if (registered := view.registered) != view.awake:
+        return f"brokers {registered} are registered"
+    if not view.awake:
+        return ""
     for number, told in view.told.items():
         if told.brokers != view.awake:
             return f"broker {number} lists brokers {told.brokers}"

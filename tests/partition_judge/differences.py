@@ -36,7 +36,37 @@ def differences(operation: Operation, ours: Answer, kafka: Answer) -> list[str]:
         elif operation["op"] == "list" and operation["timestamp"] == -1:
             result = [result[0], max(result[1], theirs["start"]), result[2]]
         found += _plainly("result", ours.result, result)
+    theirs = _fetched_as_here(operation, ours.state, theirs)
     return [*found, *_plainly("", _compared(ours.state), theirs)]
+
+
+def _fetched_as_here(operation: Operation, ours: State, kafka: State) -> State:
+    """Return Kafka's state with the answers to waiting fetches as ours, where they may differ."""
+    if not kafka.get("fetched"):
+        return kafka
+    here, leads, new = ours.get("fetched", {}), ours.get("leads", False), str(operation.get("number"))
+    fetched = {
+        number: _answer_as_here(here.get(number, {}), each, leads=leads)
+        for number, each in kafka["fetched"].items()
+    }
+    if new in fetched and new in here and "high_watermark" in here[new]:
+        # Kafka's may be read again at once, when the fetch has counted.
+        fetched[new]["high_watermark"] = here[new]["high_watermark"]
+    return {**kafka, "fetched": fetched}
+
+
+def _answer_as_here(ours: State, kafka: State, *, leads: bool) -> State:
+    """Return an answer of Kafka's as ours.
+
+    A follower serves nobody before its log was compared; a leader refuses a follower's former life.
+    """
+    is_refused = ours.get("error") == "NOT_LEADER_OR_FOLLOWER"
+    if is_refused and (not leads or kafka.get("error") == "OFFSET_OUT_OF_RANGE" or "diverging" in kafka):
+        return ours
+    here, there = ours.get("data"), kafka.get("data")
+    if not here or not there:
+        return kafka
+    return {**kafka, "data": here if here.startswith(there) or there.startswith(here) else there}
 
 
 def _read(operation: Operation, ours: Answer, kafka: str) -> str:
@@ -106,9 +136,43 @@ def _plainly(name: str, ours: Any, kafka: Any) -> Iterator[str]:
         yield f"{name}: ours {ours}, Kafka's {kafka}"
 
 
+def _settle_fetches(operation: Operation, here: State, there: State, ours: Ours, kafka: Kafka) -> str | None:
+    """Answer or forget a fetch that waits on one side only, if that is documented."""
+    for number, answer in here.get("fetched", {}).items():
+        asked = ours.fetches[int(number)]
+        is_of_former_life = 0 <= asked["broker_epoch"] < ours.newest_epoch(asked["replica"])
+        if "error" in answer and (operation["op"] == "session" or is_of_former_life):
+            ours.fetched.pop(number)
+            kafka.perform({"op": "forget", "number": int(number)})
+            name = "of a former life" if is_of_former_life else "from a broker without a session"
+            return f"a fetch {name} waits no more"
+        if int(number) not in there["fetching"]:
+            continue
+        is_behind = 0 <= asked["log_start"] < here["start"]
+        is_uncounted = asked["replica"] < 0 and asked["min"] > 1 and answer.get("data")
+        if is_behind or is_uncounted or "error" in answer or "preferred" in answer:
+            # Kafka's would get the same answer later.
+            kafka.perform({"op": "answer_now", "number": int(number)})
+            return (
+                "a fetch waits for fewer bytes"
+                if is_uncounted
+                else "a fetch with another answer waits no more"
+            )
+    for number in here.get("fetching", ()):
+        asked = ours.fetches[number]
+        bound = here["last_stable" if asked["committed"] else "high_watermark"]
+        if str(number) in there["fetched"] and asked["replica"] < 0 and asked["offset"] > bound:
+            ours.abandon(number)
+            kafka.perform({"op": "forget", "number": number})
+            return "a fetch above the end waits"
+    return None
+
+
 def settle(operation: Operation, mine: Answer, theirs: Answer, ours: Ours, kafka: Kafka) -> str | None:
     """Bring the sides together after a documented difference and return its name; None if there is none."""
     here, there = mine.state, theirs.state and _not_below_the_start(theirs.state)
+    if (what := _settle_fetches(operation, here, there, ours, kafka)) is not None:
+        return what
     if here.get("leads") and there.get("leads") and here["high_watermark"] > there["high_watermark"]:
         # By Kafka's own rule, which it would apply at the next fetch or append.
         kafka.perform({"op": "advance"})

@@ -24,6 +24,7 @@ _WEIGHTS: Final = {
     "shrink": 12,
     "leader_answers": 30,
     "consume": 5,
+    "wait": 14,
     "list": 4,
     "epoch_end": 3,
     "delete": 3,
@@ -113,6 +114,17 @@ def _consume(dice: Random) -> Operation:
     }
 
 
+def _wait(dice: Random) -> Operation:
+    """Draw a fetch that waits for bytes, of a follower or of a consumer that may name its rack."""
+    replica = dice.choice([-1, -1, *OTHERS])
+    rack = dice.choice([None, "", "a", "b", "b", "c", "z"]) if replica < 0 else None
+    where = dice.choice([*["end"] * 4, *["mark"] * 4, "known", "start", "beyond", "any", "next"])
+    drawn = {**_fetch(dice), "replica": replica, "where": where, "rack": rack}
+    drawn |= {"min": dice.choice([1, 1, 1, 100, 200, 500]), "max": dice.choice([1 << 20, 1 << 20, 1, 80])}
+    drawn |= {"committed": replica < 0 and dice.random() < 0.4}
+    return drawn | {"anyway": dice.random() < (0.15 if rack is None else 0.8)}
+
+
 def _list(dice: Random) -> Operation:
     return {
         "timestamp": dice.choice([-1, -1, -2, -3, "any", "any"]),
@@ -188,6 +200,7 @@ _DRAWN: Final[dict[str, Callable[[Random], Operation]]] = {
     "shrink": _nothing,
     "leader_answers": _leader_answers,
     "consume": _consume,
+    "wait": _wait,
     "list": _list,
     "epoch_end": lambda dice: {
         "by": dice.choice([0, 0, 1, 2, -1]),

@@ -8,9 +8,10 @@ from typing import Final
 
 from tests.judge.java_process import JavaProcess
 from tests.judge.sides import SOURCE, Answer, Operation
-from tests.partition_judge.ours import BROKER_EPOCH, MAX_LAG_MS
+from tests.partition_judge.ours import BROKER_EPOCH, MAX_LAG_MS, RACKS
 
-_PROGRAM: Final = Path(__file__).parent / "java" / "PartitionJudge.java"
+_WAITING: Final = Path(__file__).parent / "java" / "Waiting.java"
+_PROGRAM: Final = _WAITING.with_name("PartitionJudge.java")
 
 
 class Kafka:
@@ -18,7 +19,7 @@ class Kafka:
 
     def __init__(self) -> None:
         """Compile and start the Java program. Raises `Missing`."""
-        self._java = JavaProcess(SOURCE, _PROGRAM)
+        self._java = JavaProcess(SOURCE, _WAITING, _PROGRAM)
 
     def end(self) -> None:
         """End the process."""
@@ -31,7 +32,12 @@ class Kafka:
         }
         is_on_fetch = config.pop("truncate.on.fetch") == "true"
         beginning = {"op": "begin", "directory": str(home), "config": config, "now": now_ms}
-        facts = {"max_lag": MAX_LAG_MS, "broker_epoch": BROKER_EPOCH, "truncates_on_fetch": is_on_fetch}
+        facts: Operation = {
+            "max_lag": MAX_LAG_MS,
+            "broker_epoch": BROKER_EPOCH,
+            "truncates_on_fetch": is_on_fetch,
+        }
+        facts["racks"] = {str(number): rack for number, rack in RACKS.items()}
         self.perform(beginning | facts)
 
     def perform(self, operation: Operation) -> Answer:

@@ -53,7 +53,7 @@ class Refused(Exception):
 
 def perform(ours: Ours, operation: Operation) -> Answer:
     """Do one operation."""
-    ours.answers = []
+    ours.answers, ours.fetched = [], {}
     try:
         result = _OPERATIONS[operation["op"]](ours, operation)
     except Refused as error:
@@ -163,6 +163,8 @@ def _answer(ours: Ours, operation: Operation) -> None:
 def _roll(ours: Ours, _operation: Operation) -> None:
     if ours.log.segments.active.size:
         ours.log.roll()
+        ours.manager.waiting.wake(PARTITION)
+        ours.take(ours.manager.end_turn(ours.now_ms))
 
 
 # --- the leader ---
@@ -260,6 +262,32 @@ def _fetch(ours: Ours, operation: Operation) -> State | None:
     return found
 
 
+def _wait(ours: Ours, operation: Operation) -> None:
+    """Fetch, and wait if there is too little; the state tells of the answer."""
+    number, replica = operation["number"], operation["replica"]
+    wanted = FetchPartition(
+        operation["offset"],
+        operation["max"],
+        operation["current_epoch"],
+        operation["last_epoch"],
+        operation["log_start"],
+    )
+    request = FetchRequest(
+        replica,
+        FOR_EVER,
+        operation["min"],
+        1 << 30,
+        {PARTITION: wanted},
+        operation["broker_epoch"],
+        operation["rack"],
+        operation["committed"],
+    )
+    key = ours.next_id() if replica >= 0 else f"fetch {number}"
+    ours.fetching[key], ours.fetches[number] = number, operation
+    address = Peer(replica, key) if isinstance(key, int) else Client(key)
+    ours.take(serving.fetch(ours.manager, address, request, ours.now_ms))
+
+
 def _list_offsets(ours: Ours, operation: Operation) -> list[int] | None:
     wanted = ListOffsetsPartition(operation["timestamp"], operation["current_epoch"])
     request = ListOffsetsRequest(operation["replica"], {PARTITION: wanted}, operation["committed"])
@@ -350,6 +378,7 @@ _OPERATIONS: Final[dict[str, Callable[[Ours, Operation], Any]]] = {
     "append": _append,
     "marker": _marker,
     "fetch": _fetch,
+    "wait": _wait,
     "list": _list_offsets,
     "epoch_end": _epoch_end,
     "delete": _delete,

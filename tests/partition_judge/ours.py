@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Final, TypeVar
 
 from logstore.config import LogConfig
+from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
@@ -14,8 +15,8 @@ from logstore.log.manager_config import LogManagerConfig
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import ProducerState, ProducerStateConfig
 from logstore.replication import orders
-from logstore.replication.config import NodeConfig
-from logstore.replication.effects import Effect, Peer, Reply, Respond, Send
+from logstore.replication.config import NodeConfig, ReplicaSelector
+from logstore.replication.effects import Client, Effect, Peer, Reply, Respond, Send
 from logstore.replication.fetcher import FetchState, FollowerRequest, Phase
 from logstore.replication.isr import CommittedIsr
 from logstore.replication.messages import (
@@ -23,6 +24,8 @@ from logstore.replication.messages import (
     BrokerEndpoint,
     FetchPartition,
     FetchRequest,
+    FetchResponse,
+    FetchResult,
     IsrProposal,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
@@ -41,6 +44,8 @@ BROKER_EPOCH: Final = 5
 MAX_LAG_MS: Final = 3
 """`replica.lag.time.max.ms`: so short that ISRs are checked at each tick."""
 FOR_EVER: Final = 1 << 40
+RACKS: Final = {LOCAL: "a", 1: "b", 2: "b", 3: "c"}
+"""The rack of each broker."""
 R = TypeVar("R")
 
 
@@ -67,6 +72,12 @@ class Ours:
         """Appends with acks=all that are not answered yet: the end of each, by its number."""
         self.acknowledged: dict[int, str] = {}
         """The answers to such appends since the last change of the role."""
+        self.fetches: dict[int, Operation] = {}
+        """The operations with fetches that may wait, by their numbers."""
+        self.fetching: dict[Hashable, int] = {}
+        """The numbers of those that wait, by the address that the answer names."""
+        self.fetched: State = {}
+        """The answers to such fetches, in the last operation."""
         self._ids = 0
 
     @property
@@ -117,10 +128,13 @@ class Ours:
             alter_partition_retry_ms=1,
             request_timeout_ms=FOR_EVER,
             replica_high_watermark_checkpoint_interval_ms=FOR_EVER,
+            replica_selector_class=ReplicaSelector.RACK_AWARE,
+            broker_rack=RACKS[LOCAL],
             truncate_on_fetch=self.settings["truncate.on.fetch"] == "true",
         )
         self.manager = ReplicaManager(node, logs, next_id=self.next_id, default_config=config)
         self.proposed = self.asked = None
+        self.fetching = {}
         self.forget()
         self.take(orders.registered(self.manager, BROKER_EPOCH, self.now_ms))
         self.tell_brokers()
@@ -149,6 +163,10 @@ class Ours:
                 case Reply(int() as token, ProduceResponse() as body):
                     if self.waiting.pop(token, None) is not None:
                         self.acknowledged[token] = body.partitions[PARTITION].error.name
+                case Reply(key, FetchResponse() as body) | Respond(_, key, FetchResponse() as body) if (
+                    key in self.fetching
+                ):
+                    self.fetched[str(self.fetching.pop(key))] = described_answer(body.partitions[PARTITION])
                 case Reply(_, body) | Respond(_, _, body):
                     self.answers.append(body)
 
@@ -161,7 +179,9 @@ class Ours:
     def tell_brokers(self) -> None:
         """Tell the node of the live brokers."""
         alive, stopping = self.brokers["alive"], tuple(self.brokers["stopping"])
-        live = tuple(BrokerEndpoint(int(each), epoch=epoch) for each, epoch in alive.items())
+        live = tuple(
+            BrokerEndpoint(int(each), epoch=epoch, rack=RACKS[int(each)]) for each, epoch in alive.items()
+        )
         body = UpdateMetadataRequest(CONTROLLER, 1, BROKER_EPOCH, {}, live, shutting_down=stopping)
         self.take(orders.update_metadata(self.manager, Peer(CONTROLLER, self.next_id()), body, self.now_ms))
 
@@ -179,6 +199,17 @@ class Ours:
         assert self.partition is not None
         self.manager.advance(self.partition, self.now_ms)
         self.take(self.manager.end_turn(self.now_ms))
+
+    def newest_epoch(self, replica: int) -> int:
+        """Return the newest registration of another broker that is known here."""
+        known = self.partition and self.partition.remote_replicas.get(replica)
+        return max(self.manager.metadata.broker_epoch(replica), known.broker_epoch if known else -1)
+
+    def abandon(self, number: int) -> None:
+        """Let the consumer of a waiting fetch go."""
+        key = f"fetch {number}"
+        del self.fetching[key]
+        self.manager.waiting.abandon(Client(key))
 
     def forget_transactions(self, first_offsets: Collection[int]) -> None:
         """Forget the producers whose open transactions begin there."""
@@ -206,6 +237,8 @@ class Ours:
             "leads": partition.is_leader,
             "leader_epoch": partition.leader_epoch,
             "partition_epoch": partition.partition_epoch,
+            "fetching": sorted(self.fetching.values()),
+            "fetched": dict(self.fetched),
         }
         if not partition.is_leader:
             followers = self.manager.followers
@@ -245,6 +278,19 @@ def described_proposal(proposal: IsrProposal) -> State:
         "partition_epoch": proposal.partition_epoch,
         "isr": dict(zip(map(str, proposal.new_isr), proposal.broker_epochs, strict=True)),
     }
+
+
+def described_answer(found: FetchResult) -> State:
+    """Return the answer to a fetch, with the names that `Waiting.java` gives Kafka's."""
+    if found.error is not ErrorCode.NONE:
+        return {"error": found.error.name}
+    answer: State = {"high_watermark": found.high_watermark, "start": found.log_start_offset}
+    answer["data"] = bytes(found.records).hex()
+    if found.preferred_read_replica >= 0:
+        answer["preferred"] = found.preferred_read_replica
+    if found.diverging_epoch is not None:
+        answer["diverging"] = list(found.diverging_epoch)
+    return answer
 
 
 def described(body: FollowerRequest) -> State:

@@ -314,6 +314,17 @@ def _consume(cluster: Cluster, drawn: Operation) -> list[Operation]:
     ]
 
 
+def _wait(cluster: Cluster, drawn: Operation) -> list[Operation]:
+    """Return a fetch that waits. A consumer's is like a follower's, but for what only followers tell."""
+    names = ("replica", "rack", "min", "max", "committed")
+    told = {name: drawn[name] for name in names} | {"number": cluster.new_producer()}
+    if drawn["replica"] >= 0:
+        later, fetch = _fetch(cluster, drawn)
+        return [later, {**fetch, **told, "op": "wait"}]
+    place = {"offset": _place(cluster, drawn), "current_epoch": _epoch(cluster, drawn["epoch"])}
+    return [{"op": "wait", **place, **told, "last_epoch": -1, "log_start": -1, "broker_epoch": -1}]
+
+
 def _list(cluster: Cluster, drawn: Operation) -> list[Operation]:
     timestamp = drawn["timestamp"]
     if timestamp == "any":
@@ -447,6 +458,7 @@ _RESOLVED: Final[dict[str, Callable[[Cluster, Operation], list[Operation]]]] = {
     "shrink": lambda cluster, drawn: [cluster.later(), drawn],
     "leader_answers": _needs_role(_leader_answers),
     "consume": _needs_role(_consume),
+    "wait": _needs_role(_wait),
     "list": _needs_role(_list),
     "epoch_end": _needs_role(_epoch_end),
     "delete": _needs_role(_delete),

@@ -75,7 +75,11 @@ class TestBesideKafka:
         assert shrink(longer, judged) == plan
 
     @pytest.mark.parametrize(
-        "mistake", ["epoch start", "caught up", "epoch end", "refusal", "bound of reads", "KIP-207"]
+        "mistake",
+        [
+            *("epoch start", "caught up", "epoch end", "refusal", "bound of reads", "KIP-207"),
+            *("bytes of a waiting fetch", "rack"),
+        ],
     )
     def test_a_mistake_is_noticed(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
         """Within some seeds; the same seeds show no difference without it."""
@@ -113,4 +117,8 @@ class TestBesideKafka:
                 plant(reading, "reads_to_log_end", lambda _request: True)
             case "KIP-207":
                 plant(Partition, "is_catching_up", property(lambda _partition: False))
+            case "bytes of a waiting fetch":
+                plant(Partition, "place_of_end", lambda *_, **__: (0, 0))
+            case "rack":
+                plant(reading, "_preferred_replica", lambda *_: None)
         assert any(run(draw(seed, OPERATIONS), kafka, Counter()) for seed in range(1, 41))

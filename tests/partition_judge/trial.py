@@ -17,6 +17,9 @@ from tests.partition_judge.operations import perform
 from tests.partition_judge.ours import Ours
 from tests.partition_judge.resolving import BEGIN_MS, Cluster
 
+_MOST_SETTLED = 9
+"""More differences after one operation are too many to be settled."""
+
 
 def run(
     plan: Plan, kafka: Kafka, seen: Counter[str], trace: Callable[[str], None] = lambda _: None
@@ -48,7 +51,11 @@ def _do(
     trace(f"    ours    {mine}\n    Kafka's {theirs}")
     found = differences(operation, mine, theirs)
     settled: list[str] = []
-    while found and len(settled) < 3 and (what := settle(operation, mine, theirs, ours, kafka)) is not None:
+    while (
+        found
+        and len(settled) < _MOST_SETTLED
+        and (what := settle(operation, mine, theirs, ours, kafka)) is not None
+    ):
         settled.append(what)
         mine = mine._replace(state=ours.state())
         theirs = theirs._replace(state=kafka.perform({"op": "nothing"}).state)

@@ -9,6 +9,8 @@ import pytest
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from logstore.log.truncate import truncate_to
 from logstore.replication import orders, serving
 from logstore.replication.config import NodeConfig, ReplicaSelector
@@ -30,6 +32,11 @@ from tests.replication.test_replica_manager import CONTROLLER, F1, F2, ME, P0, P
 
 WAIT_MS = 500
 RACKS = {ME: "x", F1: "y", F2: "y"}
+
+
+def written(value: bytes, *, base_offset: int) -> bytes:
+    """Return a batch of one record as the leader of epoch 1 has written it."""
+    return encode_batch([Record(base_offset, 0, None, value)], base_offset=base_offset, leader_epoch=1)
 
 
 class Rig(Manager):
@@ -127,6 +134,31 @@ def test_it_waits_for_as_much_as_it_asked() -> None:
     assert len(result.records) > 0
 
 
+def test_a_fetch_above_the_high_watermark_waits() -> None:
+    """A consumer that was sent on by an earlier leader would ask again at once."""
+    rig = Rig()
+    rig.produce("w", acks=1)
+    assert rig.consume(1) is None
+    rig.commit(0)
+    assert rig.fetched() is None, "it has what is committed"
+    rig.commit()
+    assert rig.fetched() is not None
+
+
+def test_a_follower_does_not_count_the_bytes_below_its_high_watermark() -> None:
+    """It would have to read them: a consumer that waits for many gets what there is."""
+    rig = Rig(selector=ReplicaSelector.RACK_AWARE, leads=False)
+    one, two = (written(value, base_offset=number) for number, value in enumerate((b"one", b"two")))
+    rig.hear(FetchResult(ErrorCode.NONE, 0, 0, one + two))
+    fetching = rig.effects
+    assert rig.consume(0, rack="y", min_bytes=1 << 19) is None
+    rig.effects = fetching
+    rig.hear(FetchResult(ErrorCode.NONE, 1, 0))
+    result = rig.fetched()
+    assert result is not None
+    assert bytes(result.records) == one
+
+
 def test_a_roll_ends_the_wait() -> None:
     """6.4: DelayedFetch on segment roll completes: in an older segment there is always something to send."""
     rig = Rig()
@@ -135,6 +167,23 @@ def test_a_roll_ends_the_wait() -> None:
     log = rig.manager.partitions[P0].log
     log.config = replace(log.config, segment_bytes=log.segments.size + 10)
     rig.produce("w", acks=1)
+    result = rig.fetched()
+    assert result is not None
+    assert len(log.segments) == 2
+    assert len(result.records) > 0
+
+
+def test_a_roll_at_the_offset_that_a_fetch_waits_for_ends_the_wait() -> None:
+    """The position in the segment before says nothing about the new one."""
+    rig = Rig()
+    rig.commit(3)
+    assert rig.consume(3, min_bytes=1 << 19) is None
+    log = rig.manager.partitions[P0].log
+    log.config = replace(log.config, segment_bytes=log.segments.size + 10)
+    rig.produce("w", acks=1)
+    assert rig.fetched() is None, "it is not committed"
+    for follower in (F1, F2):
+        rig.follow(follower, 4)
     result = rig.fetched()
     assert result is not None
     assert len(log.segments) == 2

@@ -36,6 +36,8 @@ import kafka.server.InitialFetchState;
 import kafka.server.OffsetTruncationState;
 import kafka.server.TierStateMachine;
 import org.apache.kafka.common.IsolationLevel;
+import org.apache.kafka.common.Node;
+import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.errors.ApiException;
@@ -83,6 +85,8 @@ import scala.jdk.javaapi.CollectionConverters;
 public class PartitionJudge {
     static final int LOCAL = 0;
     static final TopicPartition TP = new TopicPartition("judged", 0);
+    /** Operations that only bring the sides together. */
+    static final Set<String> SETTLING = Set.of("nothing", "forget", "answer_now", "advance", "begin_anew", "assign");
     static final Uuid TOPIC_ID = new Uuid(1, 2);
 
     private final Map<Integer, Long> alive = new TreeMap<>();
@@ -97,11 +101,13 @@ public class PartitionJudge {
     private Properties config;
     private File directory;
     private int maxLag;
+    private JsonNode racks;
     private long epochOfBroker;
     private long highWatermarkOnDisk;
     private LogManager logs;
     private Partition partition;
     private Fetcher fetcher;
+    private Waiting fetches;
 
     public static void main(String[] arguments) throws Exception {
         PartitionJudge judge = new PartitionJudge();
@@ -117,6 +123,7 @@ public class PartitionJudge {
                 answer.put("message", String.valueOf(cause.getMessage()));
             }
             try {
+                if (judge.fetches != null && judge.partition != null) judge.fetches.complete();
                 answer.set("state", judge.state());
             } catch (Exception error) {
                 answer.putObject("state").put("failure", error.toString());
@@ -127,6 +134,7 @@ public class PartitionJudge {
     }
 
     private JsonNode perform(JsonNode op) throws Exception {
+        if (fetches != null && !SETTLING.contains(op.get("op").asText())) fetches.begin();
         switch (op.get("op").asText()) {
             case "begin": return begin(op);
             case "end":
@@ -156,6 +164,15 @@ public class PartitionJudge {
             case "append": return append(op, AppendOrigin.CLIENT);
             case "marker": return append(op, AppendOrigin.COORDINATOR);
             case "fetch": return fetch(op);
+            case "wait":
+                fetches.fetch(op, params(op), wanted(op), new TopicIdPartition(TOPIC_ID, TP));
+                return null;
+            case "answer_now":
+                fetches.answerNow(op.get("number").asInt());
+                return null;
+            case "forget":
+                fetches.forget(op.get("number").asInt());
+                return null;
             case "list": return list(op);
             case "epoch_end":
                 EpochEndOffset end = partition.lastOffsetForLeaderEpoch(
@@ -226,11 +243,13 @@ public class PartitionJudge {
         config = new Properties();
         op.get("config").properties().forEach(each -> config.put(each.getKey(), each.getValue().asText()));
         maxLag = op.get("max_lag").asInt();
+        racks = op.get("racks");
         epochOfBroker = op.get("broker_epoch").asLong();
         highWatermarkOnDisk = 0;
         alive.clear();
         stopping.clear();
         fetcher = new Fetcher(op.get("truncates_on_fetch").asBoolean());
+        fetches = new Waiting(() -> partition, metadata());
         start();
         return null;
     }
@@ -255,6 +274,7 @@ public class PartitionJudge {
                 30_000);
         logs.startup(CollectionConverters.asScala(Set.of(TP.topic())).toSet(), log -> false);
         fetcher.remove();
+        fetches.forget();
         forget();
         partition = new Partition(
                 TP, maxLag, LOCAL, () -> epochOfBroker, Judge.CLOCK,
@@ -297,8 +317,16 @@ public class PartitionJudge {
                         case "getAliveBrokerEpoch" -> Optional.ofNullable(alive.get(args[0]));
                         case "isBrokerFenced" -> !alive.containsKey(args[0]);
                         case "isBrokerShuttingDown" -> stopping.contains(args[0]);
+                        case "getPartitionReplicaEndpoints" -> endpoints();
                         default -> throw new UnsupportedOperationException(method.getName());
                     });
+    }
+
+    private Map<Integer, Node> endpoints() {
+        Map<Integer, Node> found = new TreeMap<>();
+        found.put(LOCAL, new Node(LOCAL, "localhost", 1, racks.get(String.valueOf(LOCAL)).asText()));
+        alive.keySet().forEach(each -> found.put(each, new Node(each, "localhost", 1, racks.get(String.valueOf(each)).asText())));
+        return found;
     }
 
     private JsonNode brokers(JsonNode op) {
@@ -418,17 +446,25 @@ public class PartitionJudge {
         return pair(info.firstOffset(), info.lastOffset());
     }
 
-    private JsonNode fetch(JsonNode op) throws Exception {
+    private FetchParams params(JsonNode op) throws Exception {
         int replica = op.get("replica").asInt();
-        FetchParams params = new FetchParams(
-                replica, op.get("broker_epoch").asLong(), 0, 0, Integer.MAX_VALUE,
-                FetchIsolation.of(replica, op.path("committed").asBoolean() ? IsolationLevel.READ_COMMITTED : IsolationLevel.READ_UNCOMMITTED),
-                Optional.empty());
-        FetchRequest.PartitionData wanted = new FetchRequest.PartitionData(
+        IsolationLevel isolation =
+                op.path("committed").asBoolean() ? IsolationLevel.READ_COMMITTED : IsolationLevel.READ_UNCOMMITTED;
+        return new FetchParams(
+                replica, op.get("broker_epoch").asLong(), Long.MAX_VALUE, op.path("min").asInt(), Integer.MAX_VALUE,
+                FetchIsolation.of(replica, isolation), Waiting.client(op));
+    }
+
+    private FetchRequest.PartitionData wanted(JsonNode op) {
+        return new FetchRequest.PartitionData(
                 TOPIC_ID, op.get("offset").asLong(), op.get("log_start").asLong(), op.get("max").asInt(),
                 epoch(op, "current_epoch"), epoch(op, "last_epoch"));
+    }
+
+    private JsonNode fetch(JsonNode op) throws Exception {
+        int replica = op.get("replica").asInt();
         LogReadInfo found = partition.fetchRecords(
-                params, wanted, Judge.CLOCK.milliseconds(), op.get("max").asInt(), true, true);
+                params(op), wanted(op), Judge.CLOCK.milliseconds(), op.get("max").asInt(), true, true);
         ObjectNode result = Judge.JSON.createObjectNode();
         result.put("high_watermark", found.highWatermark);
         result.put("start", found.logStartOffset);
@@ -696,6 +732,7 @@ public class PartitionJudge {
         state.put("leads", partition.isLeader());
         state.put("leader_epoch", partition.getLeaderEpoch());
         state.put("partition_epoch", partition.getPartitionEpoch());
+        fetches.describe(state);
         if (!partition.isLeader()) {
             state.set("fetcher", fetcher.describe());
             return state;
