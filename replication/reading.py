@@ -209,7 +209,7 @@ def _preferred_replica(partition: Partition, rack: str | None, fetch_offset: int
     """Return the follower that a consumer in `rack` should fetch from; None for the leader.
 
     The leader itself if it is in that rack, else the live ISR member there that holds the offset and has the
-    highest log end offset.
+    highest log end offset. Among equals it is the last that was caught up, then the one with the highest id.
     """
     config = partition.config
     if config.replica_selector_class is ReplicaSelector.NONE or not partition.is_leader:
@@ -218,20 +218,20 @@ def _preferred_replica(partition: Partition, rack: str | None, fetch_offset: int
         return None
     candidates = [
         replica
-        for replica_id, replica in sorted(partition.remote_replicas.items())
+        for replica_id, replica in partition.remote_replicas.items()
         if replica_id in partition.isr.committed
         and partition.metadata.rack_of(replica_id) == rack
         and max(replica.log_start_offset, 0) <= fetch_offset <= replica.log_end_offset
     ]
     if not candidates:
         return None
-    return max(candidates, key=lambda replica: (replica.log_end_offset, replica.caught_up_ms)).replica_id
+    best = max(candidates, key=lambda each: (each.log_end_offset, each.caught_up_ms, each.replica_id))
+    return best.replica_id
 
 
-def is_behind_segment(partition: Partition, fetch_offset: int, *, to_log_end: bool) -> bool:
+def is_behind_segment(partition: Partition, request: FetchRequest, fetch_offset: int) -> bool:
     """Whether the offset is in an older segment than the end of the readable log: the fetch need not wait."""
-    log = partition.log
-    end_offset = log.log_end_offset if to_log_end else log.high_watermark
+    log, end_offset = partition.log, readable_end(partition, request)
     if fetch_offset >= end_offset:
         return False
     return segment_base(log, fetch_offset) < segment_base(log, end_offset)

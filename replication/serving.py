@@ -324,11 +324,7 @@ def _read(
         # An offset in an older segment than the end always has something to send.
         is_final = is_final or (
             not is_held
-            and reading.is_behind_segment(
-                manager.partitions[topic_partition],
-                wanted.fetch_offset,
-                to_log_end=reading.reads_to_log_end(body),
-            )
+            and reading.is_behind_segment(manager.partitions[topic_partition], body, wanted.fetch_offset)
         )
         # A DeleteRecords request may wait until every follower knows the new log start offset.
         is_final |= 0 <= wanted.log_start_offset < result.log_start_offset

@@ -31,7 +31,9 @@ class Met(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """The topic in the name of what differs."""
+        """The topic in the name of what differs, or of the partition in the step."""
+        if self.what == "outcome":
+            return next((each.partition("-")[0] for each in self.step.split() if "-" in each), "")
         word = self.what.split()[1] if self.what.startswith("node ") else self.what.split()[0]
         return word.split("/")[3] if word.startswith("/brokers/topics/") else word.partition("-")[0]
 
@@ -141,6 +143,12 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     ),
     "deleted records after the kill of a replica": lambda met: (
         met.returns_deleted_records and not met.is_rise and " told " not in met.what
+    ),
+    "a deletion of records in an ISR too small to commit": lambda met: (
+        met.what == "outcome"
+        and met.step.startswith("delete records of ")
+        and (met.kafka[0], met.ours[0]) == ("NONE", "REQUEST_TIMED_OUT")
+        and met.commits_with_two
     ),
     "the checkpointed high watermark of a replica that left": lambda met: (
         " in replication checkpoint of " in met.what and met.is_reassigned and met.ours is None

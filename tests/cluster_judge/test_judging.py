@@ -6,16 +6,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from tests.cluster_judge.known import KNOWN, PARTING, Met, known_difference
-from tests.cluster_judge.snapshots import UNREST, batches, differences, plain
+from tests.cluster_judge.sides import Side
+from tests.cluster_judge.snapshots import UNREST, batches, differences, elections, plain
 from tests.cluster_judge.stories import story
 from tests.cluster_judge.views import Partition, Place, Told, View, unrest
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+    from bench.kafka.servers import Servers
 
 PLACE = Place("s.a", 0)
 STATE = "/brokers/topics/s.a/partitions/0/state"
@@ -113,6 +119,31 @@ def test_a_documented_difference_is_known_only_where_it_is_documented() -> None:
     assert known_difference(moved) == "leader epochs of a reassignment"
     assert known_difference(moved._replace(kafka=1, ours=2)) == ""
     assert known_difference(moved._replace(what="b-0 epoch rise")) == ""
+
+
+def test_deleted_records_may_be_back_where_some_were_deleted_and_nowhere_else() -> None:
+    beside = {"a-0 log start": ([0, 0], [0, 2])}
+    met = Met("start 3", "a-0 at 3", {}, {}, ["delete records of a-0 to 2"], beside)
+    assert known_difference(met) == "deleted records after the kill of a replica"
+    assert known_difference(met._replace(before=[])) == ""
+    assert known_difference(met._replace(beside={"a-0 log start": ([0, 2], [0, 0])})) == ""
+    assert known_difference(met._replace(what="b-0 at 3")) == ""
+
+
+def test_a_deletion_may_wait_for_an_isr_of_two() -> None:
+    met = Met("delete records of a-0 to 1", "outcome", ["NONE", 1], ["REQUEST_TIMED_OUT", 1])
+    assert known_difference(met) == ""
+    settings = ["set a min.insync.replicas=2"]
+    assert known_difference(met._replace(before=settings)) != ""
+    assert known_difference(met._replace(before=["set b min.insync.replicas=2"])) == ""
+
+
+def test_controllers_that_the_judge_has_called_for_do_not_count() -> None:
+    side = Side("ours", cast("Servers", None), cast("KazooClient", None))
+    found = view(more={"/controller_epoch": b"5"})
+    assert elections(side, found) == 5
+    side.depositions = 2
+    assert elections(side, found) == 3
 
 
 def test_each_known_difference_is_a_row_of_the_documentation() -> None:

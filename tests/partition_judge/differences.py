@@ -161,10 +161,11 @@ def _settle_fetches(operation: Operation, here: State, there: State, ours: Ours,
     for number in here.get("fetching", ()):
         asked = ours.fetches[number]
         bound = here["last_stable" if asked["committed"] else "high_watermark"]
-        if str(number) in there["fetched"] and asked["replica"] < 0 and asked["offset"] > bound:
+        is_above, is_uncounted = asked["offset"] > bound, asked["committed"] and asked["min"] > 1
+        if str(number) in there["fetched"] and asked["replica"] < 0 and (is_above or is_uncounted):
             ours.abandon(number)
             kafka.perform({"op": "forget", "number": number})
-            return "a fetch above the end waits"
+            return "a fetch above the end waits" if is_above else "a fetch waits for more bytes"
     return None
 
 

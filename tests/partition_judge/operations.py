@@ -282,6 +282,7 @@ def _wait(ours: Ours, operation: Operation) -> None:
         operation["rack"],
         operation["committed"],
     )
+    ours.sessions.pop(replica, None)
     key = ours.next_id() if replica >= 0 else f"fetch {number}"
     ours.fetching[key], ours.fetches[number] = number, operation
     address = Peer(replica, key) if isinstance(key, int) else Client(key)

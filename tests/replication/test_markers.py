@@ -22,6 +22,7 @@ from logstore.replication.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchResult,
 )
 from logstore.replication.transaction_messages import (
     Aborted,
@@ -95,6 +96,18 @@ class Rig(Manager):
         batches = [each for each in walk(bytes(found.records)) if not each.is_control]
         assert found.aborted is not None
         return [record.value for each in batches for record in each.records()], found.aborted
+
+    def wait(self, offset: int) -> FetchResult | None:
+        """Fetch as a reader of committed data who waits for some."""
+        wanted = {P0: FetchPartition(offset, 1 << 20)}
+        request = FetchRequest(-1, TIMEOUT_MS, 1, 1 << 20, wanted, committed_only=True)
+        self.take(serving.fetch(self.manager, Client("r"), request, self.now_ms))
+        return self.answered()
+
+    def answered(self) -> FetchResult | None:
+        """Return the answer to that reader among the last effects; None while it waits."""
+        response = self.body(FetchResponse, "r")
+        return None if response is None else response.partitions[P0]
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -239,3 +252,15 @@ def test_a_log_that_fails_takes_the_replica_offline() -> None:
         P1: (ErrorCode.KAFKA_STORAGE_ERROR,),
     }
     assert P0 in rig.manager.offline
+
+
+def test_a_reader_of_committed_data_waits_before_a_transaction_in_an_earlier_segment() -> None:
+    """Its offset is in an older segment than the high watermark, but there is nothing to read."""
+    rig = Rig()
+    rig.begin(1)
+    rig.manager.partitions[P0].log.roll()
+    rig.begin(2)
+    assert rig.wait(0) is None
+    rig.write({P0: [ending(1), ending(2)]})
+    rig.catch_up()
+    assert rig.answered() is not None

@@ -77,16 +77,24 @@ def _entity(draw: Draw) -> list[tuple[str, str | None]]:
 
 
 def alter_quotas(draw: Draw) -> Step:
-    entity = [
-        t.AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name or draw.name(kind))
-        for kind, name in _entity(draw)
+    entries = [
+        t.AlterClientQuotasRequestEntryData(
+            entity=[
+                t.AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name or draw.name(kind))
+                for kind, name in _entity(draw)
+            ],
+            ops=[_quota(draw) for _ in range(draw.usual(1, 2, 0))],
+        )
+        for _ in range(draw.usual(1, 2))
     ]
+    request = t.AlterClientQuotasRequest(entries=entries, validate_only=draw.chance(0.2))
+    return draw.step(t.AlterClientQuotasRequest, lambda _: request)
+
+
+def _quota(draw: Draw) -> t.AlterClientQuotasRequestOpData:
     key = draw.usual(*_QUOTAS, "connection_creation_rate", "")
     value = draw.usual(1_000_000.0, 0.5, -1.0, 0.0, 12.25)
-    operation = t.AlterClientQuotasRequestOpData(key=key, value=value, remove=draw.chance(0.25))
-    entry = t.AlterClientQuotasRequestEntryData(entity=entity, ops=[operation])
-    request = t.AlterClientQuotasRequest(entries=[entry], validate_only=draw.chance(0.2))
-    return draw.step(t.AlterClientQuotasRequest, lambda _: request)
+    return t.AlterClientQuotasRequestOpData(key=key, value=value, remove=draw.chance(0.25))
 
 
 def describe_quotas(draw: Draw) -> Step:

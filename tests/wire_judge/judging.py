@@ -16,7 +16,7 @@ from logstore.format.batch import Batch, TimestampType, walk
 
 _OURS_ALONE: Final = 10_000
 """Tags from here on are this library's."""
-_NOT_COMPARED: Final = frozenset({"throttle_time_ms", "port", "cluster_id"})
+_NOT_COMPARED: Final = frozenset({"throttle_time_ms", "port", "cluster_id", "usable_bytes"})
 _NULL_OR_NOT: Final = frozenset({"error_message", "batch_index_error_message", "documentation"})
 """Texts: the words differ, but both sides have some, or neither."""
 _TIMES: Final = frozenset({"log_append_time_ms", "transaction_start_time_ms"})

@@ -102,6 +102,10 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             )
         )
         or (
+            met.is_of(t.AlterReplicaLogDirsRequest)
+            and met.codes(Code.LOG_DIR_NOT_FOUND, Code.INVALID_TOPIC_EXCEPTION)
+        )
+        or (
             met.is_of(t.IncrementalAlterConfigsRequest, t.AlterConfigsRequest)
             and met.ours == Code.UNKNOWN_TOPIC_OR_PARTITION
             and met.kafka in (Code.INVALID_CONFIG, Code.INVALID_REQUEST)
@@ -201,6 +205,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "an empty group whose last offset was deleted": lambda met: (
         (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))
         or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID))
+        or (met.field == "group_state" and (met.kafka, met.ours) == ("Dead", "Empty"))
         or (
             met.is_of(t.LeaveGroupRequest, t.JoinGroupRequest)
             and met.codes(Code.UNKNOWN_MEMBER_ID, 0)
@@ -252,7 +257,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "a quota of 0": lambda met: (
         met.is_of(t.AlterClientQuotasRequest)
         and met.codes(Code.INVALID_REQUEST, 0)
-        and met.request.entries[0].ops[0].value == 0
+        and any(each.value == 0 for entry in met.request.entries for each in entry.ops)
     ),
     "a credential that is deleted and set at once": lambda met: (
         met.is_of(t.AlterUserScramCredentialsRequest)

@@ -198,7 +198,7 @@ def alter(draw: Draw) -> Step:
     pool: Sequence[tuple[str, str | None]] = _SETTINGS if kind == _TOPIC else _OF_BROKER
     if name == draw.name("nowhere") or kind not in (_TOPIC, _BROKER):
         pool = (("flush.ms", "7"),)
-    pairs = dict([draw.pick(*pool)])
+    pairs = dict(draw.pick(*pool) for _ in range(draw.usual(1, 2)))
     only_try = kind == _BROKER or draw.chance(0.2)
     if draw.chance(0.2):
         whole = t.AlterConfigsRequest(
@@ -260,12 +260,35 @@ def log_dirs(draw: Draw) -> Step:
         for name in names
     ]
     request = t.DescribeLogDirsRequest(topics=asked)
-    return draw.step(t.DescribeLogDirsRequest, lambda _: request)
+
+    def learn(response: Any, known: Known) -> None:
+        known["log dir"] = response.results[0].log_dir
+
+    return draw.step(t.DescribeLogDirsRequest, lambda _: request, learn)
+
+
+def move(draw: Draw) -> Step:
+    """Ask for replicas in a log dir: where they are, or where none is."""
+    names = [each for each in dict.fromkeys(_topic(draw) for _ in range(2)) if each != "__consumer_offsets"]
+    path = draw.usual(None, "/nowhere", "relative", "", of=0.5)
+    topics = [
+        t.AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(name=name, partitions=[draw.usual(0, 1, 9, -1)])
+        for name in names
+    ]
+
+    def build(known: Known) -> t.AlterReplicaLogDirsRequest:
+        chosen = known.get("log dir", "/nowhere") if path is None else path
+        return t.AlterReplicaLogDirsRequest(
+            dirs=[t.AlterReplicaLogDirsRequestAlterReplicaLogDir(path=chosen, topics=topics)]
+        )
+
+    return draw.step(t.AlterReplicaLogDirsRequest, build)
 
 
 STEPS: Final = (
     *(create, create, create, grow, grow, delete, delete, metadata, metadata, metadata),
     *(describe_configs, describe_configs, alter, alter, alter, elect, reassign, list_reassignments, log_dirs),
+    *(log_dirs, move),
 )
 
 
