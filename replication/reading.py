@@ -58,6 +58,13 @@ def read(
         return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset)
     # Taken before the read: everything below it is decided then, and its aborted transactions are known.
     last_stable_offset = -1 if is_follower else log.last_stable_offset
+    if rack and not is_follower:
+        preferred = _preferred_replica(partition, rack, wanted.fetch_offset)
+        if preferred is not None:
+            mark("fetch: a consumer is sent to a replica in its rack")
+            return FetchResult(
+                ErrorCode.NONE, high_watermark, log_start_offset, preferred_read_replica=preferred
+            )
     diverging = _diverging(partition, wanted)
     if diverging is not None:
         return FetchResult(
@@ -67,13 +74,6 @@ def read(
             last_stable_offset=last_stable_offset,
             diverging_epoch=diverging,
         )
-    if rack and not is_follower:
-        preferred = _preferred_replica(partition, rack, wanted.fetch_offset)
-        if preferred is not None:
-            mark("fetch: a consumer is sent to a replica in its rack")
-            return FetchResult(
-                ErrorCode.NONE, high_watermark, log_start_offset, preferred_read_replica=preferred
-            )
     reads_all = reads_to_log_end(request)
     isolation = FetchIsolation.LOG_END if reads_all else _isolation(request.committed_only)
     end_offset = last_stable_offset if request.committed_only else high_watermark

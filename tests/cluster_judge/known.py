@@ -139,7 +139,9 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         )
     ),
     "a replica that left while its broker was away": lambda met: (
-        " in log dirs of " in met.what and met.is_reassigned and met.ours is None
+        any(each in met.what for each in (" in log dirs of ", " in files of "))
+        and met.is_reassigned
+        and met.ours is None
     ),
     "deleted records after the kill of a replica": lambda met: (
         met.returns_deleted_records and not met.is_rise and " told " not in met.what

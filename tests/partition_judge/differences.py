@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from logstore.format.batch import walk
+from tests.judge.resolving import batches_of
 from tests.judge.sides import Answer, Operation, State
 from tests.partition_judge.kafka import Kafka
 from tests.partition_judge.ours import Ours
@@ -181,6 +182,10 @@ def settle(operation: Operation, mine: Answer, theirs: Answer, ours: Ours, kafka
     if operation["op"] == "role" and here.get("leads") and here["high_watermark"] < there["high_watermark"]:
         ours.advance()
         return "a repeated order moves Kafka's high watermark"
+    last = max([each.next_offset for each in batches_of(ours)], default=0) if here else 0
+    if here and not here["leads"] and here["high_watermark"] == last < there["high_watermark"] <= here["end"]:
+        kafka.perform({"op": "lower", "offset": last})
+        return "the high watermark is at most the end of the last batch"
     is_empty = here and here["start"] == here["end"] == there.get("end")
     if is_empty and any(there[name] and not here[name] for name in ("undecided", "epochs")):
         kafka.perform({"op": "begin_anew"})

@@ -27,7 +27,7 @@ _WEIGHTS: Final = {
     "wait": 14,
     "list": 4,
     "epoch_end": 3,
-    "delete": 3,
+    "delete": 5,
     "elect": 5,
     "alter": 4,
     "repeat": 1,
@@ -110,6 +110,7 @@ def _consume(dice: Random) -> Operation:
         "where": dice.choice(["end", "mark", "start", "beyond", "below", "any", "any", "any"]),
         "share": round(dice.random(), 2),
         "epoch": dice.choice([0, 0, 0, 1, -1, None]),
+        "last": dice.choice([None, None, 0, 0, 1, -1]),
         "committed": dice.random() < 0.3,
     }
 
@@ -182,6 +183,7 @@ def _delete(dice: Random) -> Operation:
     return {
         "where": dice.choice(["any", "any", "inside", "mark", "beyond", "high watermark"]),
         "share": round(dice.random(), 2),
+        "waits": dice.random() < 0.6,
     }
 
 

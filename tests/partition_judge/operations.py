@@ -308,8 +308,11 @@ def _epoch_end(ours: Ours, operation: Operation) -> list[int]:
 
 
 def _delete(ours: Ours, operation: Operation) -> State:
-    request = DeleteRecordsRequest({PARTITION: operation["offset"]}, 0)
+    request = DeleteRecordsRequest({PARTITION: operation["offset"]}, FOR_EVER if operation["waits"] else 0)
     ours.take(serving.delete_records(ours.manager, Client("delete"), request, ours.now_ms))
+    if not any(isinstance(each, DeleteRecordsResponse) for each in ours.answers):
+        assert ours.partition is not None
+        return {"low_watermark": ours.partition.low_watermark, "is_done": False}
     result = ours.reply(DeleteRecordsResponse).partitions[PARTITION]
     if result.error is not ErrorCode.REQUEST_TIMED_OUT:
         _check(result.error)

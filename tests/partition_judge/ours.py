@@ -219,6 +219,14 @@ class Ours:
         log.producer_state = ProducerState.load(kept, end_offset=log.log_end_offset)
         log.producer_state.remember(former)
 
+    @property
+    def overdue(self) -> int:
+        """How many requests wait although they could be answered."""
+        waiting = self.manager.waiting
+        purgatories = (waiting.produces, waiting.deletions)
+        found = {each for one in purgatories for known in one.watchers.values() for each in known}
+        return sum(not each.is_completed and each.is_ready(self.now_ms) for each in found)
+
     # --- the state ------------------------------------------------------------------------------------
 
     def state(self) -> State:

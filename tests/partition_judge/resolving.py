@@ -242,6 +242,13 @@ def _epoch(cluster: Cluster, by: int | None) -> int:
     return -1 if by is None else max(partition.leader_epoch + by, 0)
 
 
+def _last_epoch(cluster: Cluster, drawn: Operation, offset: int) -> int:
+    """Return the epoch of the record before an offset, or one beside it; -1 for none."""
+    if drawn["last"] is None or offset <= 0:
+        return -1
+    return max(cluster.ours.log.epoch_for_offset(offset - 1) + int(drawn["last"]), -1)
+
+
 # --- the leader -------------------------------------------------------------------------------------------
 
 
@@ -270,9 +277,7 @@ def _fetch(cluster: Cluster, drawn: Operation) -> list[Operation]:
     for batch in batches_of(ours):
         if batch.base_offset < offset < batch.next_offset:
             offset = batch.next_offset  # Kafka's leader takes a place inside of a batch for the batch's
-    last = -1
-    if drawn["last"] is not None and offset > 0:
-        last = max(log.epoch_for_offset(offset - 1) + drawn["last"], -1)
+    last = _last_epoch(cluster, drawn, offset)
     starts = {"leader": log.log_start_offset, "zero": 0, "unknown": -1, "any": round(offset * drawn["share"])}
     newest = cluster.brokers.get(replica, -1)
     # Kafka admits replicas to the ISR that do not know of the leader's log start, or name no broker epoch.
@@ -299,13 +304,14 @@ def _fetch(cluster: Cluster, drawn: Operation) -> list[Operation]:
 
 
 def _consume(cluster: Cluster, drawn: Operation) -> list[Operation]:
+    offset = _place(cluster, drawn)
     return [
         {
             "op": "fetch",
             "replica": -1,
-            "offset": _place(cluster, drawn),
+            "offset": offset,
             "current_epoch": _epoch(cluster, drawn["epoch"]),
-            "last_epoch": -1,
+            "last_epoch": _last_epoch(cluster, drawn, offset),
             "log_start": -1,
             "broker_epoch": -1,
             "max": 1 << 20,
@@ -321,8 +327,8 @@ def _wait(cluster: Cluster, drawn: Operation) -> list[Operation]:
     if drawn["replica"] >= 0:
         later, fetch = _fetch(cluster, drawn)
         return [later, {**fetch, **told, "op": "wait"}]
-    place = {"offset": _place(cluster, drawn), "current_epoch": _epoch(cluster, drawn["epoch"])}
-    return [{"op": "wait", **place, **told, "last_epoch": -1, "log_start": -1, "broker_epoch": -1}]
+    [fetch] = _consume(cluster, drawn)
+    return [{**fetch, **told, "op": "wait"}]
 
 
 def _list(cluster: Cluster, drawn: Operation) -> list[Operation]:
@@ -344,7 +350,8 @@ def _delete(cluster: Cluster, drawn: Operation) -> list[Operation]:
     batches = batches_of(cluster.ours)
     is_inside = any(each.base_offset < start < each.next_offset for each in batches)
     # Inside of a batch, Kafka's high watermark may be below the log start.
-    return [] if is_inside and -1 < offset <= start else [{"op": "delete", "offset": offset}]
+    found = {"op": "delete", "offset": offset, "waits": drawn["waits"]}
+    return [] if is_inside and -1 < offset <= start else [found]
 
 
 def _config(cluster: Cluster, drawn: Operation) -> list[Operation]:

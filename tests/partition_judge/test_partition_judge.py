@@ -17,6 +17,7 @@ from logstore.replication.isr import PendingExpand, may_join
 from logstore.replication.partition import Partition
 from logstore.replication.reconcile import truncation_for
 from logstore.replication.replica import RemoteReplica
+from logstore.replication.waiting import WaitingRequests
 from tests.judge.drawing import Plan
 from tests.judge.sides import Operation
 from tests.judge.trial import shrink
@@ -78,7 +79,7 @@ class TestBesideKafka:
         "mistake",
         [
             *("epoch start", "caught up", "epoch end", "refusal", "bound of reads", "KIP-207"),
-            *("bytes of a waiting fetch", "rack"),
+            *("bytes of a waiting fetch", "rack", "waiting deletion"),
         ],
     )
     def test_a_mistake_is_noticed(self, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
@@ -119,6 +120,8 @@ class TestBesideKafka:
                 plant(Partition, "is_catching_up", property(lambda _partition: False))
             case "bytes of a waiting fetch":
                 plant(Partition, "place_of_end", lambda *_, **__: (0, 0))
+            case "waiting deletion":
+                plant(WaitingRequests, "wake", lambda *_: None)
             case "rack":
                 plant(reading, "_preferred_replica", lambda *_: None)
         assert any(run(draw(seed, OPERATIONS), kafka, Counter()) for seed in range(1, 41))

@@ -61,4 +61,4 @@ def _do(
         theirs = theirs._replace(state=kafka.perform({"op": "nothing"}).state)
         found = differences(operation, mine, theirs)
     seen.update([f"{operation['op']} {mine.error or ''}".strip(), *settled])
-    return found
+    return found + ([f"{ours.overdue} requests wait that could be answered"] if ours.overdue else [])

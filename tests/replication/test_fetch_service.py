@@ -301,6 +301,18 @@ def test_a_consumer_is_sent_to_a_replica_in_its_rack() -> None:
     assert result is not None, "not parked either"
 
 
+def test_the_replica_in_its_rack_compares_a_consumers_epoch() -> None:
+    rig = Rig(selector=ReplicaSelector.RACK_AWARE)
+    rig.commit(2)
+    request = FetchRequest(
+        -1, 0, 1, 1 << 20, {P0: FetchPartition(2, 1 << 20, last_fetched_epoch=9)}, rack="y"
+    )
+    rig.take(serving.fetch(rig.manager, Client("f"), request, rig.now_ms))
+    result = rig.fetched()
+    assert result is not None
+    assert (result.error, result.preferred_read_replica) == (ErrorCode.NONE, F2)
+
+
 @pytest.mark.parametrize("why", ["none", "own rack", "no rack", "no such rack", "dead", "lacks it", "out"])
 def test_or_is_served_by_the_leader(why: str) -> None:
     """6.4: not when the follower lacks the offset or is not in the ISR; nor when the leader is as near."""

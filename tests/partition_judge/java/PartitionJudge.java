@@ -86,7 +86,7 @@ public class PartitionJudge {
     static final int LOCAL = 0;
     static final TopicPartition TP = new TopicPartition("judged", 0);
     /** Operations that only bring the sides together. */
-    static final Set<String> SETTLING = Set.of("nothing", "forget", "answer_now", "advance", "begin_anew", "assign");
+    static final Set<String> SETTLING = Set.of("nothing", "forget", "answer_now", "lower", "advance", "begin_anew", "assign");
     static final Uuid TOPIC_ID = new Uuid(1, 2);
 
     private final Map<Integer, Long> alive = new TreeMap<>();
@@ -188,6 +188,9 @@ public class PartitionJudge {
             case "leader_answers": return fetcher.turn(op);
             case "roll":
                 if (log().activeSegment().size() > 0) log().roll();
+                return null;
+            case "lower":
+                log().updateHighWatermark(op.get("offset").asLong());
                 return null;
             case "begin_anew":
                 beginAnew();
