@@ -47,7 +47,7 @@ def _fetched_as_here(operation: Operation, ours: State, kafka: State) -> State:
         return kafka
     here, leads, new = ours.get("fetched", {}), ours.get("leads", False), str(operation.get("number"))
     fetched = {
-        number: _answer_as_here(here.get(number, {}), each, leads=leads)
+        number: _answer_as_here(here[number], each, leads=leads) if number in here else each
         for number, each in kafka["fetched"].items()
     }
     if new in fetched and new in here and "high_watermark" in here[new]:
@@ -64,6 +64,8 @@ def _answer_as_here(ours: State, kafka: State, *, leads: bool) -> State:
     is_refused = ours.get("error") == "NOT_LEADER_OR_FOLLOWER"
     if is_refused and (not leads or kafka.get("error") == "OFFSET_OUT_OF_RANGE" or "diverging" in kafka):
         return ours
+    if not ours and not kafka.get("data", "?") and "diverging" not in kafka:
+        return ours  # in a session, a partition of which there is no news is left out
     here, there = ours.get("data"), kafka.get("data")
     if not here or not there:
         return kafka
@@ -162,7 +164,11 @@ def _settle_fetches(operation: Operation, here: State, there: State, ours: Ours,
     for number in here.get("fetching", ()):
         asked = ours.fetches[number]
         bound = here["last_stable" if asked["committed"] else "high_watermark"]
-        is_above, is_uncounted = asked["offset"] > bound, asked["committed"] and asked["min"] > 1
+        is_at_roll = bound in {each.base_offset for each in ours.log.segments}
+        is_above, is_uncounted = (
+            asked["offset"] > bound,
+            asked["min"] > 1 and (asked["committed"] or is_at_roll),
+        )
         if str(number) in there["fetched"] and asked["replica"] < 0 and (is_above or is_uncounted):
             ours.abandon(number)
             kafka.perform({"op": "forget", "number": number})

@@ -44,6 +44,8 @@ BROKER_EPOCH: Final = 5
 MAX_LAG_MS: Final = 3
 """`replica.lag.time.max.ms`: so short that ISRs are checked at each tick."""
 FOR_EVER: Final = 1 << 40
+NO_SESSION: Final = {"error": "session"}
+"""The answer to a fetch whose session is gone."""
 RACKS: Final = {LOCAL: "a", 1: "b", 2: "b", 3: "c"}
 """The rack of each broker."""
 R = TypeVar("R")
@@ -76,6 +78,8 @@ class Ours:
         """The operations with fetches that may wait, by their numbers."""
         self.fetching: dict[Hashable, int] = {}
         """The numbers of those that wait, by the address that the answer names."""
+        self.resuming: dict[Hashable, tuple[int, int, FetchPartition]] = {}
+        """The follower, its next epoch and what it wants, of those that wait in a fetch session."""
         self.fetched: State = {}
         """The answers to such fetches, in the last operation."""
         self._ids = 0
@@ -166,9 +170,21 @@ class Ours:
                 case Reply(key, FetchResponse() as body) | Respond(_, key, FetchResponse() as body) if (
                     key in self.fetching
                 ):
-                    self.fetched[str(self.fetching.pop(key))] = described_answer(body.partitions[PARTITION])
+                    self._answered(key, body)
                 case Reply(_, body) | Respond(_, _, body):
                     self.answers.append(body)
+
+    def _answered(self, key: Hashable, body: FetchResponse) -> None:
+        """Note the answer to a fetch that may have waited."""
+        number, result = str(self.fetching.pop(key)), body.partitions.get(PARTITION)
+        resuming = self.resuming.pop(key, None)
+        if body.error is not ErrorCode.NONE:
+            self.fetched[number] = NO_SESSION
+            return
+        self.fetched[number] = {} if result is None else described_answer(result)
+        if resuming is not None and body.session_id:
+            replica, epoch, wanted = resuming
+            self.sessions.setdefault(replica, (body.session_id, epoch, wanted))
 
     def reply(self, kind: type[R]) -> R:
         """Return the answer of this kind that the operation has led to."""

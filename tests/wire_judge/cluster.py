@@ -87,6 +87,7 @@ def alter_quotas(draw: Draw) -> Step:
         )
         for _ in range(draw.usual(1, 2))
     ]
+    entries = list({repr(each.entity): each for each in entries}.values())  # each entity once
     request = t.AlterClientQuotasRequest(entries=entries, validate_only=draw.chance(0.2))
     return draw.step(t.AlterClientQuotasRequest, lambda _: request)
 
