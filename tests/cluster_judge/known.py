@@ -40,10 +40,9 @@ class Met(NamedTuple):
     @property
     def returns_deleted_records(self) -> bool:
         """Return whether Kafka's leader of the partition serves records that were deleted."""
-        start = self.beside.get(f"{self.what.split()[0]} log start", ([0, 0], [0, 0]))
-        return start[0][1] < start[1][1] and any(
-            each.startswith(f"delete records of {self.topic}-") for each in self.before
-        )
+        kafka, ours = self.beside.get(f"{self.what.split()[0]} log start", (None, None))
+        is_lower = bool(kafka and ours and kafka[1] < ours[1])
+        return is_lower and any(each.startswith(f"delete records of {self.topic}-") for each in self.before)
 
     @property
     def is_deleted(self) -> bool:

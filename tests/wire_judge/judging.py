@@ -86,7 +86,7 @@ def _merged(found: list[Any]) -> list[Any]:
 
 def _order(each: dict[str, Any]) -> str:
     told = {name: value for name, value in each.items() if name not in _IDS or isinstance(value, Named)}
-    return repr(([told.get(name) for name in _NAMES], told))
+    return repr(([told.get(name) for name in (*_NAMES, "entity")], told))
 
 
 def _batches(buffer: Any, names: Mapping[Any, str]) -> Any:

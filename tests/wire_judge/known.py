@@ -102,6 +102,11 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             )
         )
         or (
+            met.is_of(t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest)
+            and met.codes(Code.INVALID_REQUEST, Code.INVALID_CONFIG)
+            and any(len(each.configs) > 1 for each in met.request.resources)
+        )
+        or (
             met.is_of(t.AlterReplicaLogDirsRequest)
             and met.codes(Code.LOG_DIR_NOT_FOUND, Code.INVALID_TOPIC_EXCEPTION)
         )
@@ -201,6 +206,12 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and met.kafka.get("group_state", "Empty") == "Empty"
         )
         or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION))
+    ),
+    "spaces around a number": lambda met: (
+        met.is_of(t.CreateTopicsRequest)
+        and met.field == "value"
+        and isinstance(met.kafka, str)
+        and met.kafka.strip() == met.ours
     ),
     "an empty group whose last offset was deleted": lambda met: (
         (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))

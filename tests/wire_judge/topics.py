@@ -198,7 +198,7 @@ def alter(draw: Draw) -> Step:
     pool: Sequence[tuple[str, str | None]] = _SETTINGS if kind == _TOPIC else _OF_BROKER
     if name == draw.name("nowhere") or kind not in (_TOPIC, _BROKER):
         pool = (("flush.ms", "7"),)
-    pairs = dict(draw.pick(*pool) for _ in range(draw.usual(1, 2)))
+    pairs = dict(draw.pick(*pool) for _ in range(draw.usual(1, 2) if kind == _TOPIC else 1))
     only_try = kind == _BROKER or draw.chance(0.2)
     if draw.chance(0.2):
         whole = t.AlterConfigsRequest(
