@@ -107,10 +107,6 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and any(len(each.configs) > 1 for each in met.request.resources)
         )
         or (
-            met.is_of(t.AlterReplicaLogDirsRequest)
-            and met.codes(Code.LOG_DIR_NOT_FOUND, Code.INVALID_TOPIC_EXCEPTION)
-        )
-        or (
             met.is_of(t.IncrementalAlterConfigsRequest, t.AlterConfigsRequest)
             and met.ours == Code.UNKNOWN_TOPIC_OR_PARTITION
             and met.kafka in (Code.INVALID_CONFIG, Code.INVALID_REQUEST)
@@ -207,16 +203,26 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         )
         or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION))
     ),
-    "spaces around a number": lambda met: (
+    "a value with spaces or capitals": lambda met: (
         met.is_of(t.CreateTopicsRequest)
         and met.field == "value"
         and isinstance(met.kafka, str)
-        and met.kafka.strip() == met.ours
+        and met.kafka.strip().lower() == met.ours
+    ),
+    "a name that no topic can have, in a move between log dirs": lambda met: (
+        met.is_of(t.AlterReplicaLogDirsRequest)
+        and met.codes(met.kafka, Code.INVALID_TOPIC_EXCEPTION)
+        and met.kafka in (Code.LOG_DIR_NOT_FOUND, Code.UNKNOWN_TOPIC_OR_PARTITION)
     ),
     "an empty group whose last offset was deleted": lambda met: (
         (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))
         or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID))
         or (met.field == "group_state" and (met.kafka, met.ours) == ("Dead", "Empty"))
+        or (
+            met.is_of(t.ListGroupsRequest)
+            and met.kafka is None
+            and met.ours.get("group_state", "Empty") == "Empty"
+        )
         or (
             met.is_of(t.LeaveGroupRequest, t.JoinGroupRequest)
             and met.codes(Code.UNKNOWN_MEMBER_ID, 0)
