@@ -188,6 +188,13 @@ class Side:
         request = t.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[topic])
         return self.ask(number, request, 11).responses[0].partitions[0]
 
+    def producers(self, number: int, place: Place) -> list[tuple[int, ...]]:
+        """Return the producers that a leader knows: id, epoch, last sequence number."""
+        topic = t.DescribeProducersRequestTopicRequest(name=place.topic, partition_indexes=[place.partition])
+        found = self.ask(number, t.DescribeProducersRequest(topics=[topic]), 0).topics[0].partitions[0]
+        states = found.active_producers
+        return sorted((each.producer_id, each.producer_epoch, each.last_sequence) for each in states)
+
     def log_dirs(self, number: int, topics: Sequence[str]) -> Any:
         found = self.ask(number, t.DescribeLogDirsRequest(topics=None), 1)
         return [

@@ -82,6 +82,7 @@ def _of_leader(side: Side, name: str, leader: int, isr: Sequence[int], place: Pl
     found: Snapshot = {f"{name} log start": start}
     found[f"{name} high watermark"] = side.offset(leader, place, _LATEST, 0)
     found[f"{name} last stable offset"] = side.offset(leader, place, _LATEST, 1)
+    found[f"{name} producers"] = side.producers(leader, place)
     state = json.loads(
         side.node(f"/brokers/topics/{place.topic}/partitions/{place.partition}/state") or b"{}"
     )

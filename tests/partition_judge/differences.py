@@ -179,8 +179,6 @@ def _settle_fetches(operation: Operation, here: State, there: State, ours: Ours,
 def settle(operation: Operation, mine: Answer, theirs: Answer, ours: Ours, kafka: Kafka) -> str | None:
     """Bring the sides together after a documented difference and return its name; None if there is none."""
     here, there = mine.state, theirs.state and _not_below_the_start(theirs.state)
-    if (what := _settle_fetches(operation, here, there, ours, kafka)) is not None:
-        return what
     if here.get("leads") and there.get("leads") and here["high_watermark"] > there["high_watermark"]:
         # By Kafka's own rule, which it would apply at the next fetch or append.
         kafka.perform({"op": "advance"})
@@ -188,6 +186,8 @@ def settle(operation: Operation, mine: Answer, theirs: Answer, ours: Ours, kafka
     if operation["op"] == "role" and here.get("leads") and here["high_watermark"] < there["high_watermark"]:
         ours.advance()
         return "a repeated order moves Kafka's high watermark"
+    if (what := _settle_fetches(operation, here, there, ours, kafka)) is not None:
+        return what
     last = max([each.next_offset for each in batches_of(ours)], default=0) if here else 0
     if here and not here["leads"] and here["high_watermark"] == last < there["high_watermark"] <= here["end"]:
         kafka.perform({"op": "lower", "offset": last})

@@ -52,7 +52,13 @@ def list_transactions(draw: Draw) -> Step:
     request = t.ListTransactionsRequest(
         state_filters=draw.pick([], ["Ongoing"], ["Wrong", "Ongoing"], ["ongoing"])
     )
-    return draw.step(t.ListTransactionsRequest, lambda _: request)
+    mine = draw.name("tx")
+
+    def trim(response: Any) -> None:
+        states = response.transaction_states
+        response.transaction_states = [each for each in states if each.transactional_id == mine]
+
+    return draw.step(t.ListTransactionsRequest, lambda _: request, trim=trim)
 
 
 def init(draw: Draw) -> Step:

@@ -218,6 +218,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         (met.is_of(t.OffsetDeleteRequest, t.DeleteGroupsRequest) and met.codes(Code.GROUP_ID_NOT_FOUND, 0))
         or (met.is_of(t.OffsetCommitRequest) and met.codes(Code.ILLEGAL_GENERATION, Code.UNKNOWN_MEMBER_ID))
         or (met.field == "group_state" and (met.kafka, met.ours) == ("Dead", "Empty"))
+        or (met.field == "generation_id" and met.kafka == 1 < met.ours)
         or (
             met.is_of(t.ListGroupsRequest)
             and met.kafka is None
