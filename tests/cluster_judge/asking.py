@@ -75,7 +75,10 @@ def produce_at(
     acks: int = -1,
     **producer: Any,
 ) -> Any:
-    rows = encode_batch([Record(offset, 1, None, value) for offset, value in enumerate(values)], **producer)
+    # A producer whose last batch is old is forgotten at the next check.
+    now_ms = time.time_ns() // 1_000_000
+    records = [Record(offset, now_ms, None, value) for offset, value in enumerate(values)]
+    rows = encode_batch(records, **producer)
     part = t.ProduceRequestPartitionProduceData(index=partition, records=rows)
     topic = t.ProduceRequestTopicProduceData(name=name, partition_data=[part])
     request = t.ProduceRequest(acks=acks, timeout_ms=_WRITE_MS, topic_data=[topic])

@@ -224,15 +224,14 @@ def _marker(ours: Ours, operation: Operation) -> list[int]:
     return [before, ours.log.log_end_offset - 1]
 
 
+def _wanted(operation: Operation) -> FetchPartition:
+    names = ("offset", "max", "current_epoch", "last_epoch", "log_start")
+    return FetchPartition(*(operation[name] for name in names))
+
+
 def _fetch(ours: Ours, operation: Operation) -> State | None:
     replica = operation["replica"]
-    wanted = FetchPartition(
-        operation["offset"],
-        operation["max"],
-        operation["current_epoch"],
-        operation["last_epoch"],
-        operation["log_start"],
-    )
+    wanted = _wanted(operation)
     request = FetchRequest(
         replica,
         0,
@@ -265,13 +264,7 @@ def _fetch(ours: Ours, operation: Operation) -> State | None:
 def _wait(ours: Ours, operation: Operation) -> None:
     """Fetch, and wait if there is too little; the state tells of the answer."""
     number, replica = operation["number"], operation["replica"]
-    wanted = FetchPartition(
-        operation["offset"],
-        operation["max"],
-        operation["current_epoch"],
-        operation["last_epoch"],
-        operation["log_start"],
-    )
+    wanted = _wanted(operation)
     request = FetchRequest(
         replica,
         FOR_EVER,
