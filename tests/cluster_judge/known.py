@@ -101,10 +101,9 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     ),
     "leader epochs when controller and leader die": lambda met: (
         met.is_rise
-        and met.ours == 1
         and (
-            (met.step.endswith("the controller") and met.kafka == 2)
-            or (met.step.endswith("the first") and met.kafka in (0, 2, 3))
+            (met.step.endswith("the controller") and (met.kafka, met.ours) == (2, 1))
+            or (met.step.endswith("the first") and met.ours in (0, 1) and met.kafka in (0, 1, 2, 3))
         )
     ),
     "no offset beside an error of Produce": lambda met: (

@@ -47,6 +47,11 @@ def _strict(met: Met, kafka: int, code: int, *hows: str) -> bool:
     return (is_unanswered or met.codes(kafka, code)) and bool(met.breaks & set(hows))
 
 
+def _refused(met: Met, how: str) -> bool:
+    """Return whether ours alone refuses such a batch; Kafka may refuse its time."""
+    return any(_strict(met, code, Code.INVALID_RECORD, how) for code in (0, Code.INVALID_TIMESTAMP))
+
+
 _ABOUT_CONFIGS: Final = (t.DescribeConfigsRequest, t.AlterConfigsRequest, t.IncrementalAlterConfigsRequest)
 _ABOUT_RULES: Final = (t.DescribeAclsRequest, t.CreateAclsRequest, t.DeleteAclsRequest)
 
@@ -247,12 +252,9 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "no append time of a duplicate on a CreateTime topic": lambda met: (
         met.field == "log_append_time_ms" and met.ours == -1
     ),
-    "bytes after a client's batch": lambda met: _strict(met, 0, Code.INVALID_RECORD, "bytes behind it"),
-    "a client's delete horizon": lambda met: _strict(met, 0, Code.INVALID_RECORD, "delete horizon"),
-    "a producer id without an epoch": lambda met: (
-        _strict(met, 0, Code.INVALID_RECORD, "id without epoch")
-        or _strict(met, Code.INVALID_TIMESTAMP, Code.INVALID_RECORD, "id without epoch")
-    ),
+    "bytes after a client's batch": lambda met: _refused(met, "bytes behind it"),
+    "a client's delete horizon": lambda met: _refused(met, "delete horizon"),
+    "a producer id without an epoch": lambda met: _refused(met, "id without epoch"),
     "no transactions": lambda met: (
         (met.codes(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE) and bool(met.breaks))
         or (met.is_of(t.DescribeTransactionsRequest) and met.field == "transaction_start_time_ms")

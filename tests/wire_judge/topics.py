@@ -262,7 +262,8 @@ def log_dirs(draw: Draw) -> Step:
     request = t.DescribeLogDirsRequest(topics=asked)
 
     def learn(response: Any, known: Known) -> None:
-        known["log dir"] = response.results[0].log_dir
+        for each in response.results:
+            known["log dir"] = each.log_dir
 
     return draw.step(t.DescribeLogDirsRequest, lambda _: request, learn)
 
