@@ -150,6 +150,15 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         and (met.kafka[0], met.ours[0]) == ("NONE", "REQUEST_TIMED_OUT")
         and met.commits_with_two
     ),
+    "partitions added to a topic of which one has no leader": lambda met: met.answers(
+        "add to ", "REQUEST_TIMED_OUT", "NONE"
+    ),
+    "replicas of a broker that was paused under a reassignment": lambda met: (
+        met.what == "unrest"
+        and met.ours is None
+        and "has the ISR" in met.kafka
+        and any(each.startswith(f"pause {met.step.split()[-1]} and reassign ") for each in met.before)
+    ),
     "the checkpointed high watermark of a replica that left": lambda met: (
         " in replication checkpoint of " in met.what and met.is_reassigned and met.ours is None
     ),
@@ -171,6 +180,7 @@ PARTING: Final = frozenset(
         "the order of a list whose reassignment was cancelled",
         "a leader among those that left an ISR too small to commit",
         "deleted records after the kill of a replica",
+        "replicas of a broker that was paused under a reassignment",
         "the state of a topic that waits for its deletion",
     }
 )

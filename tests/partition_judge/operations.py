@@ -276,28 +276,26 @@ def _wait(ours: Ours, operation: Operation) -> None:
         operation["committed"],
     )
     ours.fetches[number] = operation
-    if replica < 0:
-        ours.fetching[key := f"fetch {number}"] = number
-        ours.take(serving.fetch(ours.manager, Client(key), request, ours.now_ms))
-        return
     session_id, epoch, told = ours.sessions.pop(replica, (0, 0, None))
     if operation["in_session"]:
         named = {} if wanted == told else {PARTITION: wanted}
         request = request._replace(session_id=session_id, session_epoch=epoch, partitions=named)
-    _wait_as_follower(ours, request, number, wanted)
+    _send_and_wait(ours, request, number, wanted)
     if ours.fetched.get(str(number)) == NO_SESSION:
-        # The session is gone: the follower begins another.
+        # The session is gone: the reader begins another.
         del ours.fetched[str(number)]
         again = request._replace(session_id=0, session_epoch=0, partitions={PARTITION: wanted})
-        _wait_as_follower(ours, again, number, wanted)
+        _send_and_wait(ours, again, number, wanted)
 
 
-def _wait_as_follower(ours: Ours, request: FetchRequest, number: int, wanted: FetchPartition) -> None:
+def _send_and_wait(ours: Ours, request: FetchRequest, number: int, wanted: FetchPartition) -> None:
     replica = request.replica_id
-    ours.fetching[key := ours.next_id()] = number
+    key = ours.next_id() if replica >= 0 else f"fetch {number}"
+    ours.fetching[key] = number
     if request.session_epoch >= 0:
         ours.resuming[key] = replica, request.session_epoch + 1, wanted
-    ours.take(serving.fetch(ours.manager, Peer(replica, key), request, ours.now_ms))
+    address = Peer(replica, key) if isinstance(key, int) else Client(key)
+    ours.take(serving.fetch(ours.manager, address, request, ours.now_ms))
 
 
 def _list_offsets(ours: Ours, operation: Operation) -> list[int] | None:

@@ -322,7 +322,7 @@ def _consume(cluster: Cluster, drawn: Operation) -> list[Operation]:
 
 def _wait(cluster: Cluster, drawn: Operation) -> list[Operation]:
     """Return a fetch that waits. A consumer's is like a follower's, but for what only followers tell."""
-    names = ("replica", "rack", "min", "max", "committed")
+    names = ("replica", "rack", "min", "max", "committed", "in_session")
     told = {name: drawn[name] for name in names} | {"number": cluster.new_producer()}
     if drawn["replica"] >= 0:
         later, fetch = _fetch(cluster, drawn)
