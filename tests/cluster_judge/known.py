@@ -150,6 +150,18 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         and (met.kafka[0], met.ours[0]) == ("NONE", "REQUEST_TIMED_OUT")
         and met.commits_with_two
     ),
+    "the ISR of which no member is back": lambda met: (
+        met.step.endswith("the first")
+        and None not in (met.kafka, met.ours)
+        and (
+            (met.what.endswith(" told isr") and set(met.kafka) < set(met.ours))
+            or (
+                met.what.endswith("/state")
+                and set(met.kafka["isr"]) < set(met.ours["isr"])
+                and {**met.kafka, "isr": []} == {**met.ours, "isr": []}
+            )
+        )
+    ),
     "partitions added to a topic of which one has no leader": lambda met: met.answers(
         "add to ", "REQUEST_TIMED_OUT", "NONE"
     ),
@@ -180,6 +192,7 @@ PARTING: Final = frozenset(
         "the order of a list whose reassignment was cancelled",
         "a leader among those that left an ISR too small to commit",
         "deleted records after the kill of a replica",
+        "the ISR of which no member is back",
         "replicas of a broker that was paused under a reassignment",
         "the state of a topic that waits for its deletion",
     }

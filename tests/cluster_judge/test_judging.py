@@ -138,6 +138,18 @@ def test_a_deletion_may_wait_for_an_isr_of_two() -> None:
     assert known_difference(met._replace(before=["set b min.insync.replicas=2"])) == ""
 
 
+def test_an_isr_may_stay_only_until_the_first_member_is_back() -> None:
+    told = Met("start 1, the first", "a-0 told isr", (3,), (2, 3))
+    node = told._replace(
+        what=f"node {STATE}", kafka={"isr": [3], "leader": -1}, ours={"isr": [2, 3], "leader": -1}
+    )
+    for met in (told, node):
+        assert known_difference(met) == "the ISR of which no member is back"
+        assert known_difference(met._replace(step="start 1")) == ""
+        assert known_difference(met._replace(kafka=met.ours, ours=met.kafka)) == ""
+    assert known_difference(node._replace(ours={"isr": [2, 3], "leader": 2})) == ""
+
+
 def test_controllers_that_the_judge_has_called_for_do_not_count() -> None:
     side = Side("ours", cast("Servers", None), cast("KazooClient", None))
     found = view(more={"/controller_epoch": b"5"})
