@@ -275,9 +275,10 @@ def is_refusal(error: OSError) -> bool:
 def refusal(error: OSError, subject: str, outcome: str, then: str = "try again") -> OutOfResources:
     """Return the exception for an error that `is_refusal`; `outcome` says what has not changed."""
     if is_full(error):
-        return DiskFull(
-            f"{subject}: the disk is full ({error.strerror}); {outcome}. Free some space, then {then}"
-        )
+        is_limited = error.errno == errno.EFBIG
+        problem = "a file cannot grow further" if is_limited else "the disk is full"
+        cure = "Raise the limit of file sizes (ulimit -f)" if is_limited else "Free some space"
+        return DiskFull(f"{subject}: {problem} ({error.strerror}); {outcome}. {cure}, then {then}")
     return OutOfResources(
         f"{subject}: {error.strerror}; {outcome}. Raise the limits of the process (ulimit -n), then {then}"
     )

@@ -185,7 +185,7 @@ class HttpServer:
                 _log.debug(format, *args)
 
         closing = self._closing = threading.Event()
-        spares = Spares(1)  # whoever asks how things are gets an answer even if files have all descriptors
+        spares = Spares(2)  # whoever asks how things are gets an answer even if files have all descriptors
         spares.refill()
         slots = threading.Semaphore(MOST_CONNECTIONS)
 
@@ -194,7 +194,7 @@ class HttpServer:
 
             def get_request(self) -> tuple[socket.socket, object]:
                 try:
-                    return spares.run(super().get_request)
+                    return spares.run(super().get_request, leave=0)
                 except OSError as error:
                     if is_shortage(error):
                         closing.wait(_PAUSE_S)  # the same connection would fail again at once

@@ -3,7 +3,8 @@
 A process that runs out of descriptors cannot open the next segment, and a rename cannot be made durable. So
 two amounts are held back for files:
 
-* `Spares` holds a few descriptors open. `OsDisk` gives one up when a call fails for want of one.
+* `Spares` holds a few descriptors open. `OsDisk` gives one up when a call fails for want of one. The last of them
+  are for syncs of directories, which give theirs back: after a rename it is too late for a refusal.
 * Connections use descriptor numbers below `room_for_others`; files may use all numbers. The
   kernel assigns the lowest free number, so the number of a new connection says how many are in use.
 """
@@ -25,7 +26,8 @@ T = TypeVar("T")
 
 MOST_HELD_BACK: Final = 1_000
 _ENOUGH: Final = 1 << 20
-_SPARE_PAIRS: Final = 4
+LEFT_TO_DIRECTORIES: Final = 4
+_SPARES: Final = 12
 _NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -86,8 +88,8 @@ def above_standard(descriptor: int) -> int:
 class Spares:
     """A few open descriptors, closed for a call that finds none left. Safe from any thread."""
 
-    def __init__(self, pairs: int = _SPARE_PAIRS) -> None:
-        self._pairs = pairs
+    def __init__(self, count: int = _SPARES) -> None:
+        self._count = count
         self._held: list[int] = []
         self._lock = threading.Lock()
 
@@ -95,10 +97,12 @@ class Spares:
         """Make a lock that no thread holds, in a forked child."""
         self._lock = threading.Lock()
 
-    def run(self, action: Callable[[], T]) -> T:
-        """Return `action()`; if it has no descriptor, give up spare ones for it. Raises what it raises."""
-        if len(self._held) < 2 * self._pairs - 1:
-            self.refill()
+    def run(self, action: Callable[[], T], *, leave: int = LEFT_TO_DIRECTORIES) -> T:
+        """Return `action()`; if it has no descriptor, give up spare ones for it, all but `leave` of them.
+
+        Raises what it raises.
+        """
+        self.refill()
         try:
             return action()
         except OSError as error:
@@ -106,7 +110,7 @@ class Spares:
                 raise
         while True:
             with self._lock:
-                spare = self._held.pop() if self._held else -1
+                spare = self._held.pop() if len(self._held) > leave else -1
             if spare >= 0:
                 os.close(spare)
             try:
@@ -117,9 +121,12 @@ class Spares:
 
     def refill(self) -> None:
         """Open spare descriptors up to the wanted number, if possible."""
+        if len(self._held) >= self._count:
+            return
         with self._lock:
-            while len(self._held) < 2 * self._pairs - 1:
+            while len(self._held) < self._count:
                 try:
-                    self._held += map(above_standard, os.pipe())
+                    new = (os.dup(self._held[0]),) if self._held else os.pipe()
+                    self._held += map(above_standard, new)
                 except OSError:
                     return  # another time: those that are there still help

@@ -508,7 +508,7 @@ class OsDisk:
     def scan(self, directory: str) -> list[DirectoryEntry]:
         """List a directory; see `Disk.scan`."""
         found = []
-        with _spares.run(lambda: os.scandir(directory)) as entries:
+        with _spares.run(lambda: os.scandir(directory), leave=0) as entries:
             for entry in entries:
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -538,11 +538,12 @@ class OsDisk:
             return
         # Links are followed here: a log dir may be a link, the files in it may not.
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        descriptor = _spares.run(lambda: os.open(directory, flags))
+        descriptor = _spares.run(lambda: os.open(directory, flags), leave=0)
         try:
             _synced(_sync, descriptor, directory)
         finally:
             os.close(descriptor)
+            _spares.refill()
 
     def lock(self, directory: str) -> Lock:
         """Lock a directory for this process; see `Disk.lock`."""

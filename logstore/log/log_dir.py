@@ -16,6 +16,7 @@ data/
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -383,7 +384,13 @@ class LogDir:
         suffix = f"-{topic_partition.partition}.{unique}-{fate}"
         renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
         with self._or_offline("", f"moving {topic_partition}"):
-            self._disk.rename(directory, renamed)
+            try:
+                self._disk.rename(directory, renamed)
+            except OSError as error:
+                if error.errno != errno.EXDEV or fate != "delete":
+                    raise
+                remove_tree(self._disk, directory)  # it is in a lower layer of an overlayfs
+                return
         if fate == "delete":
             due_ms = self._clock() + delay_ms
             self._doomed.append((due_ms, renamed))

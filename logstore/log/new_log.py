@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint
 from logstore.checkpoint.identity import PARTITION_METADATA, format_partition_metadata
+from logstore.disk.errors import is_shortage
 from logstore.disk.files import put_in_place
-from logstore.errors import LogClosed
+from logstore.errors import LogClosed, refusal
 
 if TYPE_CHECKING:
     from logstore.log.partition_log import PartitionLog
@@ -32,8 +33,7 @@ def finish(log: PartitionLog, sync_name: Callable[[], None]) -> None:
             log.disk.sync_dir(log.directory)
             sync_name()
         except OSError as error:
-            refuse_if_closed(log, error)
-            log.fail(error)
+            sync_failed(log, error)
         with log.lock:
             if (topic_id, epochs) == (log.topic_id, log.epochs):
                 log.sync_name = None
@@ -45,3 +45,12 @@ def refuse_if_closed(log: PartitionLog, error: OSError) -> None:
     """Raise `LogClosed` if a file is missing because the log was deleted meanwhile: the disk is fine."""
     if log.is_closed and isinstance(error, FileNotFoundError):
         raise LogClosed(f"{log.directory} was closed; open it again") from error
+
+
+def sync_failed(log: PartitionLog, error: OSError) -> NoReturn:
+    """Raise `OutOfResources` if a descriptor was missing, `LogClosed` if the log was deleted meanwhile;
+    otherwise take the log offline and raise `LogDirOffline`."""
+    refuse_if_closed(log, error)
+    if is_shortage(error):  # before the fsync: one that fails so is EIO, and was not repeated
+        raise refusal(error, log.directory, "nothing was synced") from error
+    log.fail(error)

@@ -45,14 +45,14 @@ from logstore.checkpoint.identity import (
     write_partition_metadata,
 )
 from logstore.config import LogConfig
-from logstore.disk.errors import EngineError, is_shortage
+from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import Damage, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
 from logstore.log.interrupts import APPENDING, changing, mend
 from logstore.log.loading import Jitter, LoadedLog, RecoveryReport, was_compacted
-from logstore.log.new_log import finish, refuse_if_closed
+from logstore.log.new_log import finish, refuse_if_closed, sync_failed
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig, VerificationGuards
 from logstore.log.stretch import Stretch
 from logstore.log.waiters import Waiters
@@ -423,10 +423,7 @@ class PartitionLog:
                 for segment in new:
                     segment.name_is_durable = True
         except OSError as error:
-            refuse_if_closed(self, error)
-            if is_shortage(error):  # of a descriptor: a sync that fails so is EIO, and was not repeated
-                raise refusal(error, self.directory, "nothing was synced") from error
-            self.fail(error)
+            sync_failed(self, error)
         self.recovery_point = max(self.recovery_point, end_offset)
 
     # --- failing ----------------------------------------------------------------------------------

@@ -36,11 +36,18 @@ try:
         kept.append(disk.open(f"{directory}/{len(kept)}", create=True, write=True))
 except OSError as error:
     assert error.errno == 24, error
+for _ in range(50):
+    disk.sync_dir(directory)
+    assert len(disk.scan(directory)) == 2 + len(kept)
+    try:
+        disk.open(f"{directory}/small")
+    except OSError as error:
+        assert error.errno == 24, error
 print(len(kept))
 """
 
 
-def test_a_disk_at_the_limit_still_publishes_and_opens_a_few(tmp_path: Path) -> None:
+def test_a_disk_at_the_limit_still_publishes_opens_a_few_and_then_syncs_directories(tmp_path: Path) -> None:
     """In a process of its own, since the limit is the process's."""
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_LIMIT, str(tmp_path)], capture_output=True, text=True, check=False
@@ -50,7 +57,7 @@ def test_a_disk_at_the_limit_still_publishes_and_opens_a_few(tmp_path: Path) -> 
 
 
 def test_spares_go_one_by_one_and_only_for_want_of_a_descriptor() -> None:
-    spares, calls = Spares(2), 0
+    spares, calls = Spares(4), 0
 
     def short(until: int, code: int) -> int:
         nonlocal calls
@@ -63,16 +70,20 @@ def test_spares_go_one_by_one_and_only_for_want_of_a_descriptor() -> None:
     spares.refill()
     assert before is not None
     assert open_descriptors() == before + 4
-    assert spares.run(lambda: short(3, errno.EMFILE)) == 4
+    assert spares.run(lambda: short(3, errno.EMFILE), leave=1) == 4
     assert open_descriptors() == before + 1
     calls = 0
     with pytest.raises(OSError, match="No such"):
         spares.run(lambda: short(1, errno.ENOENT))
-    assert (calls, open_descriptors()) == (1, before + 3)
+    assert (calls, open_descriptors()) == (1, before + 4)
     calls = 0
     with pytest.raises(OSError, match="Too many open files"):
-        spares.run(lambda: short(99, errno.ENFILE))
-    assert (calls, open_descriptors()) == (5, before)
+        spares.run(lambda: short(99, errno.ENFILE), leave=1)
+    assert (calls, open_descriptors()) == (5, before + 1)
+    calls = 0
+    with pytest.raises(OSError, match="Too many open files"):
+        spares.run(lambda: short(99, errno.ENFILE), leave=0)
+    assert (calls, open_descriptors()) == (6, before)
 
 
 def test_connections_leave_a_quarter_to_files_and_at_most_a_thousand() -> None:

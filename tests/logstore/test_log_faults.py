@@ -204,6 +204,15 @@ class TestAFailedWrite:
         disk.heal()
         assert values(opened(memory(disk).copy())) == [b"a"]
 
+    def test_a_file_that_must_not_grow_is_no_full_disk(self) -> None:
+        disk = faulty_disk()
+        log = opened(disk)
+        disk.inject(Fault(operation="pwrite", errno=errno.EFBIG))
+        with pytest.raises(DiskFull, match=r"a file cannot grow further .*Raise the limit .*ulimit -f"):
+            log.append(b"a")
+        log.append(b"b")
+        assert values(log) == [b"b"]
+
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
     def test_row_187_an_abort_that_cannot_be_noted(self, number: int) -> None:
         """The marker is in the log: calling it refused would append it twice. Recovery finds the abort."""

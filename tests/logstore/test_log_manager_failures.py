@@ -226,6 +226,18 @@ class TestAFullDisk:
         log.flush()
         assert log.partition.recovery_point == 3
 
+    @pytest.mark.parametrize("directory", ["/a/orders-0", "/a"])
+    def test_a_new_log_without_descriptors_is_made_durable_later(self, directory: str) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk)
+        disk.inject(Fault(operation="sync_dir", errno=errno.EMFILE, path=directory.__eq__))
+        with pytest.raises(OutOfResources, match="nothing was synced"):
+            manager.get_or_create(ORDERS)
+        assert not manager.offline_dirs
+        log = manager.get_or_create(ORDERS)
+        assert log.partition.sync_name is None
+        append(log)
+
     def test_a_start_without_descriptors_opens_nothing_and_says_so(self) -> None:
         memory = MemoryDisk()
         manager = manager_on(memory)
@@ -439,6 +451,17 @@ class TestDeletion:
         assert not again.logs()
         again.tick(Clock().now_ms + 5000)
         assert [entry.name for entry in image.scan("/a") if entry.is_directory] == []
+
+    def test_at_once_where_a_directory_cannot_be_renamed(self) -> None:
+        """As one in a lower layer of an overlayfs: it came with a container's image."""
+        disk = MemoryDisk()
+        faulty = FaultyDisk(disk, [Fault(operation="rename", errno=errno.EXDEV, path="/a/orders-0".__eq__)])
+        manager = manager_on(faulty)
+        append(manager.get_or_create(ORDERS), 3)
+        manager.delete(ORDERS)
+        assert not manager.offline_dirs
+        assert [entry.name for entry in disk.durable_image().scan("/a") if entry.is_directory] == []
+        append(manager.get_or_create(ORDERS))
 
     def test_row_190_a_name_of_full_length(self) -> None:
         """The whole name has 255 characters, the topic's part is cut."""
