@@ -3,8 +3,8 @@
 A process that runs out of descriptors cannot open the next segment, and a rename cannot be made durable. So
 two amounts are held back for files:
 
-* `Spares` holds a few descriptors open. `OsDisk` gives one up when a call fails for want of one. The last of them
-  are for syncs of directories, which give theirs back: after a rename it is too late for a refusal.
+* `Spares` holds a few descriptors open. `OsDisk` gives one up when a call fails for want of one. The last of
+  them are for syncs of directories, which give theirs back: after a rename it is too late for a refusal.
 * Connections use descriptor numbers below `room_for_others`; files may use all numbers. The
   kernel assigns the lowest free number, so the number of a new connection says how many are in use.
 """
