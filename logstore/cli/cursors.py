@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, LogDirs, require_log
+from logstore.cli.operating import Json, LogDirs, partitions_with, require_log
 from logstore.cli.terminal import print_error, print_json, printable
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def cursors(
 ) -> int:
     """List the cursors of logs: name, committed offset, lag."""
     from logstore.disk.files import OsDisk
+    from logstore.log.cursor_file import CURSORS_FILE
 
     if reset is not None or remove is not None:
         if len(directories) != 1 or (reset is not None and remove is not None):
@@ -39,21 +40,9 @@ def cursors(
         return _change(str(directories[0]), reset, to, remove)
     disk = OsDisk()
     unreadable = 0
-    for directory in directories:
-        for place in _with_cursors(disk, str(directory).rstrip("/") or "/"):
-            unreadable += _list(disk, place, as_json=as_json)
+    for directory in partitions_with(CURSORS_FILE, disk, directories):
+        unreadable += _list(disk, directory, as_json=as_json)
     return 1 if unreadable else 0
-
-
-def _with_cursors(disk: Disk, path: str) -> list[str]:
-    """Return `path` itself if it is a partition, otherwise the partitions in it that have cursors."""
-    from logstore.cli.inspection import segment_offsets
-    from logstore.log.cursor_file import CURSORS_FILE
-
-    if segment_offsets(disk, path):
-        return [path]
-    below = [f"{path}/{entry.name}" for entry in disk.scan(path) if entry.is_directory]
-    return [place for place in below if any(entry.name == CURSORS_FILE for entry in disk.scan(place))]
 
 
 def _list(disk: Disk, directory: str, *, as_json: bool) -> int:

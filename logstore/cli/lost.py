@@ -7,13 +7,12 @@ segments: `cat` and `dump` read that directory like a partition's. `logstore rec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, LogDirs
+from logstore.cli.operating import Json, LogDirs, partitions_with
 from logstore.cli.terminal import print_error, print_json, printable
 
 if TYPE_CHECKING:
@@ -41,17 +40,11 @@ def lost(
     ] = None,
 ) -> int:
     """List the losses of logs: offsets, reason, kept bytes. Entries are never deleted."""
-    from logstore.cli.whole_trees import holds_log
     from logstore.disk.files import OsDisk
-    from logstore.log.losses import Quarantine
+    from logstore.log.losses import LOST_DIRECTORY, Quarantine
 
     disk = OsDisk()
-    partitions: list[str] = []
-    for path in (str(directory).rstrip("/") or "/" for directory in directories):
-        found = _partitions_in(disk, path)
-        if not found and not holds_log(disk, path):
-            raise typer.BadParameter(f"{path} holds no log: neither segments nor a log dir's files are in it")
-        partitions += found
+    partitions = partitions_with(LOST_DIRECTORY, disk, directories)
     if purge is not None:
         if older_than is not None:
             raise typer.BadParameter("--purge and --older-than cannot be combined")
@@ -147,24 +140,3 @@ def _purge(disk: Disk, partitions: list[str], loss_id: int | None, days: float |
                 return 1
     print(f"{freed} bytes removed from quarantine")
     return 0
-
-
-def _partitions_in(disk: Disk, path: str) -> list[str]:
-    """`path` itself if it is a partition, otherwise the partitions with losses below it."""
-    from logstore.cli.inspection import segment_offsets
-
-    return [path] if segment_offsets(disk, path) else list(_with_losses(disk, path))
-
-
-def _with_losses(disk: Disk, path: str) -> Iterator[str]:
-    from logstore.log.losses import LOST_DIRECTORY
-
-    try:
-        directories = sorted(entry.name for entry in disk.scan(path) if entry.is_directory)
-    except (FileNotFoundError, PermissionError):  # deleted by its owner since it was listed, or not ours
-        return
-    if LOST_DIRECTORY in directories:
-        yield path
-        return
-    for name in directories:
-        yield from _with_losses(disk, f"{path}/{name}")

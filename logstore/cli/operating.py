@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -89,6 +89,34 @@ def require_log(disk: Disk, directory: str) -> None:
             f"; name one of its partitions, such as {posixpath.join(directory, inside)}" if inside else ""
         )
         raise typer.BadParameter(f"{directory} holds no log: there is no <offset>.log in it{advice}")
+
+
+def partitions_with(name: str, disk: Disk, directories: Iterable[Path]) -> list[str]:
+    """Return each directory that is a partition, and the partitions below the others that have a file or
+    directory `name`. Raises `typer.BadParameter` (exit code 2) for one that holds no log."""
+    from logstore.cli.inspection import segment_offsets
+    from logstore.cli.whole_trees import holds_log
+
+    partitions: list[str] = []
+    for path in (str(directory).rstrip("/") or "/" for directory in directories):
+        found = [path] if segment_offsets(disk, path) else list(_below(name, disk, path))
+        if not found and not holds_log(disk, path):
+            raise typer.BadParameter(f"{path} holds no log: neither segments nor a log dir's files are in it")
+        partitions += found
+    return partitions
+
+
+def _below(name: str, disk: Disk, path: str) -> Iterator[str]:
+    try:
+        entries = disk.scan(path)
+    except (FileNotFoundError, PermissionError):  # deleted by its owner since it was listed, or not ours
+        return
+    if any(entry.name == name for entry in entries):
+        yield path
+        return
+    for entry in entries:
+        if entry.is_directory:
+            yield from _below(name, disk, f"{path}/{entry.name}")
 
 
 def time_ms(option: str, text: str) -> int:

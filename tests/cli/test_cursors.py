@@ -41,6 +41,14 @@ def test_as_json_for_a_whole_log_dir(command: Command, read: Path) -> None:
     ]
 
 
+def test_at_any_depth_and_of_logs_alone(command: Command, read: Path) -> None:
+    (read.parent / "empty").mkdir()
+    assert f"{read} billing: offset 2" in command("cursors", read.parent.parent).out
+    outcome = command("cursors", read.parent / "empty")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "holds no log" in outcome.err
+
+
 @pytest.mark.parametrize(("to", "offset"), [("start", 0), ("end", 6), ("5", 5)])
 def test_reset(command: Command, read: Path, to: str, offset: int) -> None:
     outcome = command("cursors", read, "--reset", "billing", "--to", to)
