@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
 from logstore.arguments import as_count, as_offset, as_timeout
+from logstore.disk.closing import OfThisProcess
 from logstore.format.record import Record
 from logstore.log.cursors import Cursor
 from logstore.log.following import Follower
@@ -68,7 +69,7 @@ class _LoopBell:
             await self._event.wait()
 
 
-class AsyncFollower:
+class AsyncFollower(OfThisProcess):
     """Iterates over a log's records without end; for one task at a time. `AsyncLog.follow` makes one.
 
     The iteration ends after `timeout` seconds without a record (None: never; 0: at the current end), and
@@ -151,7 +152,7 @@ class AsyncFollower:
         self._follower.stop()
 
 
-class AsyncCursor:
+class AsyncCursor(OfThisProcess):
     """A named position in an open log, as `Cursor`, for one task at a time. `AsyncLog.cursor` makes one."""
 
     def __init__(self, cursor: Cursor, threads: Threads) -> None:

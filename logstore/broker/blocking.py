@@ -14,7 +14,7 @@ from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.topics import Topic
-from logstore.disk.closing import Closing
+from logstore.disk.closing import Closing, OfThisProcess
 from logstore.format.record import Record
 
 P = ParamSpec("P")
@@ -42,7 +42,7 @@ def _blocking(
     return call
 
 
-class BlockingCalls(ABC):
+class BlockingCalls(OfThisProcess, ABC):
     """The calls of a `Client`, blocking. They raise what `Client` raises."""
 
     @property
@@ -99,6 +99,9 @@ class BlockingClient(BlockingCalls, Closing):
     ) -> None:
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._inner!r}"
 
     def close(self) -> None:
         """Close all connections. In a forked child do nothing: they are the parent's."""

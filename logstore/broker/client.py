@@ -103,6 +103,9 @@ class Client(AsyncClosing):
         self._appenders: dict[TopicPartition, Appender] = {}
         self._calls = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cluster}{', closed' if self._connections.closed else ''})"
+
     async def close(self, why: EngineError | None = None) -> None:
         """Close all connections. Calls that wait raise `why`, later ones too; default `RequestUnanswered`."""
         self._connections.close(why)

@@ -50,6 +50,10 @@ class ClusterView:
         self._topics: dict[str, Topic] = {}
         self._topics_until_s = 0.0
 
+    def __str__(self) -> str:
+        """The address of the broker that is asked first."""
+        return str(next(iter(self._addresses), ""))
+
     def begin_at(self, address: Address) -> None:
         """Ask this broker first, and the others that it names."""
         self._addresses = {address: None}

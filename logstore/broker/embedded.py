@@ -140,6 +140,10 @@ class AsyncBroker(Client):
         """Set once the broker has stopped or failed."""
         super().__init__([], limits=self._settings.limits, timeout_s=self.config.timeout_s)
 
+    def __repr__(self) -> str:
+        state = "not started" if self._broker is None else "down" if self.down.is_set() else self.bootstrap
+        return f"AsyncBroker({self.node_id}, {state})"
+
     # --- starting and stopping --------------------------------------------------------------------
 
     async def start(self) -> None:

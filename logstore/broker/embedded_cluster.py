@@ -71,6 +71,9 @@ class BrokerCluster(BlockingCalls):
         self.brokers: dict[int, Broker] = {}
         """The running brokers, by id."""
 
+    def __repr__(self) -> str:
+        return f"BrokerCluster({', '.join(map(repr, self.brokers.values())) or 'none running'})"
+
     def __enter__(self) -> BrokerCluster:
         try:
             for node_id in self._disks:

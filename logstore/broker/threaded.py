@@ -42,6 +42,11 @@ class Broker(BlockingCalls):
         self._thread: threading.Thread | None = None
         self._process_id = -1
 
+    def __repr__(self) -> str:
+        if self._inner is None:
+            return f"Broker({self.node_id}, not started)"
+        return repr(self._inner).removeprefix("Async")
+
     # --- starting and stopping --------------------------------------------------------------------
 
     def start(self) -> None:

@@ -13,7 +13,9 @@ class OfThisProcess:
 
     def __reduce__(self) -> NoReturn:
         name = type(self).__name__
-        raise TypeError(f"a {name} cannot be pickled or copied; send its path or address, and open it there")
+        raise TypeError(
+            f"{name} objects cannot be pickled or copied; send a path or address, and open it there"
+        )
 
 
 class Closing(OfThisProcess):

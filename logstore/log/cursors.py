@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from logstore.arguments import as_offset, as_timeout
+from logstore.disk.closing import OfThisProcess
 from logstore.errors import OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from logstore.log.log import Log
 
 
-class Cursor:
+class Cursor(OfThisProcess):
     """A named position in an open log, for one thread at a time.
 
     It begins at the committed offset of its name, and without one at the log start. Two cursors with one name

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from logstore.arguments import as_offset, as_timeout
+from logstore.disk.closing import OfThisProcess
 from logstore.disk.errors import EngineError
 from logstore.errors import LogTruncated, OffsetOutOfRange
 from logstore.format.batch import Batch
@@ -38,7 +39,7 @@ class Bell(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
-class Follower:
+class Follower(OfThisProcess):
     """Iterates over a log's records without end; for one thread, which any other may `stop`.
 
     `offset` is the offset of the next record. The iteration ends after `timeout` seconds without a record

@@ -202,7 +202,8 @@ class PartitionLog:
         _owned.add(self)
 
     def __repr__(self) -> str:
-        return f"Log({self.directory!r}, [{self.log_start_offset}, {self.log_end_offset}))"
+        state = ", closed" if self.is_closed else ", offline" if self.failure is not None else ""
+        return f"Log({self.directory!r}, [{self.log_start_offset}, {self.log_end_offset}){state})"
 
     # --- bounds -----------------------------------------------------------------------------------
 

@@ -70,7 +70,9 @@ def test_a_pool_of_processes_raises_the_error(tmp_path: Path) -> None:
 def test_what_belongs_to_a_process_is_refused(tmp_path: Path) -> None:
     """The error named a function inside of the opening, or a lock; a shallow copy shared the files."""
     with Log.open(tmp_path / "orders-0") as log, log.writer() as writer, Queue(tmp_path / "jobs") as queue:
-        for each in (log, writer, queue, AsyncLog(log), AsyncQueue(queue)):
+        cursor = log.cursor("billing")
+        for each in (log, writer, cursor, cursor.follower, queue, AsyncLog(log), AsyncQueue(queue)):
             for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match=f"a {type(each).__name__} cannot be pickled or copied"):
+                with pytest.raises(TypeError, match=f"{type(each).__name__} objects cannot be pickled"):
                     copied(each)
+    assert repr(log) == f"Log({str(tmp_path / 'orders-0')!r}, [0, 0), closed)"
