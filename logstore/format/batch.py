@@ -143,10 +143,11 @@ class Batch:
         except struct.error:
             _refuse_short(buffer, position)
             raise
-        self.batch_length = length
-        self.last_offset_delta = delta
+        self.batch_length: int = length
+        self.last_offset_delta: int = delta
         self.last_offset = self.base_offset + delta
-        self.size = size = length + LOG_OVERHEAD
+        size = length + LOG_OVERHEAD
+        self.size: int = size
         self.buffer = memoryview(buffer)[position : position + size]
         if self.magic != MAGIC or size < HEADER_BYTES or len(self.buffer) != size:
             _refuse(buffer, position, self.magic, length)

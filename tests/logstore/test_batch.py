@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
 from logstore.format.batch import (
     HEADER_BYTES,
+    LOG_OVERHEAD,
     Batch,
     TimestampType,
     encode_batch,
@@ -320,7 +321,9 @@ def test_row_28_nothing_appended_is_no_batch() -> None:
 def test_a_batch_spans_at_most_2_to_the_31_offsets() -> None:
     """Deltas are 32 bits wide."""
     fits = [Record(0, T0, None, b""), Record(MAX_INT, T0, None, b"")]
-    assert Batch(encode_batch(fits)).last_offset == MAX_INT
+    batch = Batch(encode_batch(fits))
+    assert batch.last_offset == assert_type(batch.last_offset_delta, int) == MAX_INT
+    assert assert_type(batch.size, int) == assert_type(batch.batch_length, int) + LOG_OVERHEAD
     with pytest.raises(ValueError, match="do not fit"):
         encode_batch(fits, last_offset=MAX_INT + 1)
 
