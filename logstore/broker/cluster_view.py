@@ -122,7 +122,7 @@ class ClusterView:
     async def topic(self, name: str, deadline: float) -> Topic:
         """Return a topic; an unknown one is looked for during `NEW_TOPIC_S`."""
         loop = asyncio.get_running_loop()
-        self._connections.check()
+        self._connections.check_loop()
         if name in self._topics and loop.time() < self._topics_until_s:
             return self._topics[name]
 

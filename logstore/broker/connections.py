@@ -63,6 +63,8 @@ class Connections:
         """The error of `close`."""
         self._process_id = 0
         """The process that uses them; 0 before the first use."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that uses them, from the first use on."""
 
     def check_process(self) -> None:
         """Raise `RequestFailed` in a forked child of the process that has used the connections.
@@ -74,6 +76,17 @@ class Connections:
         if process_id != self._process_id:
             raise RequestFailed("the client is the parent process's; make another one after the fork")
 
+    def check_loop(self) -> None:
+        """Raise as `check`, and `RequestFailed` on another event loop than that of the first use.
+
+        Answers arrive on that one: a task elsewhere would wait in vain.
+        """
+        self.check()
+        loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if loop is not self._loop:
+            raise RequestFailed("the client belongs to another event loop; make another one on this loop")
+
     def close(self, error: EngineError | None) -> None:
         """Close every connection. Requests that wait raise `error`, later ones too."""
         self.closed = self.closed or error or RequestUnanswered("the client is closed")
@@ -82,7 +95,8 @@ class Connections:
         self._links.clear()
 
     def reach(self, address: Address, way: Way) -> None:
-        """Ask the broker at `address` by `way` from now on."""
+        """Ask the broker at `address` by `way` from now on, on this event loop."""
+        self._loop = asyncio.get_running_loop()
         self._ways[address] = way
 
     async def ask(self, address: Address, body: RequestBody) -> ResponseBody:
@@ -106,7 +120,7 @@ class Connections:
         return await self._exchange(address, self._way(address, type(request)), request, version)
 
     def _way(self, address: Address, kind: type[Struct]) -> Way:
-        self.check()
+        self.check_loop()
         if address in self._ways:
             return self._ways[address]
         # A connection for each kind of request: a fetch may wait long and would delay requests behind it.

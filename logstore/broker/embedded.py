@@ -334,7 +334,7 @@ class AsyncBroker(Client):
         Raises `NotLeaderOrFollower`, `UnknownTopicOrPartition`, and `OffsetOutOfRange` for a record that is
         deleted or not written yet.
         """
-        self.check()
+        self._connections.check_loop()
         return self._running.services.receipts.of(TopicPartition(topic, partition), offset)
 
     @checked
@@ -353,7 +353,7 @@ class AsyncBroker(Client):
         Raises as `durability`; `ValueError` for what this topic's level cannot prove; `TimeoutError`, and
         the record may get there later; `BrokerStopped`.
         """
-        self.check()
+        self._connections.check_loop()
         seconds = as_seconds(self.config.timeout_s if timeout is None else timeout, "timeout")
         async with asyncio.timeout(seconds):
             topic_partition = TopicPartition(topic, partition)

@@ -43,7 +43,8 @@ class AuthenticationFailed(RequestUnanswered):
 
 
 class RequestFailed(RequestUnanswered):
-    """The request cannot be encoded, a broker in this process failed to serve it, or the process was forked.
+    """The request cannot be encoded, a broker in this process failed to serve it, the process was forked,
+    or the client belongs to another event loop.
 
     It is not retried.
     """
