@@ -6,7 +6,8 @@ import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from functools import wraps
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from logstore.broker.client import Client
@@ -109,8 +110,8 @@ class BlockingClient(BlockingCalls, Closing):
             self._inner.check()
         except RequestUnanswered:
             return  # closed before, or a forked copy
-        self._runner.run(self._inner.close())
-        self._runner.close()
+        self._run(self._inner.close())
+        _where_no_loop_runs(self._runner.close, lambda: None)
 
     @property
     def _client(self) -> Client:
@@ -122,7 +123,17 @@ class BlockingClient(BlockingCalls, Closing):
         except BaseException:
             work.close()
             raise
-        return self._runner.run(work)
+        return self._run(work)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._runner.get_loop()
+        task = loop.create_task(work)
+
+        async def outcome() -> T:
+            return await task
+
+        run = partial(self._runner.run, outcome())
+        return _where_no_loop_runs(run, partial(loop.call_soon_threadsafe, task.cancel))
 
     metadata = _blocking(Client.metadata)
     """Return the metadata of the best informed broker: see `Client.metadata`."""
@@ -132,3 +143,21 @@ class BlockingClient(BlockingCalls, Closing):
     """Return batches below the high watermark: see `Client.fetch`."""
     of_controller = _blocking(Client.of_controller)
     """Send a request to the controller: see `Client.of_controller`."""
+
+
+def _where_no_loop_runs(action: Callable[[], T], cancel: Callable[[], object]) -> T:
+    """Return `action()`, which runs an event loop; call `cancel` if the wait for it is interrupted.
+
+    A thread runs one loop at a time. In a coroutine, or a cell of a notebook, another thread does it.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return action()
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(action)
+        try:
+            return running.result()
+        except BaseException:
+            cancel()  # or the action itself failed: nothing is left to cancel
+            raise

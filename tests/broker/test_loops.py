@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 
 import pytest
 
-from logstore.broker import AsyncBroker, Broker, Client
+from logstore.broker import AsyncBroker, BlockingClient, Broker, BrokerConfig, Client, RequestRefused
 from logstore.broker.errors import RequestFailed
 
 Call = Callable[[Client], Awaitable[object]]
@@ -62,3 +63,35 @@ def test_a_broker_in_a_thread_is_called_from_any() -> None:
         for _ in range(2):
             asyncio.run(call(broker))
         assert len(broker.read("orders")) == 2
+
+
+def test_a_blocking_client_works_where_a_loop_runs() -> None:
+    """As in a cell of a notebook: `Runner.run() cannot be called from a running event loop`."""
+
+    async def cell() -> None:
+        with BlockingClient(broker.bootstrap) as client:
+            client.append("orders", [b"1", b"2"])
+            assert [record.value for record in client.scan("orders")] == [b"1", b"2"]
+            with pytest.raises(RequestRefused):
+                client.append("payments", b"3", timeout=0.1)
+
+    with Broker(BrokerConfig(settings={"auto.create.topics.enable": "false"})) as broker:
+        broker.create_topic("orders")
+        asyncio.run(cell())
+
+
+def test_an_interrupt_ends_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cell() -> None:
+        with Broker() as broker, BlockingClient(broker.bootstrap) as client:
+            broker.create_topic("orders")
+            records = client.scan("orders", follow=True)
+            with monkeypatch.context() as patched:
+                patched.setattr(Future, "result", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    next(records)
+            client.append("orders", b"placed")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    asyncio.run(cell())
