@@ -77,8 +77,11 @@ Progress: TypeAlias = Callable[[int], None]
 # One bad epoch may make every later batch look bad, so only the first faults are listed.
 _MOST: Final = 10
 _OURS: Final = frozenset({CLEAN_SHUTDOWN_FILE, RUNNING_FILE})
-# The lock, the place a scrub has reached, and an embedded metadata store beside the log dirs.
-_OURS_TOO: Final = re.compile(r"\.lock|journal-[0-9]{20}|snapshot|session-secret|scrub-progress\.json")
+# The lock, the place a scrub has reached, an embedded metadata store beside the log dirs, and a queue.
+_OURS_TOO: Final = re.compile(
+    r"\.lock|journal-[0-9]{20}|snapshot|session-secret|scrub-progress\.json"
+    r"|queue\.json|reserve|[a-zA-Z0-9._-]+\.checkpoint"
+)
 _INDEXES: Final = {Kind.OFFSET_INDEX: "offsets_crc", Kind.TIME_INDEX: "times_crc"}
 
 

@@ -18,6 +18,7 @@ from logstore.format.record import Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.queue import Queue
 from tests.cli.conftest import Outcome
 
 Command = Callable[..., Outcome]
@@ -232,9 +233,11 @@ def test_a_place_without_a_log_is_no_answer(command: Command, tmp_path: Path) ->
 
 
 def test_our_own_files_are_no_notes(command: Command, tmp_path: Path) -> None:
-    """A cluster's directory: log dirs with their marks, and the metadata store beside them."""
+    """A cluster's directory: log dirs with their marks, and the metadata store beside them; and a queue's."""
     with BrokerCluster(1, directory=str(tmp_path)) as cluster:
         cluster.create_topic("orders")
+    with Queue(tmp_path / "jobs") as queue:
+        queue.put(b"job")
     assert findings(command, tmp_path, 0) == []
 
 
