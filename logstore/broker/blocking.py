@@ -99,7 +99,7 @@ class BlockingClient(BlockingCalls, Closing):
         security: ClientSecurity | None = None,
     ) -> None:
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
     def __repr__(self) -> str:
         return f"Blocking{self._inner!r}"

@@ -95,3 +95,16 @@ def test_an_interrupt_ends_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     asyncio.run(cell())
+
+
+def test_a_blocking_client_leaves_the_threads_own_loop_alone() -> None:
+    """A program that has set one finds it afterwards: a client took it, and left none."""
+    own = asyncio.new_event_loop()
+    asyncio.set_event_loop(own)
+    try:
+        with Broker() as broker, BlockingClient(broker.bootstrap) as client:
+            client.metadata()
+        assert asyncio.get_event_loop() is own
+    finally:
+        asyncio.set_event_loop(None)
+        own.close()
