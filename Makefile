@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -132,6 +132,12 @@ soak: setup ## Churn topics, groups and connections, and watch memory, descripto
 
 disk-full: setup ## Fill the disk of a broker again and again, with clients at work (root); MINUTES=20 SECURED=1
 	$(BIN)/python -m tests.disk_full --minutes $(or $(MINUTES),20) $(if $(SECURED),--secured)
+
+power-cuts: setup ## Cut the power of ext4, xfs and btrfs under the scripts of `make crash` (root); MOMENTS=20 SEED=0 KINDS=xfs
+	.ci/parts power
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable '.[power]'
+	$(BIN)/python -m pytest tests/power -m interop -p no:benchmark -p no:xdist
+	$(BIN)/python -m tests.power --moments $(or $(MOMENTS),20) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long
