@@ -209,7 +209,7 @@ def _preferred_replica(partition: Partition, rack: str | None, fetch_offset: int
     """Return the follower that a consumer in `rack` should fetch from; None for the leader.
 
     The leader itself if it is in that rack, else the live ISR member there that holds the offset and has the
-    highest log end offset. Among equals it is the last that was caught up, then the one with the highest id.
+    highest log end offset. Ties go to the one that was caught up last, then to the highest id.
     """
     config = partition.config
     if config.replica_selector_class is ReplicaSelector.NONE or not partition.is_leader:

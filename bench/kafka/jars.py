@@ -22,6 +22,7 @@ SPARK_CONNECTOR: Final = "4.2.0"
 """The version of Spark's Kafka connector that is compared with ours; it runs in later Sparks, too."""
 _OF_CONNECTOR: Final = ("spark-sql-kafka-", "spark-token-", "kafka-clients-", "commons-pool2-")
 _PATIENCE_S: Final = 600
+_COMPILING_S: Final = 120
 
 
 class Missing(Exception):
@@ -52,6 +53,15 @@ def application_jars(version: str) -> Path:
     names = [("org.apache.kafka", name, version) for name in wanted]
     proof = f"connect-mirror-{version}.jar"
     return _fetched(cache_dir() / f"{version}-applications", f"Kafka's applications {version}", names, proof)
+
+
+def compile_java(found: Path, into: Path, *sources: Path) -> None:
+    """Compile programs for the jars in a directory. Raises `Missing`."""
+    command = ["javac", "-cp", f"{found}/*", "-d", str(into), *map(str, sources)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_COMPILING_S)
+    except FileNotFoundError as error:
+        raise Missing("javac is not installed: apt-get install default-jdk-headless") from error
 
 
 def connector_jars() -> list[Path]:

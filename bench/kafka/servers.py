@@ -45,9 +45,11 @@ def free_port() -> int:
         return port
 
 
-def eventually(holds: Callable[[], bool], what: str, *, every_s: float = 0.01) -> None:
+def eventually(
+    holds: Callable[[], bool], what: str, *, every_s: float = 0.01, within_s: float = DEADLINE_S
+) -> None:
     """Wait until `holds`; an `OSError` counts as no. Raises `TimeoutError`."""
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + within_s
     while True:
         try:
             if holds():
@@ -57,7 +59,7 @@ def eventually(holds: Callable[[], bool], what: str, *, every_s: float = 0.01) -
         else:
             last = None
         if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {DEADLINE_S:.0f} s") from last
+            raise TimeoutError(f"{what}: not within {within_s:.0f} s") from last
         time.sleep(every_s)
 
 

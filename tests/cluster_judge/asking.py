@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
+from logstore.disk.files import wall_clock_ms
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from tests.broker.handlers.administering import creatable
@@ -76,7 +77,7 @@ def produce_at(
     **producer: Any,
 ) -> Any:
     # A producer whose last batch is old is forgotten at the next check.
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     records = [Record(offset, now_ms, None, value) for offset, value in enumerate(values)]
     rows = encode_batch(records, **producer)
     part = t.ProduceRequestPartitionProduceData(index=partition, records=rows)

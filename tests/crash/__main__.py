@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -82,28 +82,31 @@ def summed(name: str, reports: Iterator[CrashReport]) -> CrashReport:
 
 
 def part(title: str, wanted: str, **options: Any) -> CrashReport:
+    chosen = {name: explore for name, explore in scripts().items() if wanted in name}
+    if not wanted:
+        chosen["sequences of up to 3"] = sequences
+    return table(title, chosen, time.process_time, **options)
+
+
+def table(
+    title: str, explorations: Mapping[str, Explore], clock: Callable[[], float], **options: Any
+) -> CrashReport:
+    """Explore and print a line each, then the violations; return the sum. `clock` counts seconds."""
     print(f"\n{title}\n{HEAD}", flush=True)
     reports: list[CrashReport] = []
-    begun = time.process_time()
-    for name, explore in scripts().items():
-        if wanted in name:
-            reports.append(timed(name, partial(explore, **options)))
-    if not wanted:
-        reports.append(timed("sequences of up to 3", partial(sequences, **options)))
+    begun = clock()
+    for name, explore in explorations.items():
+        started = clock()
+        report = explore(**options)
+        report.workload = name
+        print(line(report, clock() - started), flush=True)
+        reports.append(report)
     total = summed("in all", iter(reports))
-    print(line(total, time.process_time() - begun), flush=True)
+    print(line(total, clock() - begun), flush=True)
     for report in reports:
         if not report.is_good:
             print(f"\n{report}")
     return total
-
-
-def timed(name: str, explore: Callable[[], CrashReport]) -> CrashReport:
-    begun = time.process_time()
-    report = explore()
-    report.workload = name
-    print(line(report, time.process_time() - begun), flush=True)
-    return report
 
 
 def line(report: CrashReport, seconds: float) -> str:

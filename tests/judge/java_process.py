@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from bench.kafka.jars import Missing, jars
+from bench.kafka.jars import compile_java, jars
 
 RELEASE: Final = "4.1.1"
 
@@ -21,11 +21,7 @@ class JavaProcess:
         found = jars(RELEASE)
         self._scratch = tempfile.TemporaryDirectory(prefix="judge-")
         classes = f"{self._scratch.name}:{found}/*"
-        try:
-            command = ["javac", "-cp", f"{found}/*", "-d", self._scratch.name, *map(str, sources)]
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-        except FileNotFoundError as error:
-            raise Missing("javac is not installed: apt-get install default-jdk-headless") from error
+        compile_java(found, Path(self._scratch.name), *sources)
         self._process = subprocess.Popen(
             ["java", "-Xmx256M", "-XX:TieredStopAtLevel=1", "-ea", "-cp", classes, sources[-1].stem],
             stdin=subprocess.PIPE,

@@ -19,10 +19,9 @@ from pathlib import Path
 from unittest import mock
 
 from bench.kafka.jars import Missing
-from logstore.testing.crash import CrashReport
 from tests.crash import script as of_logs
 from tests.crash import test_compaction_points, test_damaged_cut_points, test_queue_points
-from tests.crash.__main__ import HEAD, ROOMS, line, scripts, summed
+from tests.crash.__main__ import ROOMS, scripts, table
 from tests.power.block_device import KINDS, Devices
 from tests.power.lab import BlockLab
 
@@ -55,32 +54,20 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     bad = 0
     for kind in given.kinds.split(","):
-        print(f"\n{kind}, seed {given.seed}\n{HEAD}", flush=True)
         try:
             with on_devices(kind, given.moments):
-                bad += explored(given.scripts, given.seed)
+                bad += explored(kind, given.scripts, given.seed)
         except Missing as error:
             print(f"not run: {error}", file=sys.stderr)
             return 2
     return 1 if bad else 0
 
 
-def explored(wanted: str, seed: int) -> int:
-    """Explore the scripts; return the number of violations."""
-    reports: list[CrashReport] = []
-    begun = time.perf_counter()
-    for name, explore in scripts().items():
-        if wanted in name:
-            started = time.perf_counter()
-            report = explore(seed=seed)
-            report.workload = name
-            print(line(report, time.perf_counter() - started), flush=True)
-            reports.append(report)
-    print(line(summed("in all", iter(reports)), time.perf_counter() - begun), flush=True)
-    for report in reports:
-        if not report.is_good:
-            print(f"\n{report}")
-    return sum(len(report.violations) for report in reports)
+def explored(kind: str, wanted: str, seed: int) -> int:
+    """Explore the scripts on devices of this kind; return the number of violations."""
+    chosen = {name: explore for name, explore in scripts().items() if wanted in name}
+    total = table(f"{kind}, seed {seed}", chosen, time.perf_counter, seed=seed)
+    return len(total.violations)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The server shows each image of a folder as a file, through FUSE; a loop device over that file is the disk of
 a file system. Each write goes into the image, then into the image's journal, before it is answered. It is a
-process of its own: a page fault of a program that waits for its disk holds Python's interpreter.
+process of its own: a page fault that waits for the disk holds the interpreter lock of its program.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Devices:
 
 
 class Device:
-    """A mounted file system, and what has reached its disk."""
+    """A mounted file system, and the journal of its disk."""
 
     def __init__(self, base: Path, before: list[Change], image: Path, directory: Path) -> None:
         self.base, self.directory = base, directory
@@ -160,7 +160,7 @@ class Device:
 
     @property
     def position(self) -> int:
-        """How far its journal has come: it grows with every write and flush."""
+        """The length of its journal, which grows with every write and flush."""
         try:
             return _journal(self._image).stat().st_size
         except FileNotFoundError:
@@ -176,7 +176,7 @@ class Device:
                 yield journal.tell() + length, Write(offset, journal.read(length)) if length else FLUSH
 
     def sync(self) -> None:
-        """Let the file system write what it holds back."""
+        """Make the file system write all that it has cached."""
         subprocess.run(["sync", "--file-system", str(self.directory)], check=True)
 
     def unmount(self) -> None:

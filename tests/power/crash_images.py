@@ -1,4 +1,4 @@
-"""What a disk may hold after a power cut, given the writes and flushes that reached it. Pure.
+"""The images that a power cut may leave of a disk, from the writes and flushes that reached it. Pure.
 
 A write is durable once a flush that came after it has ended. Of the later ones, each sector may have reached
 the platter or not: a disk with a write cache keeps no order. A sector of today's disks has 4 KiB and is
@@ -38,7 +38,7 @@ def durable_and_pending(changes: Sequence[Change]) -> tuple[list[Write], list[Wr
 
 
 def after_a_power_cut(changes: Iterable[Change], random: Random) -> list[Change]:
-    """Return writes that made the disk what a power cut now may leave of it."""
+    """Return the writes of one image that a power cut may leave now."""
     durable, pending = durable_and_pending(list(changes))
     return [*durable, *random.choice(_FATES)(pending, random), FLUSH]
 

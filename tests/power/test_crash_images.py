@@ -1,4 +1,4 @@
-"""What a power cut may leave of a disk, by its writes and flushes."""
+"""The images of a disk after a power cut: flushed writes are in all of them, later ones in any part."""
 
 from __future__ import annotations
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
-from bench.kafka.jars import Missing, application_jars, jars
-from bench.kafka.servers import Kafka, free_port
+from bench.kafka.jars import application_jars, compile_java, jars
+from bench.kafka.servers import Kafka, eventually, free_port
 from logstore.disk.files import wall_clock_ms
 from tests.interop.cluster import Cluster
+from tests.suites.checks import results_of
 from tests.suites.verdict import Result
 
 VERSIONS: Final = ("3.9.1", "4.1.1")
@@ -32,6 +32,7 @@ SETTINGS: Final = {"auto.create.topics.enable": "true", "default.replication.fac
 _PATIENCE_S: Final = 120
 _LINES: Final = 1_000
 _SOURCE: Final = Path(__file__).with_name("java") / "CountWords.java"
+until: Final = partial(eventually, every_s=0.2, within_s=_PATIENCE_S)
 
 Check = Callable[["Applications"], None]
 
@@ -43,11 +44,7 @@ class Applications:
         """Raises `Missing`."""
         self.version, self.cluster, self.directory = version, cluster, directory
         self._classpath = f"{directory}:{application_jars(version)}/*"
-        try:
-            command = ["javac", "-cp", self._classpath, "-d", str(directory), str(_SOURCE)]
-            subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_S)
-        except FileNotFoundError as error:
-            raise Missing("javac is not installed: apt-get install default-jdk-headless") from error
+        compile_java(application_jars(version), directory, _SOURCE)
 
     @contextmanager
     def running(self, name: str, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
@@ -78,26 +75,7 @@ def run(version: str, cluster: Cluster, directory: Path) -> dict[str, Result]:
 
     Raises `Missing` without Java or the jars.
     """
-    applications = Applications(version, cluster, directory)
-    results: dict[str, Result] = {}
-    with (directory / "applications.txt").open("w") as said:
-        for each in CHECKS:
-            name = each.__name__.replace("_", "-")
-            try:
-                each(applications)
-            except Exception as error:  # an application fails any way it likes
-                results[name] = "failed"
-                said.write(f"--- {name}: {type(error).__name__}: {error}\n")
-            else:
-                results[name] = "passed"
-    return results
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + _PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {_PATIENCE_S} s"
-        time.sleep(0.2)
+    return results_of(CHECKS, Applications(version, cluster, directory), directory / "applications.txt")
 
 
 def send(bootstrap: str, topic: str, records: Sequence[tuple[bytes, bytes]], *, time_ms: int) -> None:
@@ -184,10 +162,8 @@ class _Worker:
             return json.loads(said) if said else None
 
     def answers(self) -> bool:
-        try:
-            return bool(self.ask("GET", "/connectors") == [])
-        except (URLError, ConnectionError):
-            return False
+        """Whether it serves. Raises `OSError` before it listens."""
+        return bool(self.ask("GET", "/connectors") == [])
 
     def state(self, name: str) -> str:
         state: str = self.ask("GET", f"/connectors/{name}/status")["connector"]["state"]

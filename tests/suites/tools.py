@@ -18,6 +18,7 @@ from bench.kafka.jars import jars
 from logstore.cli.group_resets import csv_of
 from logstore.disk.topic_partition import TopicPartition
 from tests.interop.cluster import Cluster
+from tests.suites.checks import results_of
 from tests.suites.verdict import Result
 
 VERSIONS: Final = ("3.9.1", "4.1.1")
@@ -41,19 +42,7 @@ def run(version: str, checks: Sequence[Check], cluster: Cluster, directory: Path
 
     Raises `Missing` without Java or the jars.
     """
-    tools = Tools(version, cluster, directory)
-    results: dict[str, Result] = {}
-    with (directory / "kafka-tools.txt").open("w") as said:
-        for each in checks:
-            name = each.__name__.replace("_", "-")
-            try:
-                each(tools)
-            except Exception as error:  # a tool that says something else than expected fails any way it likes
-                results[name] = "failed"
-                said.write(f"--- {name}: {type(error).__name__}: {error}\n")
-            else:
-                results[name] = "passed"
-    return results
+    return results_of(checks, Tools(version, cluster, directory), directory / "kafka-tools.txt")
 
 
 class Tools:
