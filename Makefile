@@ -133,11 +133,13 @@ soak: setup ## Churn topics, groups and connections, and watch memory, descripto
 disk-full: setup ## Fill the disk of a broker again and again, with clients at work (root); MINUTES=20 SECURED=1
 	$(BIN)/python -m tests.disk_full --minutes $(or $(MINUTES),20) $(if $(SECURED),--secured)
 
-power-cuts: setup ## Cut the power of ext4, xfs and btrfs under the scripts of `make crash` (root); MOMENTS=20 SEED=0 KINDS=xfs
+power-cuts: setup ## Cut the power of ext4, xfs and btrfs under logs, and under a cluster (root); MOMENTS=20 CUTS=10 SEED=0 KINDS=xfs
 	.ci/parts power
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable '.[power]'
 	$(BIN)/python -m pytest tests/power -m interop -p no:benchmark -p no:xdist
 	$(BIN)/python -m tests.power --moments $(or $(MOMENTS),20) --seed $(or $(SEED),0) $(if $(KINDS),--kinds $(KINDS))
+	$(BIN)/python -W ignore -m tests.power.cluster --cuts $(or $(CUTS),10) --seed $(or $(SEED),0) \
+		$(if $(KINDS),--kinds $(KINDS))
 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long

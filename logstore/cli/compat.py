@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # The highest and the lowest metadata.version (its level): 3.9-IV0; 3.3-IV3 to 4.0-IV3.
 _LEVELS_39: Final = range(1, 22)
 _LEVELS_40: Final = range(7, 26)
+_LOST_AND_FOUND: Final = "lost+found"
+_NO_PARTITION: Final = "not a partition's name: the broker does not start"
 _NAMELESS: Final = (".log", ".index", ".txnindex", ".snapshot", ".swap", ".cleaned")
 
 
@@ -85,6 +87,16 @@ class _Place(NamedTuple):
     @property
     def directories(self) -> list[str]:
         return [entry.name for entry in self.entries if entry.is_directory]
+
+    @property
+    def has_lost_and_found(self) -> bool:
+        """Whether the directory is the root of an ext4, for example: `entries` leave that out."""
+        from logstore.disk.copying import is_there
+
+        try:
+            return is_there(self.disk, f"{self.path}/{_LOST_AND_FOUND}")
+        except PermissionError:  # only root may list it
+            return True
 
 
 _Rule: TypeAlias = Callable[[_Place, Version], Iterator[Finding]]
@@ -144,6 +156,8 @@ def _names(place: _Place, version: Version) -> Iterator[Finding]:
     from logstore.disk.errors import InvalidTopic
     from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
 
+    if place.has_lost_and_found:
+        yield Finding(Effect.REFUSES, f"{place.path}/{_LOST_AND_FOUND}", _NO_PARTITION)
     for name in place.directories:
         path, fate = f"{place.path}/{name}", set_aside_fate(name)
         if fate == "delete":
@@ -154,7 +168,7 @@ def _names(place: _Place, version: Version) -> Iterator[Finding]:
             try:
                 parse_directory_name(name)
             except InvalidTopic:
-                yield Finding(Effect.REFUSES, path, "not a partition's name: the broker does not start")
+                yield Finding(Effect.REFUSES, path, _NO_PARTITION)
 
 
 def _identity(place: _Place, version: Version) -> Iterator[Finding]:

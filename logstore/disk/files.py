@@ -47,6 +47,7 @@ else:
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LOCK_FILE = ".lock"
+LOST_AND_FOUND = "lost+found"  # a directory at the root of an ext4; only root may list it
 TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -136,7 +137,7 @@ class Disk(Protocol):
         """Unlink a file."""
 
     def scan(self, directory: str) -> list[DirectoryEntry]:
-        """Return the entries of a directory, sorted by name, without special files and links."""
+        """Return a directory's entries by name, without links, special files and `LOST_AND_FOUND`."""
 
     def make_dir(self, path: str) -> None:
         """Create the directory and its parents; existing ones are fine."""
@@ -150,8 +151,7 @@ class Disk(Protocol):
     def lock(self, directory: str) -> Lock:
         """Lock the directory. Raises `DirectoryLocked` if it has an owner, in this process or another.
 
-        The empty lock file stays after the release. Do not open it: closing any descriptor of it releases
-        this process's lock.
+        The empty lock file stays. Do not open it: closing a descriptor of it releases this process's lock.
         """
 
     def room(self, directory: str) -> Room:
@@ -515,7 +515,7 @@ class OsDisk:
                 except FileNotFoundError:  # removed by its owner since it was listed
                     continue
                 modified_ms = status.st_mtime_ns // 1_000_000
-                if stat.S_ISDIR(status.st_mode):
+                if stat.S_ISDIR(status.st_mode) and entry.name != LOST_AND_FOUND:
                     found.append(DirectoryEntry(entry.name, True, 0, modified_ms))
                 elif stat.S_ISREG(status.st_mode):
                     found.append(DirectoryEntry(entry.name, False, status.st_size, modified_ms))

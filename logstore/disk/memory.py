@@ -18,7 +18,7 @@ from random import Random
 from weakref import WeakValueDictionary
 
 from logstore.disk.errors import DirectoryLocked
-from logstore.disk.files import LOCK_FILE, Buffer, DirectoryEntry, Room, refuse_lock_file
+from logstore.disk.files import LOCK_FILE, LOST_AND_FOUND, Buffer, DirectoryEntry, Room, refuse_lock_file
 from logstore.disk.memory_nodes import Assignment, Body, Change, Directory, Inode, Node, Step
 from logstore.disk.power_cut import Profile, leftover, surviving_changes, surviving_tables
 
@@ -129,6 +129,7 @@ class MemoryDisk:
             if isinstance(node, Directory)
             else DirectoryEntry(name, False, node.body.size, node.modified_ms)
             for name, node in sorted(self._directory(directory).entries.items())
+            if name != LOST_AND_FOUND or not isinstance(node, Directory)
         ]
 
     def make_dir(self, path: str) -> None:

@@ -76,7 +76,8 @@ NOTHING: tuple[list[tuple[str, str]], ...] = ([], [], [])
 TOPIC_ID, EPOCHS = "orders-0/partition.metadata", "orders-0/leader-epoch-checkpoint"
 BEHIND = encode_batch([Record(3, 1, None, b"behind")], base_offset=3)
 PLANTS: dict[str, Plant] = {
-    "a directory of another name": Plant({"lost+found/x": b""}, *both(("refuses", "lost+found"))),
+    "a directory of another name": Plant({"lost-found/x": b""}, *both(("refuses", "lost-found"))),
+    "the root of an ext4": Plant({"lost+found/x": b""}, *[[("refuses", "lost+found")]] * 3),
     "a stray and a cache": Plant({f"a-0.{'0' * 32}-stray/x": b"", "remote-log-index-cache/x": b""}, *NOTHING),
     "no meta.properties": Plant({"meta.properties": None}, *both(("refuses", "meta.properties"))),
     "of ZooKeeper mode": Plant(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from logstore.disk.errors import DirectoryLocked
 from logstore.disk.files import (
     LOCK_FILE,
+    LOST_AND_FOUND,
     DirectoryEntry,
     Disk,
     File,
@@ -106,6 +107,14 @@ def test_scan_lists_by_name_with_sizes(disk: Disk, root: str) -> None:
         ("c", True, 0),
     ]
     assert all(isinstance(entry, DirectoryEntry) for entry in found)
+
+
+def test_scan_leaves_out_the_directory_of_the_file_system(disk: Disk, root: str) -> None:
+    disk.make_dir(f"{root}/{LOST_AND_FOUND}/a")
+    disk.make_dir(f"{root}/b")
+    put(disk, f"{root}/b/{LOST_AND_FOUND}", b"a file of this name is no such directory")
+    assert names(disk, root) == ["b"]
+    assert names(disk, f"{root}/b") == [LOST_AND_FOUND]
 
 
 def test_scan_needs_a_directory(disk: Disk, root: str) -> None:

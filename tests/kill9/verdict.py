@@ -24,7 +24,7 @@ def violations(seen: Seen, log: Log) -> list[str]:
         *lost(seen, log),
         *(f"librdkafka raised its epoch: {why}" for why in seen.raised if why != SKIPPED),
         *out_of_order(log),
-        *_misread(seen, log),
+        *misread(seen, log),
         *_skipped(seen, log),
     ]
 
@@ -73,7 +73,7 @@ def out_of_order(log: Log) -> list[str]:
     return found
 
 
-def _misread(seen: Seen, log: Log) -> list[str]:
+def misread(seen: Seen, log: Log) -> list[str]:
     """What was consumed is what the log holds there for ever: nothing that was taken back later."""
     return [
         f"{consumer} read {value!r} at partition {partition}, offset {offset}; the log has "

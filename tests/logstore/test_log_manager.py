@@ -103,6 +103,11 @@ class TestLogs:
         assert manager.get_or_create(ORDERS, topic_id=TOPIC_ID).partition.topic_id == TOPIC_ID
         assert manager.get_or_create(ORDERS).partition.topic_id == TOPIC_ID
 
+    def test_the_root_of_a_file_system_is_an_empty_log_dir(self) -> None:
+        """A broker refused to start on the mount point of an ext4."""
+        disk = MemoryDisk(directories=["/a/lost+found"])
+        assert manager_on(disk).had_empty_dir
+
     def test_row_189_a_directory_that_is_no_partition(self) -> None:
         """Better to stop than to guess whose data it is; and everything is let go of."""
         disk = MemoryDisk(directories=["/a/orders-0", "/a/not_a_partition"])

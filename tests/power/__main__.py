@@ -8,31 +8,26 @@ promised. Prints a line a script; exits with 1 for a violation. Needs root, FUSE
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 from bench.kafka.jars import Missing
 from tests.crash import script as of_logs
 from tests.crash import test_compaction_points, test_damaged_cut_points, test_queue_points
 from tests.crash.__main__ import ROOMS, scripts, table
-from tests.power.block_device import KINDS, Devices
+from tests.power.block_device import KINDS, Devices, in_memory
 from tests.power.lab import BlockLab
 
 
 @contextmanager
 def on_devices(kind: str, moments: int) -> Iterator[None]:
     """Inside, the crash campaign's scripts are explored on this kind of file system. Raises `Missing`."""
-    # In memory: the host's disk has nothing to do with it.
-    in_memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(prefix="power-", dir=in_memory, ignore_cleanup_errors=True) as folder:
-        devices = Devices(Path(folder), KINDS[kind])
+    with in_memory() as folder:
+        devices = Devices(folder, KINDS[kind])
         lab = partial(BlockLab, devices=devices, moments=moments)
         rooms = (*ROOMS, of_logs, test_compaction_points, test_damaged_cut_points, test_queue_points)
         try:

@@ -15,6 +15,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,14 @@ KINDS: Final = {
 }
 
 
+@contextlib.contextmanager
+def in_memory() -> Iterator[Path]:
+    """Yield a folder for the devices of a campaign: the host's disk has nothing to do with it."""
+    where = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="power-", dir=where, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 class Devices:
     """The devices of a campaign, as images in one folder. Needs root. Raises `Missing`."""
 
@@ -131,11 +140,14 @@ class Devices:
         for mount in (*self._folder.glob("mount-*"), self._shown):
             if os.path.ismount(mount):
                 _run("umount", "--lazy", str(mount))
-        self._server.terminate()
-        self._server.wait(_PATIENCE_S)
+        try:
+            self._server.wait(_PATIENCE_S / 10)  # it ends with its mount
+        except subprocess.TimeoutExpired:
+            self._server.terminate()
+            self._server.wait(_PATIENCE_S)
 
-    def mount(self, base: Path, changes: list[Change]) -> Device:
-        """Mount a copy of the image `base` in which these changes were made."""
+    def mount(self, base: Path, changes: list[Change], at: Path | None = None) -> Device:
+        """Mount a copy of the image `base` in which these changes were made; `at` a directory, if given."""
         self._mounted += 1
         image = self._images / f"{self._mounted}.image"
         _run("cp", "--sparse=always", str(base), str(image))
@@ -144,8 +156,8 @@ class Devices:
                 if isinstance(change, Write):
                     file.seek(change.offset)
                     file.write(change.data)
-        directory = self._folder / f"mount-{self._mounted}"
-        directory.mkdir()
+        directory = self._folder / f"mount-{self._mounted}" if at is None else at
+        directory.mkdir(parents=True, exist_ok=True)
         shown = self._shown / image.name
         _run("mount", "-t", self._kind.name, "-o", self._kind.mounting, str(shown), str(directory))
         return Device(base, changes, image, directory)

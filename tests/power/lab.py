@@ -53,8 +53,7 @@ class DirectoryDisk(OsDisk):
     def scan(self, directory: str) -> list[DirectoryEntry]:
         """As the workloads' own disks: a file is as old as the workload's clock says."""
         found = super().scan(self._at(directory))
-        own = [each for each in found if each.name != "lost+found"]
-        return [each._replace(modified_ms=self._clock()) for each in own]
+        return [each._replace(modified_ms=self._clock()) for each in found]
 
     def make_dir(self, path: str) -> None:
         super().make_dir(self._at(path))
