@@ -79,6 +79,8 @@ class BlockingCalls(OfThisProcess, ABC):
     """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""
     topics = _blocking(Client.topics)
     """Return the partition count of every topic."""
+    topic_settings = _blocking(Client.topic_settings)
+    """Return a topic's effective settings by Kafka's names."""
     leader = _blocking(Client.leader)
     """Return the id of a partition's leader; -1 without one."""
     durability = _blocking(Client.durability)

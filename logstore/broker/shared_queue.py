@@ -13,8 +13,9 @@ has the message, and the others look for another one.
 
 It costs three or four requests a message. Differences from `Queue`: leases outlive the process that took
 them; the state is read from the first event at each connection; nothing is deleted; keys are not compared;
-durability is the topics' (`acks=all`), and a power cut that takes messages and keeps their events leaves the
-offsets finished for those that come next; the clocks of the processes must agree, as they do on one host.
+`written` is `acks=all` at the level `replicated`, and a power cut that takes messages and keeps their events
+leaves the offsets finished for those that come next; the clocks of the processes must agree, as they do on
+one host.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ _EVENTS: Final = ".__events"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _KEPT_IN_ANY_SIZE: Final = {**_KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
+_LEVEL: Final = "durability.level"
+_SYNCED: Final = {_LEVEL: "synced"}
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks, and how long one
 that finds messages does not look for new topics."""
@@ -87,15 +90,13 @@ class SharedQueue(Closing):
     ) -> None:
         """Use the queue `name` through `calls`: a `Broker` of this process or a `BlockingClient`.
 
-        Topics are created by the first message. Raises `InvalidConfig` for `deduplication_window` and
-        `durability="synced"`: set `durability.level=synced` on the broker.
+        Topics are created by the first message, with `durability.level=synced` if the queue is `synced`.
+        Raises `InvalidConfig` for `deduplication_window`, and for `synced` if a topic is there that is not:
+        `put` and `get` do so, too.
         """
         self.config = as_config(config, QueueConfig)
-        if self.config.deduplication_window or self.config.durability != "written":
-            raise InvalidConfig(
-                "a shared queue does not compare keys, and is as durable as its topics: leave out "
-                "deduplication_window, and set durability.level=synced on the broker"
-            )
+        if self.config.deduplication_window:
+            raise InvalidConfig("a shared queue does not compare keys: leave out deduplication_window")
         check_topic_name(name)
         self._calls, self._name, self._clock = calls, name, clock
         self._lanes: dict[str, _SharedLane] = {}
@@ -105,7 +106,8 @@ class SharedQueue(Closing):
         self._is_closed = False
         self._owned: BlockingClient | None = None
         self._dead = f"{name}.{DEAD_LETTERS}"
-        _create(calls, self._dead, _KEPT_IN_ANY_SIZE)
+        self._level = _SYNCED if self.config.durability == "synced" else {}
+        _create(calls, self._dead, {**_KEPT_IN_ANY_SIZE, **self._level})
 
     @classmethod
     def connect(cls, address: str, name: str, config: QueueConfig | None = None) -> Self:
@@ -172,7 +174,8 @@ class SharedQueue(Closing):
         return lane
 
     def _shared_lane(self, topic: str) -> _SharedLane:
-        return _SharedLane(self._calls, f"{self._name}.{topic}", topic, self.config.max_message_bytes)
+        name = f"{self._name}.{topic}"
+        return _SharedLane(self._calls, name, topic, self.config.max_message_bytes, self._level)
 
     def _existing(self, topic: str) -> _SharedLane | None:
         """Return the lane of a topic that may be another process's; None if no process has made it."""
@@ -271,7 +274,10 @@ class SharedQueue(Closing):
             topic = name.removeprefix(prefix).removesuffix(_EVENTS)
             is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
-                self._lanes[topic] = self._shared_lane(topic)
+                lane = self._shared_lane(topic)
+                if self._level:
+                    lane.create()  # it is there: this compares its level
+                self._lanes[topic] = lane
         self._learned = Deadline(_LONGEST_WAIT_S)
         return len(self._lanes) > before
 
@@ -371,9 +377,11 @@ class SharedQueue(Closing):
 class _SharedLane:
     """One topic: the state that its events make, as far as they were read."""
 
-    def __init__(self, calls: BlockingCalls, messages: str, topic: str, largest_bytes: int) -> None:
+    def __init__(
+        self, calls: BlockingCalls, messages: str, topic: str, largest_bytes: int, level: Mapping[str, str]
+    ) -> None:
         self._calls, self._messages, self._events = calls, messages, f"{messages}{_EVENTS}"
-        self._largest_bytes = largest_bytes
+        self._largest_bytes, self._level = largest_bytes, level
         self.topic = topic
         self.state = QueueState()
         self._position = 0
@@ -386,8 +394,8 @@ class _SharedLane:
         # Never below the broker's limit: a batch of small messages may be larger than each.
         is_more = self._largest_bytes > LogConfig().max_message_bytes
         larger = {"max.message.bytes": str(self._largest_bytes)} if is_more else {}
-        _create(self._calls, self._messages, {**_KEPT, **larger})
-        _create(self._calls, self._events, _KEPT)
+        _create(self._calls, self._messages, {**_KEPT, **larger, **self._level})
+        _create(self._calls, self._events, {**_KEPT, **self._level})
 
     def put(self, records: Sequence[Record]) -> list[int]:
         for record in records:
@@ -453,8 +461,14 @@ class _SharedLane:
 
 
 def _create(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
+    """Create a topic unless it is there. Raises `InvalidConfig` if its level is lower than in `settings`."""
     try:
         calls.create_topic(topic, 1, settings=settings)
     except RequestRefused as refusal:
         if refusal.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
+        if (wanted := settings.get(_LEVEL)) and (level := calls.topic_settings(topic).get(_LEVEL)) != wanted:
+            raise InvalidConfig(
+                f"topic {topic} has {_LEVEL}={level}: connect without durability={wanted!r}, or change it "
+                f"(logstore configs alter --topic {topic} --config {_LEVEL}={wanted})"
+            ) from None

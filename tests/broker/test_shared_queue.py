@@ -240,10 +240,37 @@ def test_waiting_for_the_first_message_of_all(broker: Broker) -> None:
         assert (found[0].topic, found[0].value) == ("mail", b"job")
 
 
+def test_its_topics_are_synced_if_asked(broker: Broker) -> None:
+    synced = QueueConfig(durability="synced")
+    with SharedQueue(broker, "safe", synced) as queue:
+        queue.put(b"job", topic="mail")
+    for topic in ("safe.mail", "safe.mail.__events", "safe.__dead-letters"):
+        assert broker.topic_settings(topic)["durability.level"] == "synced"
+    with SharedQueue(broker, "safe", synced) as again:
+        message = again.get(timeout=0)
+    assert message is not None
+    assert message.value == b"job"
+
+
+@pytest.mark.parametrize("call", ["put", "get"])
+def test_topics_of_another_level_are_refused(broker: Broker, call: str) -> None:
+    """They are another process's, so the operator changes them."""
+    name = f"unsafe-{call}"
+    broker.create_topic(f"{name}.__dead-letters", 1, settings={"durability.level": "synced"})
+    with SharedQueue(broker, name) as queue:
+        queue.put(b"job")
+    with SharedQueue(broker, name, QueueConfig(durability="synced")) as queue:
+        refused = f"{name}.default has durability.level=replicated.*configs alter --topic {name}.default"
+        with pytest.raises(InvalidConfig, match=refused):
+            queue.put(b"job") if call == "put" else queue.get(timeout=0)
+    SharedQueue(broker, f"low-{call}")
+    with pytest.raises(InvalidConfig, match=r"__dead-letters has durability\.level=replicated"):
+        SharedQueue(broker, f"low-{call}", QueueConfig(durability="synced"))
+
+
 def test_mistakes(broker: Broker) -> None:
-    for config in (QueueConfig(deduplication_window=1), QueueConfig(durability="synced")):
-        with pytest.raises(InvalidConfig, match="shared queue"):
-            SharedQueue(broker, "mistakes", config)
+    with pytest.raises(InvalidConfig, match="shared queue"):
+        SharedQueue(broker, "mistakes", QueueConfig(deduplication_window=1))
     with SharedQueue(broker, "mistakes") as queue:
         with pytest.raises(InvalidTopic, match="have no"):
             queue.put(b"job", topic="a.b")

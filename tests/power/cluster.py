@@ -22,21 +22,23 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bench.kafka.jars import Missing
-from logstore.broker import Client
+from logstore.broker import Client, SharedQueue
 from logstore.broker.limits import parse_address
 from logstore.cli.cluster_file import STORE
 from logstore.cli.local_cluster import launch, send_signal
 from logstore.disk.errors import EngineError
 from logstore.disk.running import RUNNING_FILE
 from logstore.disk.topic_partition import TopicPartition
+from logstore.queue import QueueConfig
 from tests.kill9.campaign import (
     NODES,
     PARTITIONS,
@@ -59,6 +61,7 @@ EMPTIED: Final = TopicPartition("emptied", 0)
 """Records of it are deleted."""
 GROUP: Final = "promised"
 _SAMPLE_S: Final = 0.02
+_LEASE_S: Final = 1.0
 _FIRST_OF_A_LOG: Final = -2
 
 
@@ -73,6 +76,8 @@ class Sample(NamedTuple):
     deleted_below: int
     made: frozenset[str]
     removed: frozenset[str]
+    waiting: frozenset[bytes]
+    finished: frozenset[bytes]
     positions: Mapping[str, int]
 
 
@@ -85,6 +90,10 @@ class Promises:
     deleted_below: int = 0
     made: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
+    waiting: frozenset[bytes] = frozenset()
+    """Messages of a queue that no worker has finished, or tried to."""
+    finished: frozenset[bytes] = frozenset()
+    refused: list[str] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
 
@@ -107,6 +116,11 @@ class PoweredCluster(Campaign):
                 return await question(client)
 
         return asyncio.run(asked())
+
+    def queue(self) -> SharedQueue:
+        """Connect to a queue. Leases are short: a power cut may leave one."""
+        config = QueueConfig(durability="synced", lease=_LEASE_S)
+        return SharedQueue.connect(self.access.bootstrap.partition(",")[0], "jobs", config)
 
     def cut_at(self, sample: Sample, random: Random) -> None:
         """Kill every process, and mount what a power cut at this sample may leave of each device."""
@@ -158,8 +172,10 @@ def _administer(cluster: PoweredCluster, promises: Promises, no_more: threading.
     admin, number = AdminClient({**cluster.access.librdkafka, "log_level": 0}), 0
     while not no_more.is_set():
         number += 1
-        with suppress(KafkaException, EngineError):
+        try:
             _administer_once(cluster, admin, promises, number)
+        except (KafkaException, EngineError) as error:
+            promises.refused.append(f"{error}")
 
 
 def _administer_once(cluster: PoweredCluster, admin: Any, promises: Promises, number: int) -> None:
@@ -169,6 +185,13 @@ def _administer_once(cluster: PoweredCluster, admin: Any, promises: Promises, nu
     cluster.ask(lambda client: client.commit(GROUP, {TopicPartition(TOPIC, 0): number}))
     promises.committed = number
     appended = cluster.ask(lambda client: client.append(EMPTIED.topic, [b"deleted"] * 10, partition=0))
+    with cluster.queue() as queue:
+        queue.put(job := b"job %d" % number)
+        promises.waiting |= {job}
+        if number % 3 and (message := queue.get(timeout=0)) is not None:
+            promises.waiting -= {message.value}
+            queue.ack(message)
+            promises.finished |= {message.value}
     place = Place(EMPTIED.topic, EMPTIED.partition, appended[-1].offset)
     admin.delete_records([place], operation_timeout=30)[place].result(60)
     promises.deleted_below = place.offset
@@ -193,6 +216,8 @@ def _sampled(
                 promises.deleted_below,
                 promises.made,
                 promises.removed,
+                promises.waiting,
+                promises.finished,
                 {member: device.position for member, device in cluster.devices.items()},
             )
         )
@@ -222,6 +247,8 @@ def _working(cluster: PoweredCluster) -> Workload:
 def recorded(cluster: PoweredCluster) -> tuple[Seen, list[Sample]]:
     """Let clients work while brokers are killed; return what they saw, and the samples."""
     cluster.ask(lambda client: client.create_topic(EMPTIED.topic, 1, replication_factor=NODES))
+    with cluster.queue() as queue:
+        queue.put(b"job 0")
     workload, promises, samples = _working(cluster), Promises(), list[Sample]()
     no_more = threading.Event()
     threads = [
@@ -238,6 +265,7 @@ def recorded(cluster: PoweredCluster) -> tuple[Seen, list[Sample]]:
     workload.stop_consuming(PATIENCE_S)
     for error in (*promises.failures, *workload.seen.failures):
         raise error
+    assert all((promises.made, promises.removed, promises.finished)), Counter(promises.refused)
     return workload.seen, samples
 
 
@@ -258,9 +286,19 @@ def broken(cluster: PoweredCluster, seen: Seen, sample: Sample) -> list[str]:
         found.append(f"offset {sample.committed} was committed, {committed} is there")
     if start < sample.deleted_below:
         found.append(f"records below {sample.deleted_below} were deleted, the log starts at {start}")
+    jobs = set(_drained(cluster))
+    found += [f"{job!r} was put into a queue, and is gone" for job in sorted(sample.waiting - jobs)]
+    found += [f"{job!r} was finished, and is there" for job in sorted(sample.finished & jobs)]
     found += [f"topic {name} was created, and is gone" for name in sorted(sample.made - topics)]
     found += [f"topic {name} was deleted, and is there" for name in sorted(sample.removed & topics)]
     return found
+
+
+def _drained(cluster: PoweredCluster) -> Iterator[bytes]:
+    with cluster.queue() as queue:
+        while (message := queue.get(timeout=2 * _LEASE_S)) is not None:
+            yield message.value
+            queue.ack(message)
 
 
 @contextmanager
