@@ -16,6 +16,7 @@ SETTINGS: Final = {
     "zookeeper.session.timeout.ms": "3000",
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
+    "log.retention.ms": "-1",  # the rows have times of their own, which are past
     "replica.fetch.backoff.ms": "100",
     "replica.high.watermark.checkpoint.interval.ms": "300",
     "request.timeout.ms": "5000",
