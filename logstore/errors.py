@@ -4,7 +4,7 @@ EngineError
 ├── OffsetOutOfRange               1   the message and the error carry both bounds
 │   └── LogTruncated               1   a follower's records were removed by a truncation
 ├── CorruptBatch                   2   retriable: the sender still has the bytes
-├── LogGone                        3   a reader's directory does not exist
+├── LogGone                        3   a directory that is to be read has no log
 ├── RecordTooLarge                10   one batch above max.message.bytes
 ├── RecordBatchTooLarge           18   one append above segment.bytes
 ├── InvalidTimestamp              32   outside the topic's window; lists the records
@@ -296,7 +296,7 @@ class LogClosed(EngineError):
 
 
 class LogGone(EngineError):
-    """The directory of a reader does not exist: its owner deleted or moved it."""
+    """The directory of a reader, or of a log opened with `create=False`, does not exist or has no log."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

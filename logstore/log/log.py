@@ -115,10 +115,14 @@ class Log(Reading, Closing):
         serializer: Serializer | Literal["json", "msgpack"] | None = None,
         disk: Disk | None = None,
         clock: Clock | None = None,
+        create: bool = True,
         progress: Progress | None = None,
         accept_loss: bool = False,
     ) -> Log:
         """Open the log in directory `path`, named `<topic>-<partition>`, or create it.
+
+        With `create=False` raise `LogGone` instead of creating it: a program that expects its log learns that
+        the path is wrong, or its disk not mounted.
 
         With a `serializer` values of other types than bytes can be appended: "json", "msgpack", or an object
         with `dumps` and `loads` (`serializers.py`). `log.serializer.loads(record.value)` returns them.
@@ -135,6 +139,7 @@ class Log(Reading, Closing):
             as_config(config, LogConfig, 'LogConfig.from_kafka({"segment.bytes": …}) reads a mapping'),
             disk or OsDisk(),
             clock or wall_clock_ms,
+            create=create,
             progress=progress,
             accept_loss=accept_loss,
         )

@@ -17,6 +17,7 @@ checkpoints have no entry for the partition.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -40,9 +41,9 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.config import LogConfig
 from logstore.disk.errors import CorruptCheckpoint
-from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
+from logstore.disk.files import LOCK_FILE, DirectoryEntry, Disk, Lock, make_durable_dir, remove_if_exists
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
-from logstore.errors import LogDirOffline, OutOfResources, is_refusal, refusal
+from logstore.errors import LogDirOffline, LogGone, OutOfResources, is_refusal, refusal
 from logstore.log.loading import Progress
 from logstore.log.losses import Quarantine
 from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
@@ -65,12 +66,15 @@ def open_stand_alone(
     disk: Disk,
     clock: Clock,
     *,
+    create: bool,
     progress: Progress | None,
     accept_loss: bool,
 ) -> PartitionLog:
     """Lock the directory, recover the log in it and return it; see `Log.open`."""
     topic_partition = parse_directory_name(os.path.basename(directory))
     try:
+        if not create:
+            _check_there(disk, directory)
         make_durable_dir(disk, directory)
         lock = disk.lock(directory)
     except OSError as error:
@@ -91,6 +95,23 @@ def open_stand_alone(
     except BaseException:
         lock.release()
         raise
+
+
+def _check_there(disk: Disk, directory: str) -> None:
+    """Raise `LogGone` if no log was ever opened in the directory, and `OSError`."""
+    try:
+        is_new = _is_new(disk.scan(directory))
+    except FileNotFoundError:
+        is_new = True
+    if is_new:
+        raise LogGone(
+            f"{directory} has no log, and create=False makes none: check the path, and whether its disk is "
+            "mounted"
+        )
+
+
+def _is_new(entries: Sequence[DirectoryEntry]) -> bool:
+    return all(entry.name == LOCK_FILE for entry in entries)
 
 
 def open_anywhere(
@@ -164,7 +185,7 @@ def _open_locked(
     progress: Progress | None,
     accept_loss: bool,
 ) -> PartitionLog:
-    is_new = all(entry.name == LOCK_FILE for entry in disk.scan(directory))
+    is_new = _is_new(disk.scan(directory))
     marker, changed = None, list[str]()
     if not is_new:
         marker = read_clean_shutdown(disk, directory)

@@ -30,10 +30,19 @@ _VERSION: Final = 1
 _log = logging.getLogger(__name__)
 
 
-def prepare(disk: Disk, directory: str) -> None:
-    """Create the directory if it is missing. Raises `NotAQueue` if it holds something else."""
+def prepare(disk: Disk, directory: str, *, create: bool) -> None:
+    """Create the directory if it is missing. Raises `NotAQueue` if it holds something else.
+
+    Without `create`, also if there is no queue.
+    """
     with _opening(directory):
-        check_queue(disk, directory, _names(disk, directory))
+        names = _names(disk, directory)
+        check_queue(disk, directory, names)
+        if not create and QUEUE_FILE not in names:
+            raise NotAQueue(
+                f"{directory} has no queue, and create=False makes none: check the path, and whether its "
+                "disk is mounted"
+            )
         # Names that are there already may not be durable: the process that made them may have been killed.
         make_durable_dir(disk, directory)
 

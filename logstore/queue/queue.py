@@ -101,14 +101,16 @@ class Queue(Closing):
         path: Path,
         config: QueueConfig | None = None,
         *,
+        create: bool = True,
         disk: Disk | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Open the queue in directory `path`, or create it; one process owns it at a time.
 
-        What a former owner had leased is ready again. Raises `NotAQueue` for a directory of other files,
-        `DirectoryLocked` if the queue is open elsewhere, `DamagedLog` or `CorruptCheckpoint` if its files are
-        damaged, `LogDirOffline` or `DiskFull` if they cannot be used.
+        What a former owner had leased is ready again. Raises `NotAQueue` for a directory of other files, and
+        with `create=False` also for one without a queue; `DirectoryLocked` if the queue is open elsewhere,
+        `DamagedLog` or `CorruptCheckpoint` if its files are damaged, `LogDirOffline` or `DiskFull` if they
+        cannot be used.
         """
         self.config = as_config(config, QueueConfig)
         self._directory = as_directory(path)
@@ -123,7 +125,7 @@ class Queue(Closing):
         """The lanes by falling priority; equal ones take turns."""
         self._is_closed = False
         self._reserve = Reserve(self._disk, self._directory)
-        prepare(self._disk, self._directory)
+        prepare(self._disk, self._directory, create=create)
         try:
             self._dead = _open_dead_letters(self._directory, self._disk, self._clock)
         except DiskFull:  # its lock was held: the reserve is no other owner's

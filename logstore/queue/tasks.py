@@ -66,14 +66,21 @@ def _done(
 class AsyncQueue(AsyncClosing):
     """A `Queue` for tasks. `queue` is the queue itself, which threads may use at the same time."""
 
-    def __init__(self, path: str | os.PathLike[str] | Queue, config: QueueConfig | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Queue,
+        config: QueueConfig | None = None,
+        *,
+        create: bool = True,
+    ) -> None:
         """Open the queue in directory `path`, or use an open one, which has its own settings.
 
-        Raises as `Queue`, and `TypeError` for settings of an open queue.
+        With `create=False` there must be a queue in the directory. Raises as `Queue`, and `TypeError` for
+        settings of an open queue.
         """
         if isinstance(path, Queue) and config is not None:
             raise TypeError("an open queue has its settings already; pass config to Queue(…)")
-        self.queue = path if isinstance(path, Queue) else Queue(path, config)
+        self.queue = path if isinstance(path, Queue) else Queue(path, config, create=create)
         self._is_synced = self.queue.config.durability == "synced"
 
     async def close(self) -> None:

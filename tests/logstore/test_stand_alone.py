@@ -16,7 +16,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import DirectoryLocked
 from logstore.disk.files import DirectoryEntry, Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
+from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline, LogGone
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.reader import LogReader
@@ -49,6 +49,18 @@ def syncs_of(disk: RecordingDisk) -> list[str]:
 
 def offsets(log: Log) -> list[int]:
     return [record.offset for record in log.read()]
+
+
+@pytest.mark.parametrize("directories", [[], ["/data"], [DIRECTORY], [f"{DIRECTORY}/lost+found"]])
+def test_a_log_that_must_be_there(directories: list[str]) -> None:
+    """A wrong path, or a disk that is not mounted: nothing is made, and the log is opened where it is."""
+    disk = RecordingDisk(MemoryDisk(directories=directories))
+    with pytest.raises(LogGone, match=f"{DIRECTORY} has no log, and create=False"):
+        Log.open(DIRECTORY, disk=disk, create=False)
+    assert disk.operations == []
+    Log.open(DIRECTORY, disk=disk).close()
+    with Log.open(DIRECTORY, disk=disk, create=False) as log:
+        assert log.log_end_offset == 0
 
 
 def test_what_it_keeps_beside_the_segments() -> None:

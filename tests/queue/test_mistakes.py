@@ -11,7 +11,7 @@ import pytest
 from logstore import Log, Queue, QueueConfig
 from logstore.disk.errors import DirectoryLocked, InvalidTopic
 from logstore.errors import InvalidConfig, LogDirOffline, RecordTooLarge
-from logstore.queue import AlreadyFinished, LeaseEnded, NotAQueue, QueueClosed
+from logstore.queue import AlreadyFinished, AsyncQueue, LeaseEnded, NotAQueue, QueueClosed
 from tests.queue.parts import Hands
 
 Mistake = Callable[[Any, Any], object]
@@ -105,6 +105,18 @@ def test_a_path_that_is_something_else(tmp_path: Path) -> None:
     assert sorted(path for path in tmp_path.rglob("*")) == before
     with pytest.raises((NotAQueue, LogDirOffline)):
         Queue(tmp_path / "file/jobs")
+
+
+def test_a_queue_that_must_be_there(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "jobs"):
+        with pytest.raises(NotAQueue, match="has no queue, and create=False makes none: check the path"):
+            Queue(path, create=False)
+    with pytest.raises(NotAQueue, match="create=False"):
+        AsyncQueue(tmp_path / "jobs", create=False)
+    assert list(tmp_path.iterdir()) == []
+    Queue(tmp_path / "jobs").close()
+    Queue(tmp_path / "jobs", create=False).close()
+    AsyncQueue(tmp_path / "jobs", create=False).queue.close()
 
 
 def test_a_later_version_is_refused(tmp_path: Path) -> None:
