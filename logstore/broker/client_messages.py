@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from logstore.broker import node_messages
-from logstore.broker.translation import Translation, by_topic, distinct, id_from_wire
+from logstore.broker.translation import Translation, distinct, id_from_wire
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
@@ -43,29 +43,12 @@ def _checked(kind: type[Any]) -> Callable[[Struct], Any]:
 
 
 def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
-    return t.FetchRequest(
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        isolation_level=int(request.committed_only),
-        topics=[
-            t.FetchRequestFetchTopic(
-                topic=topic,
-                partitions=[
-                    t.FetchRequestFetchPartition(
-                        partition=partition,
-                        current_leader_epoch=each.current_leader_epoch,
-                        fetch_offset=each.fetch_offset,
-                        partition_max_bytes=each.max_bytes,
-                    )
-                    for partition, each in wanted
-                ],
-            )
-            for topic, wanted in by_topic(request.partitions.items()).items()
-        ],
-        rack_id=request.rack or "",
-        has_rack=request.rack is not None,
-    )
+    """As a broker's request, by the names of topics, which this version has."""
+    wire = node_messages.fetch_request(request)
+    wire.replica_state = None
+    for topic in wire.topics:
+        topic.topic, topic.topic_name = topic.topic_name, ""
+    return wire
 
 
 def _produce_request(request: m.ProduceRequest) -> t.ProduceRequest:

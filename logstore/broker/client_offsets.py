@@ -8,35 +8,26 @@ from typing import Any
 from logstore.broker.cluster_view import ClusterView
 from logstore.broker.connections import Connections
 from logstore.broker.errors import RequestUnanswered
+from logstore.broker.groups import requests as g
 from logstore.broker.limits import Address
 from logstore.broker.retrying import TryAgain, check_code
-from logstore.broker.translation import by_topic
+from logstore.broker.translation import to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.topic_partition import TopicPartition
 
 
 def commit_request(group: str, offsets: Mapping[TopicPartition, int]) -> t.OffsetCommitRequest:
-    return t.OffsetCommitRequest(
-        group_id=group,
-        topics=[
-            t.OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    t.OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-                    for partition, offset in found
-                ],
-            )
-            for topic, found in by_topic(offsets.items()).items()
-        ],
-    )
+    partitions = {
+        each: g.OffsetCommitPartition(committed_offset=offset, committed_metadata="")
+        for each, offset in offsets.items()
+    }
+    return to_wire(g.OffsetCommitRequest(group_id=group, partitions=partitions), t.OffsetCommitRequest)
 
 
 def committed_request(group: str, partitions: Sequence[TopicPartition]) -> t.OffsetFetchRequest:
-    topics = [
-        t.OffsetFetchRequestTopic(name=topic, partition_indexes=[number for number, _ in found])
-        for topic, found in by_topic((each, None) for each in partitions).items()
-    ]
-    return t.OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
+    request = to_wire(g.OffsetFetchGroup(group, tuple(partitions)), t.OffsetFetchRequest)
+    request.require_stable = True
+    return request
 
 
 def offsets_in(answer: t.OffsetFetchResponse) -> dict[TopicPartition, int]:

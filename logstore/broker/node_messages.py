@@ -180,7 +180,7 @@ def to_wire(body: m.RequestBody | m.ResponseBody) -> Struct:
     Numbers that are too large show when it is encoded.
     """
     if isinstance(body, m.FetchRequest):
-        return _fetch_request(body)
+        return fetch_request(body)
     wire = _NODES.to_wire(body, _KINDS[type(body)])
     if isinstance(body, m.LeaderAndIsrRequest | m.StopReplicaRequest | m.UpdateMetadataRequest):
         _add_topics(body, wire)
@@ -227,7 +227,8 @@ def _add_topics(body: Any, wire: Any) -> None:
         wire.type = INCREMENTAL if wire.all_topics is None else FULL
 
 
-def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
+def fetch_request(request: m.FetchRequest) -> t.FetchRequest:
+    """Return a fetch by names and ids of topics, as brokers ask each other."""
     topics: dict[tuple[str, str], t.FetchRequestFetchTopic] = {}
     for (topic, partition), wanted in request.partitions.items():
         listed = topics.get((topic, wanted.topic_id))

@@ -46,6 +46,7 @@ _ERRORS: Final[Mapping[int, ErrorCode]] = {each.value: each for each in ErrorCod
 
 _ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "aborted": ("aborted_transactions",),
+    "codes": ("results",),
     "committed_only": ("isolation_level",),
     "delete": ("delete_partition",),
     "durability": ("level",),

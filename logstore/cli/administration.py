@@ -331,9 +331,11 @@ def delete_records(
     as_json: Json = False,
 ) -> int:
     """Delete the records of a partition below an offset. They cannot be restored."""
+    from logstore.broker.translation import from_wire, to_wire
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import TIMEOUT_S, check
     from logstore.config import MAX_LONG
+    from logstore.replication import messages as m
 
     offset = "-1" if before == "latest" else before
     if before != "latest" and not (offset.isdecimal() and int(offset) <= MAX_LONG):
@@ -342,14 +344,11 @@ def delete_records(
         where, *others = asked.partitions_named([partition])
         if others:
             raise typer.BadParameter(f"{partition} is a topic; name one of its partitions, like {where}")
-        (leader,) = asked.by_leader([where])
-        wanted = t.DeleteRecordsRequestDeleteRecordsPartition(
-            partition_index=where.partition, offset=int(offset)
-        )
-        topic = t.DeleteRecordsRequestDeleteRecordsTopic(name=where.topic, partitions=[wanted])
-        request = t.DeleteRecordsRequest(topics=[topic], timeout_ms=int(TIMEOUT_S * 1000))
-        (result,) = asked.broker(leader, request).topics[0].partitions
-        check(result.error_code, str(where))
+        (leader,) = asked.leaders([where])
+        wanted = m.DeleteRecordsRequest({where: int(offset)}, int(TIMEOUT_S * 1000))
+        answer = asked.broker(leader, to_wire(wanted, t.DeleteRecordsRequest))
+        result = from_wire(answer, m.DeleteRecordsResponse).partitions[where]
+        check(result.error, str(where))
     if as_json:
         print_json({"topic": where.topic, "partition": where.partition, "log_start": result.low_watermark})
     else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from logstore.broker import client_messages
 from logstore.broker.configs import REPLICATION_RATES
 from logstore.broker.errors import RequestRefused, RequestUnanswered
-from logstore.broker.translation import by_topic, id_from_wire
+from logstore.broker.translation import from_wire, id_from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.cli.brokers import TIMEOUT_S, Brokers, NoController, check
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
@@ -16,6 +17,7 @@ from logstore.cli.terminal import print_error
 from logstore.cli.throttles import Rates, rates_in
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
 
 TOPIC: Final = 2
@@ -28,8 +30,6 @@ SHORT_PATIENCE_S: Final = 5.0
 _OF_THE_TOPIC: Final = 1
 """The source of a setting that a topic has of its own."""
 _DEFAULT: Final = 5
-_PREFERRED, _UNCLEAN = 0, 1
-_TIMEOUT_MS: Final = int(TIMEOUT_S * 1000)
 
 
 class BrokerOperator:
@@ -59,7 +59,7 @@ class BrokerOperator:
         except RequestUnanswered as error:
             if not may_lack_controller:
                 raise
-            under_way = t.ListPartitionReassignmentsResponse()
+            under_way = m.ListPartitionReassignmentsResponse(ErrorCode.NONE)
             now = -1 if isinstance(error, NoController) else self._brokers.metadata(()).controller_id
             controller = now if now >= 0 else None
         except RequestRefused as error:
@@ -68,12 +68,14 @@ class BrokerOperator:
             if not self._has_told_what_is_hidden:
                 print_error(f"reassignments and deletions are not shown: {error}")
             self._has_told_what_is_hidden = True
-            under_way = t.ListPartitionReassignmentsResponse()
+            under_way = m.ListPartitionReassignmentsResponse(ErrorCode.NONE)
         own = self._settings(list(found)) if settings else {}
-        moves = _moves(under_way)
         return Cluster(
             {each.node_id: _registration(each) for each in metadata.brokers},
-            {name: _topic(name, topic, own.get(name, {}), moves) for name, topic in found.items()},
+            {
+                name: _topic(name, topic, own.get(name, {}), under_way.partitions)
+                for name, topic in found.items()
+            },
             {
                 TopicPartition(name, each.partition_index): LeaderAndIsr(
                     each.leader_id, each.leader_epoch, tuple(each.isr_nodes), controller_epoch=-1
@@ -82,7 +84,7 @@ class BrokerOperator:
                 for each in topic.partitions
             },
             controller,
-            {each.name: each.waits_for for each in under_way.deletions},
+            under_way.deletions,
             unreadable={
                 f"topic {topic.name}": ErrorCode(topic.error_code).name
                 for topic in metadata.topics
@@ -109,21 +111,9 @@ class BrokerOperator:
         replication_factor: int | None,
         assignment: Sequence[tuple[int, ...]] | None,
     ) -> str:
-        by_hand = [
-            t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=number, broker_ids=list(each))
-            for number, each in enumerate(assignment or ())
-        ]
-        topic = t.CreateTopicsRequestCreatableTopic(
-            name=name,
-            num_partitions=-1 if by_hand else partitions or -1,
-            replication_factor=-1 if by_hand else replication_factor or -1,
-            assignments=by_hand,
-            configs=[
-                t.CreateTopicsRequestCreatableTopicConfig(name=key, value=value)
-                for key, value in settings.items()
-            ],
-        )
-        answer = self._brokers.controller(t.CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS))
+        replicas = tuple(assignment or ())
+        topic = m.NewTopic(name, partitions or -1, replication_factor or -1, replicas, configs=settings)
+        answer = self._brokers.controller(client_messages.request_of(m.CreateTopicsRequest((topic,))))
         made = answer.topics[0]
         check(made.error_code, f"topic {name}", made.error_message)
         return id_from_wire(made.topic_id)
@@ -135,9 +125,7 @@ class BrokerOperator:
         check_topics(cluster, (name,), self._topics)
         answer = self._brokers.controller(
             t.DeleteTopicsRequest(
-                topic_names=[name],
-                topics=[t.DeleteTopicsRequestDeleteTopicState(name=name)],
-                timeout_ms=_TIMEOUT_MS,
+                topic_names=[name], topics=[t.DeleteTopicsRequestDeleteTopicState(name=name)]
             )
         )
         (gone,) = answer.responses
@@ -156,45 +144,30 @@ class BrokerOperator:
             wanted = t.CreatePartitionsRequestCreatePartitionsTopic(
                 name=name, count=partitions, assignments=None
             )
-            answer = self._brokers.controller(
-                t.CreatePartitionsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS)
-            )
+            answer = self._brokers.controller(t.CreatePartitionsRequest(topics=[wanted]))
             check(answer.results[0].error_code, f"partitions of {name}", answer.results[0].error_message)
 
     def elect(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         refused = {}
-        for where, (error, message) in self._elect(_PREFERRED, partitions).items():
-            if error != ErrorCode.ELECTION_NOT_NEEDED:
+        for where, (error, message) in self._elect(m.ElectionType.PREFERRED, partitions).items():
+            if error is not ErrorCode.ELECTION_NOT_NEEDED:
                 try:
                     check(error, str(where), message)
                 except RequestRefused as refusal:
                     refused[where] = str(refusal)
         return refused
 
-    def elect_unclean(
-        self, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, str | None]]:
+    def elect_unclean(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, m.AdminResult]:
         """Elect leaders where there are none, also from outside the ISR; return errors and messages."""
-        return self._elect(_UNCLEAN, partitions)
+        return self._elect(m.ElectionType.UNCLEAN, partitions)
 
     def _elect(
-        self, election_type: int, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, str | None]]:
-        wanted = [
-            t.ElectLeadersRequestTopicPartitions(topic=topic, partitions=[number for number, _ in found])
-            for topic, found in by_topic((each, None) for each in partitions).items()
-        ]
-        answer = self._brokers.controller(
-            t.ElectLeadersRequest(
-                election_type=election_type, topic_partitions=wanted, timeout_ms=_TIMEOUT_MS
-            )
-        )
-        check(answer.error_code, "the election")
-        return {
-            TopicPartition(topic.topic, each.partition_id): (each.error_code, each.error_message)
-            for topic in answer.replica_election_results
-            for each in topic.partition_result
-        }
+        self, election_type: m.ElectionType, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, m.AdminResult]:
+        request = to_wire(m.ElectLeadersRequest(election_type, tuple(partitions)), t.ElectLeadersRequest)
+        answer = from_wire(self._brokers.controller(request), m.ElectLeadersResponse)
+        check(answer.error, "the election")
+        return answer.partitions
 
     def is_electing(self) -> bool:
         return False  # the controller answers when it has tried
@@ -204,13 +177,13 @@ class BrokerOperator:
             raise BadPlan(
                 "a reassignment is in progress: try again when it has ended, or add to it with --additional"
             )
-        self._move({each: list(replicas) for each, replicas in plan.items()})
+        self._move(plan)
 
     def move_back(self, plan: Plan) -> None:
         self._move(dict.fromkeys(plan))
 
     def moving(self) -> Collection[TopicPartition]:
-        return _moves(self._under_way()).keys()
+        return self._under_way().partitions.keys()
 
     def limit_replication(self, brokers: Iterable[int], rate: int | None) -> None:
         for broker in brokers:
@@ -231,36 +204,22 @@ class BrokerOperator:
             found[broker] = rates_in(given, REPLICATION_RATES)
         return found
 
-    def _move(self, wanted: Mapping[TopicPartition, list[int] | None]) -> None:
-        topics = [
-            t.AlterPartitionReassignmentsRequestReassignableTopic(
-                name=topic,
-                partitions=[
-                    t.AlterPartitionReassignmentsRequestReassignablePartition(
-                        partition_index=number, replicas=replicas
-                    )
-                    for number, replicas in found
-                ],
-            )
-            for topic, found in by_topic(wanted.items()).items()
-        ]
-        answer = self._brokers.controller(
-            t.AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=_TIMEOUT_MS)
-        )
+    def _move(self, wanted: Mapping[TopicPartition, tuple[int, ...] | None]) -> None:
+        request = m.AlterPartitionReassignmentsRequest(wanted)
+        answer = self._brokers.controller(to_wire(request, t.AlterPartitionReassignmentsRequest))
         check(answer.error_code, "the reassignment", answer.error_message)
-        for topic in answer.responses:
-            for each in topic.partitions:
-                check(each.error_code, f"{topic.name}-{each.partition_index}", each.error_message)
+        for each, result in from_wire(answer, m.AlterPartitionReassignmentsResponse).partitions.items():
+            check(result.error, str(each), result.message)
 
-    def _under_way(self, *, may_lack_controller: bool = False) -> t.ListPartitionReassignmentsResponse:
+    def _under_way(self, *, may_lack_controller: bool = False) -> m.ListPartitionReassignmentsResponse:
         """Return all reassignments, and all deletions if the controller is a broker of ours."""
         answer: t.ListPartitionReassignmentsResponse = self._brokers.controller(
-            t.ListPartitionReassignmentsRequest(topics=None, timeout_ms=_TIMEOUT_MS),
+            t.ListPartitionReassignmentsRequest(topics=None),
             timeout_s=SHORT_PATIENCE_S if may_lack_controller else TIMEOUT_S,
             patience_s=0.0 if may_lack_controller else TIMEOUT_S,
         )
         check(answer.error_code, "the reassignments", answer.error_message)
-        return answer
+        return from_wire(answer, m.ListPartitionReassignmentsResponse)
 
     def _settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the settings that each topic has of its own."""
@@ -273,20 +232,6 @@ class BrokerOperator:
             }
             for name, settings in found.items()
         }
-
-
-def _moves(
-    under_way: t.ListPartitionReassignmentsResponse,
-) -> dict[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the replicas that are being added to, and removed from, each partition that moves."""
-    return {
-        TopicPartition(topic.name, each.partition_index): (
-            tuple(each.adding_replicas),
-            tuple(each.removing_replicas),
-        )
-        for topic in under_way.topics
-        for each in topic.partitions
-    }
 
 
 def described_settings(
@@ -368,13 +313,13 @@ def _topic(
     name: str,
     topic: t.MetadataResponseTopic,
     settings: Mapping[str, str],
-    moves: Mapping[TopicPartition, tuple[tuple[int, ...], tuple[int, ...]]],
+    moves: Mapping[TopicPartition, m.OngoingReassignment],
 ) -> Topic:
-    moving = {each.partition: moves[each] for each in moves if each.topic == name}
+    moving = {each.partition: move for each, move in moves.items() if each.topic == name}
     assignment = TopicAssignment(
         id_from_wire(topic.topic_id),
         {each.partition_index: tuple(each.replica_nodes) for each in topic.partitions},
-        {number: adding for number, (adding, _) in moving.items() if adding},
-        {number: removing for number, (_, removing) in moving.items() if removing},
+        {number: each.adding_replicas for number, each in moving.items() if each.adding_replicas},
+        {number: each.removing_replicas for number, each in moving.items() if each.removing_replicas},
     )
     return Topic(assignment, settings, version=-1, config_version=-1)

@@ -22,12 +22,13 @@ from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.security.tls_stream import NOT_TRUSTED
 from logstore.broker.security.tokens import NO_TOKEN
-from logstore.broker.translation import by_topic
+from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.cli.operating import similar
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 
 TIMEOUT_S: Final = 30.0
 _PATIENCE_S: Final = 5.0
@@ -139,6 +140,8 @@ class Brokers:
         """
         end_s = time.monotonic() + patience_s
         tries = 0
+        if "timeout_ms" in request.FIELDS:
+            request.timeout_ms = int(TIMEOUT_S * 1000)  # type: ignore[attr-defined]
         while True:
             metadata = self.metadata(())
             address = _addresses(metadata).get(metadata.controller_id)
@@ -239,33 +242,16 @@ class Brokers:
             led.setdefault(leader, []).append(each)
         return led
 
-    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, dict[str, list[tuple[int, None]]]]:
-        """Return partitions by their leader and topic. Raises as `leaders`."""
-        led = self.leaders(partitions)
-        return {leader: by_topic((each, None) for each in found) for leader, found in led.items()}
-
     def offsets(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each time (-1 the end, -2 the start); None if there is none."""
         found: dict[TopicPartition, int | None] = {}
-        for leader, topics in self.by_leader(times_ms).items():
-            wanted = [
-                t.ListOffsetsRequestListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        t.ListOffsetsRequestListOffsetsPartition(
-                            partition_index=number, timestamp=times_ms[TopicPartition(topic, number)]
-                        )
-                        for number, _ in numbers
-                    ],
-                )
-                for topic, numbers in topics.items()
-            ]
-            answer = self.broker(leader, t.ListOffsetsRequest(replica_id=-1, topics=wanted))
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    check(each.error_code, f"{topic.name}-{each.partition_index}")
-                    where = TopicPartition(topic.name, each.partition_index)
-                    found[where] = each.offset if each.offset >= 0 else None
+        for leader, partitions in self.leaders(times_ms).items():
+            wanted = {each: m.ListOffsetsPartition(times_ms[each]) for each in partitions}
+            request = to_wire(m.ListOffsetsRequest(m.CONSUMER_REPLICA_ID, wanted), t.ListOffsetsRequest)
+            answer = from_wire(self.broker(leader, request), m.ListOffsetsResponse)
+            for where, result in answer.partitions.items():
+                check(result.error, str(where))
+                found[where] = result.offset if result.offset >= 0 else None
         return found
 
     def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:

@@ -12,7 +12,7 @@ An unclean election gives a partition without a leader one that may lack committ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -24,6 +24,7 @@ from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
+    from logstore.replication.messages import AdminResult
 
 _PATIENCE_S: Final = 5.0
 
@@ -114,7 +115,7 @@ def elect_unclean(
     from logstore.disk.errors import ErrorCode
 
     wanted = _wanted(partitions, None) or ()
-    results: dict[TopicPartition, tuple[int, str | None]] = {}
+    results: Mapping[TopicPartition, AdminResult] = {}
     with asked_at(bootstrap, command_config) as brokers:
         to = BrokerOperator(brokers)
         topics = {each.topic for each in wanted}
@@ -140,17 +141,17 @@ def elect_unclean(
             before.topics[each.topic].assignment.partitions[each.partition],
             before.states[each].isr,
         )
-        code, message = results.get(each, (ErrorCode.NONE, None))
-        is_needed = each in needed and code != ErrorCode.ELECTION_NOT_NEEDED
+        code, message = results.get(each, (ErrorCode.NONE, ""))
+        is_needed = each in needed and code is not ErrorCode.ELECTION_NOT_NEEDED
         leader = after.states[each].leader
         if as_json:
             facts = {"topic": each.topic, "partition": each.partition, "leader": leader, "isr_before": isr}
-            error = ErrorCode(code).name if code and is_needed else None
+            error = code.name if code and is_needed else None
             print_json({**facts, "is_needed": is_needed, "is_done": accept_loss and not code, "error": error})
         elif not is_needed:
             print(f"{each}  leader {leader}  nothing to elect: it has a leader")
         elif code:
-            print_error(f"{each}: {ErrorCode(code).name}: {message or 'no leader was elected'}")
+            print_error(f"{each}: {code.name}: {message or 'no leader was elected'}")
         elif accept_loss:
             print(f"{each}  leader {leader}  {_loss(isr, 'has')}: when it follows, it keeps that as a loss")
         else:

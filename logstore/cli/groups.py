@@ -157,10 +157,10 @@ def delete_offsets(
     as_json: Json = False,
 ) -> int:
     """Delete the committed offsets of partitions that no member of the group reads."""
-    from logstore.broker.translation import by_topic
+    from logstore.broker.groups import requests as g
+    from logstore.broker.translation import from_wire, to_wire
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
-    from logstore.disk.errors import ErrorCode
 
     with asked_at(bootstrap, command_config) as brokers:
         committed = committed_offsets(brokers, group)
@@ -169,24 +169,13 @@ def delete_offsets(
             if not any(name in (each.topic, str(each)) for each in chosen):
                 print_error(f"group {group} has no committed offset of {name}; nothing is deleted")
                 return 1
-        wanted = [
-            t.OffsetDeleteRequestTopic(
-                name=topic,
-                partitions=[t.OffsetDeleteRequestPartition(partition_index=number) for number, _ in found],
-            )
-            for topic, found in by_topic((each, None) for each in chosen).items()
-        ]
-        answer = brokers.coordinator(group, t.OffsetDeleteRequest(group_id=group, topics=wanted))
+        request = to_wire(g.OffsetDeleteRequest(group, tuple(chosen)), t.OffsetDeleteRequest)
+        answer = from_wire(brokers.coordinator(group, request), g.OffsetDeleteResponse)
     check(answer.error_code, f"group {group}")
-    refused = {
-        f"{topic.name}-{each.partition_index}": each.error_code
-        for topic in answer.topics
-        for each in topic.partitions
-        if each.error_code
-    }
+    refused = {where: error for where, error in answer.partitions.items() if error}
     for where in chosen:
-        if str(where) in refused:
-            error = ErrorCode(refused[str(where)]).name
+        if where in refused:
+            error = refused[where].name
             print_error(f"{where}: {error}: members of {group} subscribe to the topic, or it is unknown")
         elif as_json:
             facts = {"group": group, "topic": where.topic, "partition": where.partition}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
-from logstore.broker.translation import by_topic
+from logstore.broker.translation import by_topic, from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.cli.broker_operator import TOPIC, BrokerOperator, described_settings
 from logstore.cli.brokers import Brokers, check
@@ -22,6 +22,7 @@ from logstore.cli.replica_judging import Difference, Fetched, judge
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
+from logstore.replication import messages as m
 from logstore.replication.messages import DEBUGGING_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 PATIENCE_S: Final = 10.0
@@ -136,35 +137,21 @@ def begin_at(brokers: Brokers, compared: Sequence[Compared], time_ms: int) -> No
 def _to_the_latest_start(brokers: Brokers, compared: Iterable[Compared]) -> None:
     """Move each partition to where the log of its last replica begins, if it is below."""
     for broker, wanted in _by_broker(compared):
-        request = t.ListOffsetsRequest(
-            replica_id=DEBUGGING_REPLICA_ID,
-            topics=[
-                t.ListOffsetsRequestListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        t.ListOffsetsRequestListOffsetsPartition(
-                            partition_index=number, timestamp=EARLIEST_TIMESTAMP
-                        )
-                        for number, _ in found
-                    ],
-                )
-                for topic, found in by_topic((each.partition, None) for each in wanted).items()
-            ],
-        )
         known = {each.partition: each for each in wanted}
+        start = m.ListOffsetsPartition(EARLIEST_TIMESTAMP)
+        request = m.ListOffsetsRequest(DEBUGGING_REPLICA_ID, dict.fromkeys(known, start))
         try:
-            answer = brokers.broker(broker, request, timeout_s=PATIENCE_S)
+            answer = brokers.broker(broker, to_wire(request, t.ListOffsetsRequest), timeout_s=PATIENCE_S)
         except (RequestRefused, RequestUnanswered) as error:
             for each in wanted:
                 each.leave_out(broker, str(error))
             continue
-        for topic in answer.topics:
-            for one in topic.partitions:
-                each = known[TopicPartition(topic.name, one.partition_index)]
-                if one.error_code:
-                    each.leave_out(broker, ErrorCode(one.error_code).name)
-                elif one.offset > each.offset:
-                    each.start = each.offset = one.offset
+        for where, found in from_wire(answer, m.ListOffsetsResponse).partitions.items():
+            each = known[where]
+            if found.error:
+                each.leave_out(broker, found.error.name)
+            elif found.offset > each.offset:
+                each.start = each.offset = found.offset
 
 
 def compare(brokers: Brokers, compared: Sequence[Compared], fetch_size: int) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.since import hanging_transactions
-from logstore.broker.translation import by_topic
+from logstore.broker.translation import by_topic, to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Room
@@ -36,16 +36,8 @@ def alter(call: Call, body: t.AlterReplicaLogDirsRequest, services: Services) ->
 
 def _altered(answer: ResponseBody) -> t.AlterReplicaLogDirsResponse:
     assert isinstance(answer, AlterReplicaLogDirsResponse), answer
-    kind = t.AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult
-    return t.AlterReplicaLogDirsResponse(
-        results=[
-            t.AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult(
-                topic_name=name,
-                partitions=[kind(partition_index=number, error_code=code) for number, code in results],
-            )
-            for name, results in by_topic(sorted(answer.codes.items())).items()
-        ]
-    )
+    in_order = AlterReplicaLogDirsResponse(dict(sorted(answer.codes.items())))
+    return to_wire(in_order, t.AlterReplicaLogDirsResponse)
 
 
 def describe(call: Call, body: t.DescribeLogDirsRequest, services: Services) -> t.DescribeLogDirsResponse:
