@@ -99,16 +99,13 @@ def _offsets(
 def _offset(
     call: Call, index: int, result: m.ListOffsetsResult
 ) -> t.ListOffsetsResponseListOffsetsPartitionResponse:
-    error = result.error
-    if error is ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _WITH_NOT_AVAILABLE:
-        error = ErrorCode.LEADER_NOT_AVAILABLE
-    return t.ListOffsetsResponseListOffsetsPartitionResponse(
-        partition_index=index,
-        error_code=error,
-        timestamp=result.timestamp,
-        offset=result.offset,
-        leader_epoch=result.leader_epoch if call.version >= _WITH_EPOCH else m.NO_EPOCH,
-    )
+    response = to_wire(result, t.ListOffsetsResponseListOffsetsPartitionResponse)
+    response.partition_index = index
+    if result.error is ErrorCode.OFFSET_NOT_AVAILABLE and call.version < _WITH_NOT_AVAILABLE:
+        response.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+    if call.version < _WITH_EPOCH:
+        response.leader_epoch = m.NO_EPOCH
+    return response
 
 
 def offset_for_leader_epoch(call: Call, body: t.OffsetForLeaderEpochRequest, services: Services) -> None:

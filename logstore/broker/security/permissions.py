@@ -67,6 +67,10 @@ class Question:
     def has_cluster(self, operation: Operation) -> bool:
         return self.has(operation, R.CLUSTER, CLUSTER_NAME)
 
+    def denial(self, operation: Operation, resource: Resource, name: str) -> ErrorCode | None:
+        """Return the error of an entry that the principal may not use so; None if it may."""
+        return None if self.may(operation, resource, name) else _CODES[resource]
+
     def bits(self, bits: int, resource: Resource, name: str) -> int:
         """Return which of these operations (bit n for operation n) the principal has."""
         return sum(1 << each for each in Operation if bits >> each & 1 and self.has(each, resource, name))
@@ -141,16 +145,14 @@ def _entries(
     """Refuse single entries of a list. With `or_cluster`, that operation on the cluster is enough, too."""
 
     def check(question: Question) -> Struct | None:
-        kept: list[Any] = []
-        refused: list[Any] = []
-        if or_cluster is not None and question.has_cluster(or_cluster):
-            return None
-        for entry in getattr(question.body, field) or ():
+        def code_of(entry: Any) -> ErrorCode | None:
             name = question.topic_of(entry) if resource is R.TOPIC else entry
             # An unknown id names nothing, and the handler says so.
-            is_allowed = name is None or question.may(operation, resource, name)
-            (kept if is_allowed else refused).append(entry)
-        return _without(question, field, answer, kept, [(each, _CODES[resource]) for each in refused])
+            return None if name is None else question.denial(operation, resource, name)
+
+        if or_cluster is not None and question.has_cluster(or_cluster):
+            return None
+        return _refuse(question, field, answer, code_of)
 
     return check
 
@@ -164,25 +166,30 @@ def _parted(entries: Iterable[T], is_allowed: Callable[[T], bool]) -> tuple[list
     return kept, refused
 
 
-def _without(
-    question: Question, field: str, answer: str, kept: list[Any], refused: list[tuple[Any, ErrorCode]]
+def _refuse(
+    question: Question, field: str, answer: str, code_of: Callable[[Any], ErrorCode | None]
 ) -> Struct | None:
-    """Take refused entries out of the request, and put them into the answer."""
+    """Take the entries with an error out of the request, and put them into the answer."""
+    kept: list[Any] = []
+    refused: list[Struct] = []
+    kind = question.call.api.response
+    for entry in getattr(question.body, field) or ():
+        if (code := code_of(entry)) is None:
+            kept.append(entry)
+        else:
+            refused.append(refused_entry(kind.FIELDS[answer].element, entry, code))
     if not refused:
         return None
-    kind = question.call.api.response
-    added = [refused_entry(kind.FIELDS[answer].element, entry, code) for entry, code in refused]
     if not kept:
-        return kind(**{answer: added})
+        return kind(**{answer: refused})
     setattr(question.body, field, kept)
-    question.amend(lambda found: getattr(found, answer).extend(added))
+    question.amend(lambda found: getattr(found, answer).extend(refused))
     return None
 
 
 def _all_refused(question: Question, field: str, answer: str, resource: Resource) -> Struct:
     """Return an answer with the error in each of its entries."""
-    refused = [(each, _CODES[resource]) for each in getattr(question.body, field) or ()]
-    return _without(question, field, answer, [], refused) or question.call.api.response()
+    return _refuse(question, field, answer, lambda _: _CODES[resource]) or question.call.api.response()
 
 
 # --- single APIs ------------------------------------------------------------------------------
@@ -235,18 +242,17 @@ def _metadata(question: Question) -> Struct | None:
     question.amend(hide)
     if is_all:
         return None
-    kept: list[Any] = []
-    refused: list[Any] = []
-    for entry in body.topics:
+
+    def is_allowed(entry: t.MetadataRequestTopic) -> bool:
         name = question.topic_of(entry)
-        is_allowed = name is None or question.may(O.DESCRIBE, R.TOPIC, name)
-        if is_allowed and name is not None and name not in question.metadata.topic_ids:
-            creates = question.creates_topics and (body.allow_auto_topic_creation or call.version < 4)
-            is_allowed = not creates or _may_create(question, name)
-        (kept if is_allowed else refused).append(entry)
+        if name is None or not question.may(O.DESCRIBE, R.TOPIC, name):
+            return name is None
+        creates = question.creates_topics and (body.allow_auto_topic_creation or call.version < 4)
+        return not creates or name in question.metadata.topic_ids or _may_create(question, name)
+
+    body.topics, refused = _parted(body.topics, is_allowed)
     added = [_hidden(call, each) for each in refused]
-    body.topics = kept
-    if not kept and call.version == _WITHOUT_NULL_TOPICS:
+    if not body.topics and call.version == _WITHOUT_NULL_TOPICS:
         body.topics = [t.MetadataRequestTopic(name="")]  # an empty list would mean all
         question.amend(lambda answer: answer.topics.clear())
     question.amend(lambda answer: answer.topics.extend(added))
@@ -295,11 +301,11 @@ def _offset_fetch(question: Question) -> Struct | None:
             return question.refused(R.GROUP)
         _described_topics(question, body, t.OffsetFetchResponse, lambda answer: answer)
         return None
-    kept, refused = _parted(body.groups, lambda each: question.may(O.DESCRIBE, R.GROUP, each.group_id))
-    codes = [(each, _CODES[R.GROUP]) for each in refused]
-    answer = _without(question, "groups", "groups", kept, codes)
+    answer = _refuse(
+        question, "groups", "groups", lambda each: question.denial(O.DESCRIBE, R.GROUP, each.group_id)
+    )
     kind = t.OffsetFetchResponse.FIELDS["groups"].element
-    for group in kept if answer is None else ():
+    for group in body.groups if answer is None else ():
         _described_topics(question, group, kind, partial(_group_in, group.group_id))
     return answer
 
@@ -363,21 +369,17 @@ def _list_groups(question: Question) -> None:
 def _delete_topics(question: Question) -> Struct | None:
     if question.call.version < _DELETE_BY_ID:
         return _entries(O.DELETE, field="topic_names", answer="responses")(question)
-    kept: list[Any] = []
-    refused: list[tuple[Any, ErrorCode]] = []
-    for entry in question.body.topics:
+
+    def code_of(entry: t.DeleteTopicsRequestDeleteTopicState) -> ErrorCode | None:
         name = question.topic_of(entry)
         if name is None:
             # The controller may know it already, and asks for no permission.
-            refused.append((entry, ErrorCode.UNKNOWN_TOPIC_ID))
+            return ErrorCode.UNKNOWN_TOPIC_ID
         # A deletion by id needs Describe too, because the answer tells the name.
-        elif entry.name is None and not question.may(O.DESCRIBE, R.TOPIC, name):
-            refused.append((entry, _CODES[R.TOPIC]))
-        elif question.may(O.DELETE, R.TOPIC, name):
-            kept.append(entry)
-        else:
-            refused.append((entry, _CODES[R.TOPIC]))
-    return _without(question, "topics", "responses", kept, refused)
+        needed = (O.DELETE,) if entry.name is not None else (O.DESCRIBE, O.DELETE)
+        return next(filter(None, (question.denial(each, R.TOPIC, name) for each in needed)), None)
+
+    return _refuse(question, "topics", "responses", code_of)
 
 
 def _create_topics(question: Question) -> Struct | None:
@@ -437,16 +439,12 @@ def _write_txn_markers(question: Question) -> Struct | None:
 
 def _configs(operation: Operation, answer: str) -> Check:
     def check(question: Question) -> Struct | None:
-        kept: list[Any] = []
-        refused: list[Any] = []
-        for entry in question.body.resources:
-            resource = R.TOPIC if entry.resource_type == _TOPIC_CONFIG else R.CLUSTER
-            name = entry.resource_name if resource is R.TOPIC else CLUSTER_NAME
-            if question.may(operation, resource, name):
-                kept.append(entry)
-            else:
-                refused.append((entry, _CODES[resource]))
-        return _without(question, "resources", answer, kept, refused)
+        def code_of(entry: Any) -> ErrorCode | None:
+            if entry.resource_type == _TOPIC_CONFIG:
+                return question.denial(operation, R.TOPIC, entry.resource_name)
+            return question.denial(operation, R.CLUSTER, CLUSTER_NAME)
+
+        return _refuse(question, "resources", answer, code_of)
 
     return check
 
