@@ -22,15 +22,11 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from logstore.broker.http import Page
-from logstore.broker.pauses import PauseReport
-from logstore.broker.scrubbing import ScrubReport
-from logstore.broker.security.audit import AuditState
-from logstore.broker.server import Descriptors
+from logstore.broker.metrics import Watched
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
 from logstore.replication.healing import damaged_partitions, failed_partitions
-from logstore.replication.node import Node
 
 
 class Loading:
@@ -76,17 +72,10 @@ def partition_directories(disk: Disk, log_dirs: Sequence[str]) -> list[str]:
     return found
 
 
-def health(
-    node: Node | None,
-    loading: Loading,
-    *,
-    is_stopping: bool = False,
-    pauses: PauseReport | None = None,
-    descriptors: Descriptors | None = None,
-    audit: AuditState | None = None,
-    scrub: ScrubReport | None = None,
-) -> Page:
-    """Return the page; `node` is None until the logs are loaded."""
+def health(watched: Watched, loading: Loading, *, is_stopping: bool = False) -> Page:
+    """Return the page."""
+    node, pauses, descriptors = watched.node, watched.pauses, watched.descriptors
+    audit, scrub = watched.audit, watched.scrub
     state = "running"
     facts: dict[str, object] = {}
     if is_stopping:

@@ -25,7 +25,7 @@ from typing import TypeAlias
 from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock, stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
-from logstore.broker.http import Asked, HttpServer, OnLoop, Page, Route, Site
+from logstore.broker.http import Asked, HttpServer, Page, Route, Site
 from logstore.broker.http_access import HttpAccess, read_http
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
@@ -39,9 +39,6 @@ from logstore.broker.loop import (
 )
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, gather
-from logstore.broker.pauses import PauseReport
-from logstore.broker.scrubbing import ScrubReport
-from logstore.broker.security.audit import AuditState
 from logstore.broker.security.config import refuse_open
 from logstore.broker.security.oauth import KeysUnreadable
 from logstore.broker.server import Descriptors
@@ -53,7 +50,6 @@ from logstore.disk.files import Disk, OsDisk
 from logstore.disk.running import boot_id
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.node import Node
 from logstore.replication.state_change import Sink, StateChange, unheard
 
 if not __debug__:
@@ -177,25 +173,27 @@ class _Served:
         self.site: Site | None = None
         self.is_stopping = False
 
-    @property
-    def node(self) -> Node | None:
-        return self.broker.runtime.node if self.broker is not None else None
-
-    @property
-    def pauses(self) -> PauseReport | None:
-        return self.broker.runtime.pauses.report(stopwatch_s()) if self.broker is not None else None
-
-    @property
-    def descriptors(self) -> Descriptors | None:
-        return Descriptors.of(self.broker.server) if self.broker is not None else None
-
-    @property
-    def audit(self) -> AuditState | None:
-        return self.broker.services.audit.state if self.broker is not None else None
-
-    @property
-    def scrub(self) -> ScrubReport | None:
-        return self.broker.scrubbing.report if self.broker is not None else None
+    def watched(self) -> Watched:
+        """Return the sources of the metrics and of `/healthz`."""
+        broker = self.broker
+        if broker is None:
+            return Watched(elections=self.elections)
+        services, server = broker.services, broker.server
+        return Watched(
+            broker.runtime.node,
+            services.traffic,
+            self.elections,
+            services.groups.coordinator,
+            len(server.connections),
+            server.refused,
+            broker.runtime.pauses.report(stopwatch_s()),
+            Descriptors.of(server),
+            server.logins,
+            server.failed_handshakes,
+            services.limiter,
+            services.audit.state,
+            broker.scrubbing.report,
+        )
 
     def on_site(self, asked: Asked) -> Page:
         """Answer for the site, in a thread; while the logs are loaded there is none."""
@@ -204,30 +202,6 @@ class _Served:
             error = {"error": f"the broker {doing}; try again"}
             return Page(json.dumps(error).encode() + b"\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return self.site.answer(asked)
-
-    def metrics(self) -> Callable[[OnLoop], Page]:
-        broker = self.broker
-        if broker is None:
-            return gather(Watched(elections=self.elections))
-        services, server = broker.services, broker.server
-        coordinator, connections = services.groups.coordinator, len(server.connections)
-        return gather(
-            Watched(
-                self.node,
-                services.traffic,
-                self.elections,
-                coordinator,
-                connections,
-                server.refused,
-                self.pauses,
-                self.descriptors,
-                server.logins,
-                server.failed_handshakes,
-                services.limiter,
-                self.audit,
-                self.scrub,
-            )
-        )
 
 
 async def serve(
@@ -322,18 +296,11 @@ async def serve(
 
 
 def _routes(served: _Served) -> dict[str, Route]:
-    def healthz() -> Page:
-        return health(
-            served.node,
-            served.loading,
-            is_stopping=served.is_stopping,
-            pauses=served.pauses,
-            descriptors=served.descriptors,
-            audit=served.audit,
-            scrub=served.scrub,
-        )
-
-    return {"/healthz": healthz, "/livez": alive, "/metrics": served.metrics}
+    return {
+        "/healthz": lambda: health(served.watched(), served.loading, is_stopping=served.is_stopping),
+        "/livez": alive,
+        "/metrics": lambda: gather(served.watched()),
+    }
 
 
 async def _tell_of_loading(loading: Loading) -> None:

@@ -40,24 +40,21 @@ def check_topics(
 
 def is_under_replicated(cluster: Cluster, each: TopicPartition) -> bool:
     """Whether an in-sync replica is missing, apart from those that a reassignment is adding."""
-    topic = cluster.topics[each.topic].assignment
-    settled = set(topic.partitions[each.partition]) - set(topic.adding_replicas.get(each.partition, ()))
+    settled = set(cluster.replicas(each)) - set(cluster.motion(each).adding)
     state = cluster.states.get(each)
     return state is None or len(set(state.isr) & settled) < len(settled)
 
 
 def is_unavailable(cluster: Cluster, each: TopicPartition) -> bool:
     """Whether a partition has no live leader."""
-    state = cluster.states.get(each)
-    return state is None or state.leader not in cluster.brokers
+    return cluster.state(each).leader not in cluster.brokers
 
 
 def is_led_as_preferred(cluster: Cluster, each: TopicPartition) -> bool:
     """Whether the first replica of the list leads and is alive: there is nothing to elect."""
-    topic = cluster.topics.get(each.topic)
-    if topic is None or is_unavailable(cluster, each):
+    if each.topic not in cluster.topics or is_unavailable(cluster, each):
         return False
-    return cluster.states[each].leader == topic.assignment.partitions[each.partition][0]
+    return cluster.states[each].leader == cluster.replicas(each)[0]
 
 
 # --- reassignment ---------------------------------------------------------------------------------
@@ -193,21 +190,26 @@ def standing(
     topic = cluster.topics.get(each.topic)
     if topic is None or each.partition not in topic.assignment.partitions:
         return Standing.FAILED
-    known = topic.assignment
-    moving = known.adding_replicas.get(each.partition) or known.removing_replicas.get(each.partition)
-    if each in listed or moving:
+    if each in listed or any(cluster.motion(each)):
         return Standing.IN_PROGRESS
-    return Standing.COMPLETED if known.partitions[each.partition] == wanted else Standing.FAILED
+    return Standing.COMPLETED if cluster.replicas(each) == wanted else Standing.FAILED
 
 
-def previous_replicas(cluster: Cluster, each: TopicPartition) -> tuple[int, ...] | None:
-    """Return the replicas before the reassignment that is under way; None if there is none."""
-    topic = cluster.topics.get(each.topic)
-    if topic is None:
-        return None
-    known = topic.assignment
-    adding = known.adding_replicas.get(each.partition, ())
-    if not adding and not known.removing_replicas.get(each.partition):
-        return None
-    full = known.partitions.get(each.partition, ())
-    return known.original_replicas.get(each.partition, tuple(one for one in full if one not in adding))
+def check_alive(cluster: Cluster, plan: Plan) -> None:
+    """Raise `BadPlan` if a plan names a broker that is not alive."""
+    for each, replicas in plan.items():
+        if dead := [broker for broker in replicas if broker not in cluster.brokers]:
+            raise BadPlan(f"{each}: brokers {dead} are not alive")
+
+
+def plan_back(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Plan:
+    """Return the previous replicas of those partitions that a reassignment is moving."""
+    back: Plan = {}
+    for each in partitions:
+        if each.topic not in cluster.topics or not any(motion := cluster.motion(each)):
+            continue
+        known = cluster.topics[each.topic].assignment
+        full = known.partitions.get(each.partition, ())
+        settled = tuple(broker for broker in full if broker not in motion.adding)
+        back[each] = known.original_replicas.get(each.partition, settled)
+    return back

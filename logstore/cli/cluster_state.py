@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
@@ -97,6 +97,16 @@ class Topic:
     """Version of the settings' node; -1 if there is none."""
 
 
+class Motion(NamedTuple):
+    """The replicas that a reassignment is adding and removing; both empty if nothing moves."""
+
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+_NO_STATE: Final = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A reading of the cluster. `unreadable` has the reason for each node that could not be parsed."""
@@ -121,6 +131,21 @@ class Cluster:
         for name in sorted(self.topics if topics is None else topics):
             for partition, replicas in sorted(self.topics[name].assignment.partitions.items()):
                 yield TopicPartition(name, partition), replicas
+
+    def replicas(self, each: TopicPartition) -> tuple[int, ...]:
+        """Return the replicas of a partition, in order."""
+        return self.topics[each.topic].assignment.partitions[each.partition]
+
+    def state(self, each: TopicPartition) -> LeaderAndIsr:
+        """Return the state of a partition; without one, nobody leads and none is in sync."""
+        return self.states.get(each, _NO_STATE)
+
+    def motion(self, each: TopicPartition) -> Motion:
+        """Return how a partition's replicas move."""
+        known = self.topics[each.topic].assignment
+        return Motion(
+            known.adding_replicas.get(each.partition, ()), known.removing_replicas.get(each.partition, ())
+        )
 
 
 class _Attempts(logging.Handler):

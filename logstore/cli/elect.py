@@ -80,9 +80,7 @@ def elect_preferred(
             # The controller has answered; another broker, which is asked now, hears of the leaders later.
             wait_until(wait if bootstrap is not None else 0.0, is_shown)
         for each in known:
-            state = after.states.get(each)
-            preferred = after.topics[each.topic].assignment.partitions[each.partition][0]
-            leader = state.leader if state is not None else -1
+            preferred, leader = after.replicas(each)[0], after.state(each).leader
             if as_json:
                 facts = {"topic": each.topic, "partition": each.partition, "preferred": preferred}
                 is_needed = each not in led_already
@@ -137,10 +135,7 @@ def elect_unclean(
         if accept_loss:  # a broker that is asked hears of the leaders after the controller
             wait_until(_PATIENCE_S, is_shown)
     for each in wanted:
-        replicas, isr = (
-            before.topics[each.topic].assignment.partitions[each.partition],
-            before.states[each].isr,
-        )
+        replicas, isr = before.replicas(each), before.states[each].isr
         code, message = results.get(each, (ErrorCode.NONE, ""))
         is_needed = each in needed and code is not ErrorCode.ELECTION_NOT_NEEDED
         leader = after.states[each].leader

@@ -107,7 +107,7 @@ def execute(
     as_json: Json = False,
 ) -> int:
     """Ask the controller to carry a plan out."""
-    from logstore.cli.cluster_plans import BadPlan, encode_plan, parse_plan
+    from logstore.cli.cluster_plans import BadPlan, check_alive, encode_plan, parse_plan
     from logstore.disk.errors import EngineError
 
     plan = parse_plan(plan_file.read_text())
@@ -118,9 +118,7 @@ def execute(
             if each not in current:
                 print_error(f"no partition {each}: skipped")
         known = {each: replicas for each, replicas in plan.items() if each in current}
-        for each, replicas in known.items():
-            if dead := [broker for broker in replicas if broker not in cluster.brokers]:
-                raise BadPlan(f"{each}: brokers {dead} are not alive")
+        check_alive(cluster, known)
         if not known:
             print_error("no partitions to move")
             return 1
@@ -248,13 +246,12 @@ def cancel(
     as_json: Json = False,
 ) -> int:
     """Cancel the moves of a plan in progress: restore the previous replicas."""
-    from logstore.cli.cluster_plans import parse_plan, previous_replicas
+    from logstore.cli.cluster_plans import parse_plan, plan_back
 
     plan = parse_plan(plan_file.read_text())
     with operator(metadata, bootstrap, command_config) as to:
         cluster = to.read({each.topic for each in plan})
-        before = {each: previous_replicas(cluster, each) for each in plan}
-        back = {each: replicas for each, replicas in before.items() if replicas is not None}
+        back = plan_back(cluster, plan)
         if not back:
             print_error("none of these partitions is being reassigned")
             return 1
@@ -281,14 +278,12 @@ def list_reassignments(
         moving = {
             each: replicas
             for each, replicas in cluster.partitions()
-            if _has_motion(cluster, each) or each in requested
+            if any(cluster.motion(each)) or each in requested
         }
         listed = to.read({each.topic for each in moving}, settings=True) if moving else cluster
         throttles = _throttles(to, listed, moving)
     for each, replicas in moving.items():
-        known = cluster.topics[each.topic].assignment
-        adding = known.adding_replicas.get(each.partition, ())
-        removing = known.removing_replicas.get(each.partition, ())
+        adding, removing = cluster.motion(each)
         lists = {"replicas": list(replicas), "adding": list(adding), "removing": list(removing)}
         throttle = throttles.get(each, {})
         if as_json:
@@ -300,11 +295,6 @@ def list_reassignments(
     if not moving and not as_json:
         print("no reassignment is in progress")
     return 0
-
-
-def _has_motion(cluster: Cluster, each: TopicPartition) -> bool:
-    known = cluster.topics[each.topic].assignment
-    return bool(known.adding_replicas.get(each.partition) or known.removing_replicas.get(each.partition))
 
 
 def _look(

@@ -38,9 +38,8 @@ def throttles_for(cluster: Cluster, plan: Plan) -> Throttles:
     listed: dict[str, tuple[set[str], set[str]]] = {}
     brokers: set[int] = set()
     for each, wanted in plan.items():
-        known = cluster.topics[each.topic].assignment
-        adding = set(known.adding_replicas.get(each.partition, ()))
-        present = set(known.partitions[each.partition]) - adding
+        adding = set(cluster.motion(each).adding)
+        present = set(cluster.replicas(each)) - adding
         new = (set(wanted) | adding) - present
         if not new:
             continue

@@ -110,7 +110,7 @@ def describe(
         min_isr = to.min_isr(sorted(cluster.topics)) if under_min_isr or at_min_isr else {}
 
     def is_wanted(each: TopicPartition) -> bool:
-        spare = len(state.isr) - min_isr.get(each.topic, 1) if (state := cluster.states.get(each)) else -1
+        spare = len(cluster.state(each).isr) - min_isr.get(each.topic, 1)
         return (
             (not under_replicated or is_under_replicated(cluster, each))
             and (not unavailable or is_unavailable(cluster, each))
@@ -162,17 +162,16 @@ def _show_doomed(cluster: Cluster, name: str, *, as_json: bool) -> None:
 def _describe(cluster: Cluster, each: TopicPartition, *, as_json: bool) -> None:
     from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 
-    known = cluster.topics[each.topic].assignment
-    state = cluster.states.get(each)
+    state, motion = cluster.state(each), cluster.motion(each)
     facts = {
         "topic": each.topic,
         "partition": each.partition,
-        "leader": state.leader if state is not None else -1,
-        "leader_epoch": state.leader_epoch if state is not None else -1,
-        "replicas": list(known.partitions[each.partition]),
-        "isr": list(state.isr) if state is not None else [],
-        "adding": list(known.adding_replicas.get(each.partition, ())),
-        "removing": list(known.removing_replicas.get(each.partition, ())),
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "replicas": list(cluster.replicas(each)),
+        "isr": list(state.isr),
+        "adding": list(motion.adding),
+        "removing": list(motion.removing),
         "is_under_replicated": is_under_replicated(cluster, each),
         "is_available": not is_unavailable(cluster, each),
     }
@@ -226,6 +225,7 @@ def create(
     as_json: Json = False,
 ) -> int:
     """Create a topic. Everything is checked before anything is written."""
+    from logstore.cli.cluster_plans import is_unavailable
     from logstore.disk.errors import EngineError, ErrorCode
     from logstore.replication.controller.assignment import check_new_partitions, round_robin
 
@@ -260,10 +260,7 @@ def create(
 
         def is_led() -> bool:
             now = to.read((name,), may_hide_moves=True)
-            return name in now.topics and all(
-                (state := now.states.get(each)) is not None and state.leader in now.brokers
-                for each, _ in now.partitions()
-            )
+            return name in now.topics and not any(is_unavailable(now, each) for each, _ in now.partitions())
 
         facts = {"topic": name, "topic_id": topic_id}
         return _done(as_json, facts, wait, is_led, lambda: "without a leader")

@@ -348,8 +348,8 @@ def _of_partition(observed: Observed, each: TopicPartition, replicas: tuple[int,
     elif is_under_replicated(cluster, each):
         assert state is not None, "it has a leader"
         yield _not_in_sync(observed, each, state, replicas)
-    if adding := cluster.topics[each.topic].assignment.adding_replicas.get(each.partition):
-        waits = [broker for broker in adding if state is None or broker not in state.isr]
+    if adding := cluster.motion(each).adding:
+        waits = [broker for broker in adding if broker not in cluster.state(each).isr]
         absences = [_absence(observed, each, broker) for broker in waits]
         step = _FASTER if throttle else "wait"
         if any(broker not in cluster.brokers for broker in waits):
@@ -490,9 +490,7 @@ def _start(cluster: Cluster, broker: int, partitions: Iterable[TopicPartition]) 
     alone = [
         each
         for each in sorted(partitions)
-        if (state := cluster.states.get(each)) is not None
-        and is_unavailable(cluster, each)
-        and broker in state.isr
+        if is_unavailable(cluster, each) and broker in cluster.state(each).isr
     ]
     if alone:
         return (
@@ -541,8 +539,8 @@ def _absence(observed: Observed, each: TopicPartition, broker: int) -> _Absence:
 
 def _stopping_leader(observed: Observed, each: TopicPartition) -> str:
     """Return the leader if it is shutting down or drained: the controller refuses its ISR proposals."""
-    state = observed.cluster.states.get(each)
-    return f"broker {state.leader}" if state is not None and state.leader in observed.stopping else ""
+    leader = observed.cluster.state(each).leader
+    return f"broker {leader}" if leader in observed.stopping else ""
 
 
 def _roots(absences: Iterable[_Absence]) -> frozenset[str]:

@@ -140,7 +140,7 @@ def test_a_broker_is_ready_from_registration_to_stop() -> None:
     async def run() -> None:
         async with asyncio.timeout(60), Nodes(1) as nodes:
             node = nodes.running[0].node
-            ready = health(node, Loading([]))
+            ready = health(Watched(node), Loading([]))
             assert ready.status is HTTPStatus.OK
             assert json.loads(ready.content) == {
                 "alive": True,
@@ -152,7 +152,7 @@ def test_a_broker_is_ready_from_registration_to_stop() -> None:
                 "damaged_partitions": {},
                 "failed_partitions": {},
             }
-            stopping = health(node, Loading([]), is_stopping=True)
+            stopping = health(Watched(node), Loading([]), is_stopping=True)
             assert stopping.status is HTTPStatus.SERVICE_UNAVAILABLE
             assert json.loads(stopping.content)["state"] == "stopping"
 
@@ -169,7 +169,7 @@ def test_loading_is_told_in_percent() -> None:
         loading(directory, done, total)
         told.append(loading.percent)
     assert told == [12.5, 50.0, 68.8]
-    answer = health(None, loading)
+    answer = health(Watched(), loading)
     assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
     assert json.loads(answer.content) == {
         "alive": True,

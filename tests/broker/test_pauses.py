@@ -54,7 +54,7 @@ def test_a_pause_above_the_bound_is_a_state_for_a_minute_and_names_its_turn(
         "the event loop was blocked for 1400 ms, more than event.loop.pause.warn.ms=1000; "
         "its longest turn took 1100 ms: ClientRequest DeleteRecordsRequest of 300 partitions"
     )
-    loop = json.loads(health(None, Loading([]), pauses=pauses.report(101.0)).content)["event_loop"]
+    loop = json.loads(health(Watched(pauses=pauses.report(101.0)), Loading([])).content)["event_loop"]
     assert loop == {
         "state": "slow",
         "longest_pause_ms": 1400,
@@ -63,7 +63,7 @@ def test_a_pause_above_the_bound_is_a_state_for_a_minute_and_names_its_turn(
         "longest_turn_ms": 1100,
         "longest_turn": "ClientRequest DeleteRecordsRequest of 300 partitions",
     }
-    loop = json.loads(health(None, Loading([]), pauses=pauses.report(160.5)).content)["event_loop"]
+    loop = json.loads(health(Watched(pauses=pauses.report(160.5)), Loading([])).content)["event_loop"]
     assert (loop["state"], loop["longest_pause_ms"]) == ("ok", 1400)
     seen = values(page(Watched(pauses=pauses.report(160.5))).content)
     assert seen["logstore_eventloop_pause_max_seconds"] == 1.4

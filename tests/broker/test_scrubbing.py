@@ -129,12 +129,12 @@ def test_an_unexpected_error_is_a_state_and_the_next_log_follows(
     assert dict(first.failed) == {"orders-0": "RuntimeError: a defect"}
     assert first.failures >= first.passes, "one in each"
     assert dict(last.failed) == {}
-    page = health(None, Loading([]), scrub=first)
+    page = health(metrics.Watched(scrub=first), Loading([]))
     assert json.loads(page.content)["scrub"]["state"] == "failing"
     assert json.loads(page.content)["scrub"]["failed"] == dict(first.failed)
     text = metrics.page(metrics.Watched(scrub=first)).content.decode()
     assert "logstore_scrub_failing 1.0" in text
-    assert json.loads(health(None, Loading([]), scrub=last).content)["scrub"]["state"] == "ok"
+    assert json.loads(health(metrics.Watched(scrub=last), Loading([])).content)["scrub"]["state"] == "ok"
 
 
 def test_a_scrub_continues_where_it_was() -> None:

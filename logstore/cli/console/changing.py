@@ -11,10 +11,11 @@ from logstore.cli.brokers import Brokers
 from logstore.cli.cluster_plans import (
     BadPlan,
     Plan,
+    check_alive,
     encode_plan,
     is_led_as_preferred,
     parse_plan,
-    previous_replicas,
+    plan_back,
 )
 from logstore.disk.topic_partition import TopicPartition
 
@@ -32,9 +33,7 @@ def execute(brokers: Brokers, plan: object, *, may_join: bool) -> dict[str, Any]
     current = dict(cluster.partitions())
     if unknown := sorted(str(each) for each in wanted if each not in current):
         raise BadPlan(f"no partition {', '.join(unknown)}")
-    for each, replicas in wanted.items():
-        if dead := [broker for broker in replicas if broker not in cluster.brokers]:
-            raise BadPlan(f"{each}: brokers {dead} are not alive")
+    check_alive(cluster, wanted)
     to.move(wanted, may_join=may_join)
     return {
         "partitions": len(wanted),
@@ -46,8 +45,7 @@ def cancel(brokers: Brokers, partitions: Sequence[TopicPartition]) -> dict[str, 
     """Move partitions that are under way back to their previous replicas. Raises `BadPlan` if none is."""
     to = BrokerOperator(brokers)
     cluster = to.read({each.topic for each in partitions})
-    before = {each: previous_replicas(cluster, each) for each in partitions}
-    back = {each: replicas for each, replicas in before.items() if replicas is not None}
+    back = plan_back(cluster, partitions)
     if not back:
         raise BadPlan("none of these partitions is being reassigned")
     to.move_back(back)

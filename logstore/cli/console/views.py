@@ -108,8 +108,8 @@ def moving(observed: Observed) -> Iterable[TopicPartition]:
     for name, topic in sorted(observed.cluster.topics.items()):
         known = topic.assignment
         for number in sorted({*known.adding_replicas, *known.removing_replicas}):
-            if known.adding_replicas.get(number) or known.removing_replicas.get(number):
-                yield TopicPartition(name, number)
+            if any(observed.cluster.motion(each := TopicPartition(name, number))):
+                yield each
 
 
 def ends_of(observed: Observed) -> dict[int, dict[TopicPartition, int]]:
@@ -123,22 +123,20 @@ def ends_of(observed: Observed) -> dict[int, dict[TopicPartition, int]]:
 def marks(observed: Observed, each: TopicPartition, replicas: Sequence[int]) -> str:
     """Return a mark for each replica, as the module lists them."""
     cluster = observed.cluster
-    state = cluster.states.get(each)
-    leader, isr = (state.leader, state.isr) if state is not None else (-1, ())
-    adding = cluster.topics[each.topic].assignment.adding_replicas.get(each.partition, ())
+    state, adding = cluster.state(each), cluster.motion(each).adding
     found = []
     for broker in replicas:
         is_down = broker not in cluster.brokers or broker in observed.silent
-        if broker == leader:
+        if broker == state.leader:
             found.append("S" if is_down else "L")
         elif is_down:
             found.append("D")
-        elif broker in isr:
+        elif broker in state.isr:
             found.append("I")
         elif broker in adding:
             found.append("A")
         else:
-            found.append("N" if leader < 0 else "O")
+            found.append("N" if state.leader < 0 else "O")
     return "".join(found)
 
 
@@ -193,16 +191,15 @@ def partitions(seen: Seen, wanted: Wanted) -> Fact:
         total += 1
         if not is_shown:
             continue
-        state = cluster.states.get(each)
-        leader, epoch = (state.leader, state.leader_epoch) if state is not None else (-1, -1)
-        behind = lags(ends, each, replicas, leader)
+        state = cluster.state(each)
+        behind = lags(ends, each, replicas, state.leader)
         place = topics.setdefault(each.topic, len(topics))
         rows.append(
             [
                 place,
                 each.partition,
-                leader,
-                epoch,
+                state.leader,
+                state.leader_epoch,
                 replicas,
                 signs,
                 behind if any(behind) else 0,
@@ -257,9 +254,8 @@ def partition(seen: Seen, each: TopicPartition) -> Fact | None:
     if topic is None or each.partition not in topic.assignment.partitions:
         return None
     replicas = topic.assignment.partitions[each.partition]
-    state = cluster.states.get(each)
-    leader = state.leader if state is not None else -1
-    behind = lags(ends_of(observed), each, replicas, leader)
+    state, motion = cluster.state(each), cluster.motion(each)
+    behind = lags(ends_of(observed), each, replicas, state.leader)
     held = {one.broker: one for one in observed.log_dirs if each in one.replicas}
     rows = []
     for broker, mark, lag in zip(replicas, marks(observed, each, replicas), behind, strict=True):
@@ -278,12 +274,12 @@ def partition(seen: Seen, each: TopicPartition) -> Fact | None:
         "as_of_ms": seen.at_ms,
         "topic": each.topic,
         "partition": each.partition,
-        "leader": leader,
-        "leader_epoch": state.leader_epoch if state is not None else -1,
-        "isr": list(state.isr) if state is not None else [],
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
         "min_isr": observed.min_isr.get(each.topic),
-        "adding": list(topic.assignment.adding_replicas.get(each.partition, ())),
-        "removing": list(topic.assignment.removing_replicas.get(each.partition, ())),
+        "adding": list(motion.adding),
+        "removing": list(motion.removing),
         "replicas": rows,
     }
 
@@ -318,24 +314,20 @@ def load(observed: Observed, plan: Plan) -> list[Fact]:
 
 def moves(seen: Seen) -> list[Fact]:
     """Return the partitions that are moving, and how far their new replicas are behind."""
-    observed = seen.observed
-    ends = ends_of(observed)
+    cluster, ends = seen.observed.cluster, ends_of(seen.observed)
     found = []
-    for each in moving(observed):
-        known = observed.cluster.topics[each.topic].assignment
-        state = observed.cluster.states.get(each)
-        adding = known.adding_replicas.get(each.partition, ())
-        leader = state.leader if state is not None else -1
+    for each in moving(seen.observed):
+        state, (adding, removing) = cluster.state(each), cluster.motion(each)
         found.append(
             {
                 "topic": each.topic,
                 "partition": each.partition,
-                "replicas": list(known.partitions[each.partition]),
+                "replicas": list(cluster.replicas(each)),
                 "adding": list(adding),
-                "removing": list(known.removing_replicas.get(each.partition, ())),
-                "in_sync": [broker for broker in adding if state is not None and broker in state.isr],
-                "lag": lags(ends, each, adding, leader),
-                "end_offset": ends.get(leader, {}).get(each),
+                "removing": list(removing),
+                "in_sync": [broker for broker in adding if broker in state.isr],
+                "lag": lags(ends, each, adding, state.leader),
+                "end_offset": ends.get(state.leader, {}).get(each),
             }
         )
     return found

@@ -126,7 +126,7 @@ def test_a_failing_file_is_told_and_its_lines_go_to_the_logger(
     text = page(Watched(audit=audit.state)).content.decode()
     assert "logstore_audit_failing 1.0" in text
     assert "logstore_audit_failed_lines_total 1.0" in text
-    told = json.loads(health(None, Loading([]), audit=audit.state).content)["audit_log"]
+    told = json.loads(health(Watched(audit=audit.state), Loading([])).content)["audit_log"]
     assert (told["state"], told["failed_lines"], told["path"]) == ("failing", 1, str(path))
     of_audit = [each.getMessage() for each in caplog.records if each.name == "logstore.audit"]
     assert [json.loads(each) for each in of_audit] == [{"event": "login", "number": 1}]
@@ -137,7 +137,7 @@ def test_a_failing_file_is_told_and_its_lines_go_to_the_logger(
     assert (audit.state.error, audit.state.lines, audit.state.failed) == ("", 3, 1)
     assert any("is written again; 1 lines are missing" in each.getMessage() for each in caplog.records)
     assert [line["number"] for line in lines(path)] == [2]
-    assert json.loads(health(None, Loading([]), audit=audit.state).content)["audit_log"]["state"] == "ok"
+    assert json.loads(health(Watched(audit=audit.state), Loading([])).content)["audit_log"]["state"] == "ok"
     audit.close()
 
 
