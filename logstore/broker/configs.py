@@ -233,25 +233,29 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
     defaults = LogConfig().to_kafka()
     found = dict(now)
     for name, operation, value in changes:
-        if operation is Operation.DELETE:
-            found.pop(name, None)
-        elif value is None:
-            raise InvalidConfigChange(f"{name} needs a value; to restore the default, delete it")
-        elif operation is Operation.SET:
-            found[name] = value
-        elif name not in _LISTS:
-            raise InvalidConfig(f"{name} is not a list; set it")
-        else:
+        if name in _LISTS and value is not None and operation in (Operation.APPEND, Operation.SUBTRACT):
             items = [item for item in found.get(name, defaults.get(name, "")).split(",") if item]
             wanted = [item.strip() for item in value.split(",")]
             if operation is Operation.APPEND:
                 items += [item for item in wanted if item not in items]
             else:
                 items = [item for item in items if item not in wanted]
-            found[name] = ",".join(items)
+            operation, value = Operation.SET, ",".join(items)
+        _change(found, name, operation, value)
     LogConfig.from_kafka(found)
     check_segment_size({name: found[name] for name, _, _ in changes if name in found})
     return found
+
+
+def _change(found: dict[str, str], name: str, operation: Operation, value: str | None) -> None:
+    if operation is Operation.DELETE:
+        found.pop(name, None)
+    elif value is None:
+        raise InvalidConfigChange(f"{name} needs a value; to restore the default, delete it")
+    elif operation is not Operation.SET:
+        raise InvalidConfig(f"{name} is not a list; set it")
+    else:
+        found[name] = value
 
 
 def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
@@ -331,17 +335,6 @@ _LIVE_CHECKS: Final[Mapping[str, Callable[[str, str], str]]] = {
     FETCHERS: _count,
 }
 """The settings that can be changed while brokers run, each with the function that checks its value."""
-
-
-def _change(found: dict[str, str], name: str, operation: Operation, value: str | None) -> None:
-    if operation is Operation.DELETE:
-        found.pop(name, None)
-    elif value is None:
-        raise InvalidConfigChange(f"{name} needs a value; to restore the default, delete it")
-    elif operation is not Operation.SET:
-        raise InvalidConfig(f"{name} is not a list; set it")
-    else:
-        found[name] = value
 
 
 def changed_for_all_brokers(
