@@ -2,16 +2,18 @@
 
 link_or_copy     a second name for the same bytes; a copy where the file system has no links
 make_own         the other way: before a file with several names is changed in place
+made_whole       a new directory, of which a crash leaves nothing or all
 """
 
 from __future__ import annotations
 
 import errno
 import posixpath
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Final
 
-from logstore.disk.files import TEMPORARY_SUFFIX, Disk, remove_if_exists
+from logstore.disk.files import TEMPORARY_SUFFIX, Disk, make_durable_dir, remove_if_exists
 
 _PIECE_BYTES: Final = 1 << 20
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -77,6 +79,34 @@ def is_there(disk: Disk, path: str) -> bool:
     except NotADirectoryError:
         return True
     return True
+
+
+def prepare_new(disk: Disk, *targets: str) -> None:
+    """Make the directory above new ones, which lie side by side. Raises `FileExistsError` if one exists."""
+    parent = posixpath.dirname(targets[0]) or "."
+    make_durable_dir(disk, parent)
+    names = {entry.name for entry in disk.scan(parent)}
+    for target in targets:
+        if posixpath.basename(target) in names:
+            raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
+
+
+@contextmanager
+def made_whole(disk: Disk, unfinished: str, target: str) -> Iterator[None]:
+    """Let the block make the directory `unfinished`, then give it the name `target`, durably.
+
+    What a crash has left there is removed before, and what a failed block has made. Raises `OSError`.
+    """
+    if is_there(disk, unfinished):
+        remove_tree(disk, unfinished)
+    try:
+        yield
+        disk.rename(unfinished, target)
+        disk.sync_dir(posixpath.dirname(target) or ".")
+    except BaseException:
+        with suppress(OSError):  # a full disk needs the room
+            remove_tree(disk, unfinished)
+        raise
 
 
 def remove_tree(disk: Disk, directory: str) -> None:

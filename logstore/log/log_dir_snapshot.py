@@ -15,7 +15,6 @@ is copied last, so no log has an epoch that the copied store does not know.
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
@@ -32,9 +31,9 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
-from logstore.disk.copying import copy_file, is_there, remove_tree
+from logstore.disk.copying import copy_file, is_there, made_whole, prepare_new, remove_tree
 from logstore.disk.errors import InvalidTopic
-from logstore.disk.files import LOCK_FILE, Disk, make_durable_dir
+from logstore.disk.files import LOCK_FILE, Disk
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.errors import DamagedLog, LogClosed, LogGone, OffsetOutOfRange
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
@@ -80,34 +79,16 @@ def snapshot_log_dir(
     if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(source)}/"):
         # A broker does not start on a log dir that holds other directories.
         raise ValueError(f"{target} lies in {source}: name a directory outside of it")
-    parent = posixpath.dirname(target) or "."
-    make_durable_dir(disk, parent)
-    names = {entry.name for entry in disk.scan(parent)}
-    for path in (target, target + _METADATA):
-        if posixpath.basename(path) in names:
-            raise FileExistsError(f"{path} exists: name a new directory, or remove that one first")
-    unfinished, unfinished_metadata = target + _UNFINISHED, target + _METADATA + _UNFINISHED
-    try:
-        for path in (unfinished, unfinished_metadata):
-            if posixpath.basename(path) in names:
-                remove_tree(disk, path)
+    prepare_new(disk, target, target + _METADATA)
+    unfinished = target + _UNFINISHED
+    # The log dir last: where it is, everything is.
+    with made_whole(disk, unfinished, target):
         disk.make_dir(unfinished)
         made = _partitions(disk, source, unfinished, clock)
         store = metadata or source + _METADATA
         has_store = metadata is not None or is_there(disk, store)
         if has_store:
-            _copy_store(disk, store, unfinished_metadata)
-    except BaseException:
-        for path in (unfinished, unfinished_metadata):
-            with suppress(OSError):
-                remove_tree(disk, path)
-        raise
-    # The log dir last: where it is, everything is.
-    if has_store:
-        disk.rename(unfinished_metadata, target + _METADATA)
-        disk.sync_dir(parent)
-    disk.rename(unfinished, target)
-    disk.sync_dir(parent)
+            snapshot_store(disk, store, target + _METADATA)
     partitions = tuple(each._replace(path=target + each.path.removeprefix(unfinished)) for each in made)
     return LogDirSnapshot(target, partitions, target + _METADATA if has_store else None)
 
@@ -119,20 +100,9 @@ def snapshot_store(disk: Disk, source: str, target: str) -> str:
     if `source` holds no store, `OSError`.
     """
     target = target.rstrip("/") or "/"
-    parent, unfinished = posixpath.dirname(target) or ".", target + _UNFINISHED
-    make_durable_dir(disk, parent)
-    if is_there(disk, target):
-        raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
-    if is_there(disk, unfinished):
-        remove_tree(disk, unfinished)
-    try:
-        _copy_store(disk, source, unfinished)
-    except BaseException:
-        with suppress(OSError):
-            remove_tree(disk, unfinished)
-        raise
-    disk.rename(unfinished, target)
-    disk.sync_dir(parent)
+    prepare_new(disk, target)
+    with made_whole(disk, target + _UNFINISHED, target):
+        _copy_store(disk, source, target + _UNFINISHED)
     return target
 
 

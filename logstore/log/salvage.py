@@ -19,7 +19,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ from logstore.checkpoint.identity import (
     read_meta_properties,
     read_partition_metadata,
 )
-from logstore.disk.copying import copy_file, is_there, remove_tree
+from logstore.disk.copying import copy_file, is_there, made_whole
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, make_durable_dir, put_in_place, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
@@ -85,18 +85,10 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
         )
     _check_target(disk, source, target)
     unfinished = target + UNFINISHED_SUFFIX
-    if is_there(disk, unfinished):
-        remove_tree(disk, unfinished)
-    try:
+    with made_whole(disk, unfinished, target):
         _fill(disk, source, target, unfinished, partitions, tell)
         if is_there(disk, target):
             disk.remove_dir(target)  # empty
-        disk.rename(unfinished, target)
-        disk.sync_dir(os.path.dirname(target) or ".")
-    except BaseException:
-        with suppress(OSError):  # a full disk needs the room
-            remove_tree(disk, unfinished)
-        raise
     return others
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -39,8 +39,8 @@ from logstore.checkpoint.entry_files import (
     write_offset_checkpoint,
 )
 from logstore.config import LogConfig
-from logstore.disk.copying import copy_file, link_or_copy, remove_tree
-from logstore.disk.files import LOCK_FILE, TEMPORARY_SUFFIX, Disk, make_durable_dir
+from logstore.disk.copying import copy_file, link_or_copy, made_whole, prepare_new, remove_tree
+from logstore.disk.files import LOCK_FILE, TEMPORARY_SUFFIX, Disk
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.errors import DamagedLog, LogGone, OffsetOutOfRange
 from logstore.log.cursor_file import CURSORS_FILE
@@ -132,28 +132,15 @@ def take_snapshot(
     """
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
     topic_partition = parse_directory_name(posixpath.basename(target))
-    parent = posixpath.dirname(target) or "."
-    make_durable_dir(disk, parent)
-    unfinished = f"{parent}/{_unfinished_name(topic_partition)}"
-    names = {entry.name for entry in disk.scan(parent)}
-    if posixpath.basename(target) in names:
-        raise FileExistsError(f"{target} exists: name a new directory, or remove that one first")
-    if posixpath.basename(unfinished) in names:
-        remove_tree(disk, unfinished)
-    try:
+    prepare_new(disk, target)
+    unfinished = f"{posixpath.dirname(target) or '.'}/{_unfinished_name(topic_partition)}"
+    with made_whole(disk, unfinished, target):
         making = _Making(disk, source, unfinished, topic_partition, bounds)
         made = _attempted(making, end_offset, version)
         with closing(open_anywhere(unfinished, topic_partition, config, disk, clock)) as log:
-            made = made._replace(
+            return made._replace(
                 path=target, log_start_offset=log.log_start_offset, log_end_offset=log.log_end_offset
             )
-    except BaseException:
-        with suppress(OSError):
-            remove_tree(disk, unfinished)
-        raise
-    disk.rename(unfinished, target)
-    disk.sync_dir(parent)
-    return made
 
 
 def _attempted(making: _Making, end_offset: int | None, version: Callable[[], int]) -> Snapshot:
