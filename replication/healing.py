@@ -208,7 +208,7 @@ def pump(manager: ReplicaManager, now_ms: int) -> None:
     for topic_partition, known in list(manager.damaged.known.items()):
         if known.due_ms is not None and known.due_ms <= now_ms:
             if known.correlation_id >= 0:
-                _refused(manager, topic_partition, known, "no answer", now_ms, is_out_of_reach=True)
+                _refused(known, "no answer", now_ms, is_out_of_reach=True)
             _advance(manager, topic_partition, known, None, now_ms)
 
 
@@ -322,15 +322,7 @@ def _pause(manager: ReplicaManager, known: DamagedReplica, now_ms: int) -> None:
     known.due_ms = now_ms + known.pause_ms
 
 
-def _refused(
-    manager: ReplicaManager,
-    topic_partition: TopicPartition,
-    known: DamagedReplica,
-    why: str,
-    now_ms: int,
-    *,
-    is_out_of_reach: bool,
-) -> None:
+def _refused(known: DamagedReplica, why: str, now_ms: int, *, is_out_of_reach: bool) -> None:
     known.correlation_id = -1
     known.refusals[known.asked] = why
     known.is_out_of_reach |= is_out_of_reach
@@ -394,7 +386,7 @@ def on_flushed(manager: ReplicaManager, topic_partition: TopicPartition, now_ms:
 def on_disconnected(manager: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> None:
     """Ask the next replica, because this one broke the connection."""
     known = manager.damaged.known[topic_partition]
-    _refused(manager, topic_partition, known, "it broke the connection", now_ms, is_out_of_reach=True)
+    _refused(known, "it broke the connection", now_ms, is_out_of_reach=True)
 
 
 def on_response(
@@ -406,8 +398,7 @@ def on_response(
     if result is None or result.error is not ErrorCode.NONE:
         error = body.error if result is None else result.error
         is_out_of_reach = result is None or error in _OUT_OF_REACH
-        why = f"{error.name} ({error.value})"
-        _refused(manager, topic_partition, known, why, now_ms, is_out_of_reach=is_out_of_reach)
+        _refused(known, f"{error.name} ({error.value})", now_ms, is_out_of_reach=is_out_of_reach)
         return
     known.correlation_id = -1
     found = Found(result.records, f"broker {known.asked}")

@@ -206,7 +206,7 @@ class _Mending:
             mark("heal: a seal was made of bytes that were bad already")
             gaps = yield from self._judge(None)
         if not gaps:
-            rebuilt = yield from self._check_files()
+            rebuilt = yield from check_segment_files(self._log, segment)
             return Mended(False, rebuilt=tuple(rebuilt))
         if is_dense(self._log):
             self._log.has_gaps = yield from self._was_compacted(gaps)
@@ -251,16 +251,6 @@ class _Mending:
         # Nothing of a segment below the log start is read. In the one that holds the log start, bad bytes
         # below it are left out: a read walks over them, and other replicas may have deleted their records.
         return gaps if self._end_offset > self._log.log_start_offset else []
-
-    def _check_files(self) -> Generator[None, None, list[Damage]]:
-        """Rebuild the derived files of the sound segment that differ from it."""
-        steps = check_segment_files(self._log, self._segment)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                return list(stop.value)
-            yield None
 
     def _aborts(self) -> Sequence[AbortedTransaction] | None:
         """Return the entries of the index of aborted transactions; None if it is damaged."""
