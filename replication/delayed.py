@@ -163,14 +163,6 @@ class Purgatory(Generic[K, D]):
             operation.on_cancel()
         return len(waiting)
 
-    def cancel_for_key(self, key: K) -> list[D]:
-        """Remove every operation that watches `key`; returns those still waiting, unanswered."""
-        waiting = [operation for operation in self.watchers.pop(key, []) if not operation.is_completed]
-        for operation in waiting:
-            self._ended(operation)
-            operation.is_completed = True
-        return waiting
-
     def purge(self) -> int:
         """Drop completed operations under all keys; returns how many entries."""
         before = self.watched

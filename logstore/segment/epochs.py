@@ -7,7 +7,7 @@ or late file is repaired at both ends when the log is loaded.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -102,16 +102,6 @@ class LeaderEpochCache:
         """Return the epoch of `offset`; -1 if it lies before the first known one."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[slot - 1].epoch if slot else UNDEFINED
-
-    def previous_epoch(self, epoch: int) -> int:
-        """Return the largest known epoch below `epoch`; -1 if none."""
-        slot = bisect_left(self._entries, epoch, key=lambda entry: entry.epoch)
-        return self._entries[slot - 1].epoch if slot else UNDEFINED
-
-    def next_epoch(self, epoch: int) -> int:
-        """Return the smallest known epoch above `epoch`; -1 if none."""
-        slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
-        return self._entries[slot].epoch if slot < len(self._entries) else UNDEFINED
 
     def truncate_from_end(self, end_offset: int, *, spare_first: bool = False) -> bool:
         """Remove the epochs that start at or past `end_offset`; none if it is negative.

@@ -406,14 +406,6 @@ class OffsetIndex(IndexFile):
             slot = bisect_right(positions, position) - 1
             return int(positions[slot]) if slot >= 0 else 0
 
-    def upper_bound(self, start: OffsetPosition, size: int) -> OffsetPosition | None:
-        """Return the first entry whose position is at or past `start.position + size`; None if none."""
-        slot = bisect_left(self.entries(), start.position + size, key=itemgetter(1))
-        if slot == self.entry_count:
-            return None
-        offset, position = self.entry(slot)
-        return OffsetPosition(self.base_offset + offset, position)
-
     @classmethod
     def position_in(cls, data: bytes, relative_offset: int) -> int:
         """Return the position to start a search for an offset, by an index file's content; 0 if unknown.

@@ -15,7 +15,7 @@ segment if it is not there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -110,19 +110,6 @@ class Segments:
             yield segment
             # Asked again at each step: a segment that was appended meanwhile is seen, too.
             segment = None if segment is self.active else self.higher(segment.base_offset)
-
-    def between(self, start_offset: int, end_offset: int) -> Sequence[Segment]:
-        """Return the segments that may hold offsets in [start_offset, end_offset).
-
-        Raises `ValueError` for a reversed range.
-        """
-        if end_offset < start_offset:
-            raise ValueError(f"offsets [{start_offset}, {end_offset}) are reversed")
-        if end_offset == start_offset:
-            return ()
-        by_base = self._by_base
-        first = max(by_base.bisect_right(start_offset) - 1, 0)
-        return by_base.values()[first : by_base.bisect_left(end_offset)]  # type: ignore[no-any-return]
 
     # --- changing ---------------------------------------------------------------------------------
 

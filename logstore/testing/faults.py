@@ -8,9 +8,8 @@ that is down cannot be killed). So a list of decisions can be recorded, replayed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from logstore.replication.durability import Durability
 from logstore.replication.metastore import layout
@@ -38,9 +37,6 @@ class Decision:
     other: int = NOBODY
     for_ms: int = 0
     chance: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Takes(Enum):

@@ -132,12 +132,6 @@ def test_row_219() -> None:
     assert [epochs.end_offset_for(epoch, 7).end_offset for epoch in range(4)] == [2, 4, 6, 7]
 
 
-def test_row_221() -> None:
-    epochs = cache(THREE)
-    assert (epochs.previous_epoch(3), epochs.next_epoch(3)) == (2, 4)
-    assert (epochs.previous_epoch(2), epochs.next_epoch(4)) == (-1, -1)
-
-
 @pytest.mark.parametrize(("offset", "epoch"), [(5, -1), (6, 2), (9, 3), (50, 4)])
 def test_row_222(offset: int, epoch: int) -> None:
     assert cache(THREE).epoch_for_offset(offset) == epoch

@@ -57,24 +57,6 @@ def test_the_largest_relative_offset_fits() -> None:
 
 
 @pytest.mark.parametrize("flushed", [0, 2, 4])
-def test_rows_59_and_60_upper_bound(flushed: int) -> None:
-    entries = [OffsetPosition(BASE + slot, at) for slot, at in enumerate((0, 10, 23, 37))]
-    index = index_of(*entries, flushed=flushed)
-    first, second, third, fourth = entries
-    for start, size, expected in (
-        (first, 5, second),
-        (first, 10, second),
-        (first, 22, third),
-        (first, 23, third),
-        (second, 24, fourth),
-        (fourth, 1, None),
-        (first, 200, None),
-    ):
-        assert index.upper_bound(start, size) == expected
-    assert index_of().upper_bound(first, 1) is None
-
-
-@pytest.mark.parametrize("flushed", [0, 2, 4])
 def test_the_last_position_up_to_a_bound(flushed: int) -> None:
     entries = [OffsetPosition(BASE + slot, at) for slot, at in enumerate((5, 10, 23, 37))]
     index = index_of(*entries, flushed=flushed)

@@ -23,22 +23,6 @@ def base_of(segment: Segment | None) -> int | None:
     return None if segment is None else segment.base_offset
 
 
-def test_row_96_between_two_offsets() -> None:
-    """The first may begin below the range, the last begins inside it; nothing for an empty range."""
-    segments = Segments(made(*BASES))
-
-    def between(start: int, end: int) -> list[int]:
-        return [segment.base_offset for segment in segments.between(start, end)]
-
-    assert between(1700, 1700) == []
-    assert between(1700, 3000) == [1000, 2400]
-    assert between(1000, 2400) == [1000]
-    assert between(1000, 2401) == [1000, 2400]
-    assert between(0, 9999) == list(BASES)
-    with pytest.raises(ValueError, match="reversed"):
-        segments.between(3000, 1700)
-
-
 def test_row_97_floor_lower_and_higher() -> None:
     """Floor takes the very offset, the other two do not; `since` begins at the floor."""
     segments = Segments(made(*BASES))
@@ -51,7 +35,6 @@ def test_row_97_floor_lower_and_higher() -> None:
     later = Segments(made(100, 200))
     assert base_of(later.floor(99)) is None
     assert [segment.base_offset for segment in later.since(99)] == [100, 200]
-    assert [segment.base_offset for segment in later.between(0, 150)] == [100]
 
 
 def test_row_98_the_total_size_does_not_overflow() -> None:

@@ -118,20 +118,6 @@ def test_purging_happens_by_itself() -> None:
     assert purgatory.watched <= 11
 
 
-def test_cancel_for_key() -> None:
-    """6.8: the waiting operations are returned unanswered, the watchers removed."""
-    purgatory: Purgatory[str, Waiting] = Purgatory()
-    operation, done = Waiting(), Waiting()
-    purgatory.try_complete_else_watch(operation, ["p"], 0)
-    purgatory.try_complete_else_watch(done, ["p", "q"], 0)
-    done.ready = True
-    purgatory.check("q", 0)
-    assert purgatory.cancel_for_key("p") == [operation]
-    assert purgatory.watched == 0
-    assert purgatory.expire(5000) == 0
-    assert operation.answers == []
-
-
 def test_an_answer_may_park_another_request_under_the_same_key() -> None:
     """A client sends its next append in the turn that answers the last one."""
 
