@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from tempfile import gettempdir
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -25,6 +25,9 @@ from logstore.spark.sink import Sink, ledger_of_one_write, ledger_of_stream, led
 from logstore.spark.sink_rows import check_columns
 from logstore.spark.worker_memory import spare_loaded
 from logstore.spark.write_options import Delivery, WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -85,23 +88,20 @@ class BatchWriter(DataSourceArrowWriter):
             self._number = _ONLY
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _stage(self._sink(), iterator, self._ledger, self._number)
+        return _stage(self._options, iterator, self._ledger, self._number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink().commit(_of(messages), self._ledger, self._number)
+        os_sink(self._options).commit(_of(messages), self._ledger, self._number)
         self._forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self._sink().abort(_of(messages), self._ledger, self._number)
+        os_sink(self._options).abort(_of(messages), self._ledger, self._number)
         self._forget()
 
     def _forget(self) -> None:
         # Nothing reads the ledger of a write without a name again.
         if self._options.transaction is None:
-            remove_staged(self._sink().disk, self._ledger)
-
-    def _sink(self) -> Sink:
-        return os_sink(self._options)
+            remove_staged(os_sink(self._options).disk, self._ledger)
 
 
 @briefly
@@ -112,14 +112,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "a task has a context"
+        context = _task()
         query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
             raise InvalidOption(f"Spark passes no query id ({_QUERY_ID}): use Spark 4.2 or newer")
-        return _stage(self._sink(), iterator, ledger_of_stream(self._options, query_id), int(batch_id))
+        return _stage(self._options, iterator, ledger_of_stream(self._options, query_id), int(batch_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         found = _of(messages)
@@ -136,25 +133,29 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 @briefly
-class DirectBatchWriter(DataSourceArrowWriter):
+class _Direct:
+    """Writes at least once: the rows are in the topic when a task ends."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from logstore.spark.direct import write_directly
+
+        context = _task()
+        number = context.partitionId()
+        turn = number + context.taskAttemptId()
+        rows = write_directly(self._options, iterator, spark_partition=number, turn=turn)
+        spare_loaded()
+        return Sent(rows)
+
+
+class DirectBatchWriter(_Direct, DataSourceArrowWriter):
     """Writes a batch at least once."""
 
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _send(self._options, iterator)
-
-
-@briefly
-class DirectStreamWriter(DataSourceStreamArrowWriter):
+class DirectStreamWriter(_Direct, DataSourceStreamArrowWriter):
     """Writes the batches of a stream at least once."""
-
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return _send(self._options, iterator)
 
 
 def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> WriteOptions:
@@ -163,25 +164,17 @@ def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> Wri
     return parsed
 
 
-def _send(options: WriteOptions, batches: Iterator[Any]) -> Sent:
-    from pyspark import TaskContext
-
-    from logstore.spark.direct import write_directly
-
-    context = TaskContext.get()
-    assert context is not None, "a task has a context"
-    number = context.partitionId()
-    rows = write_directly(options, batches, spark_partition=number, turn=number + context.taskAttemptId())
-    spare_loaded()
-    return Sent(rows)
-
-
-def _stage(sink: Sink, batches: Iterator[Any], ledger: str, number: int) -> Written:
+def _task() -> TaskContext:
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "a task has a context"
-    message = sink.stage(
+    return context
+
+
+def _stage(options: WriteOptions, batches: Iterator[Any], ledger: str, number: int) -> Written:
+    context = _task()
+    message = os_sink(options).stage(
         batches,
         ledger,
         number,
