@@ -353,7 +353,6 @@ def encode_batch_of_pairs(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
     codec: Codec = Codec.NONE,
-    level: int | None = None,
 ) -> bytes:
     """Encode (key, value) records at `base_offset`, `base_offset` + 1…, all with one time, as one batch.
 
@@ -365,7 +364,7 @@ def encode_batch_of_pairs(
     if not count:
         return b""
     batch = with_room(parts)
-    finish_plain(batch, count, timestamp_ms, codec, level)
+    finish_plain(batch, count, timestamp_ms, codec)
     set_offsets_and_epoch(batch, base_offset=base_offset, leader_epoch=leader_epoch)
     return bytes(batch)
 

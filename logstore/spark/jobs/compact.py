@@ -170,13 +170,12 @@ class Compact:
         wanted: Wanted,
         overwrite: bool,
         segments: Shape | None = None,
-        disk: Disk | None = None,
     ) -> None:
         """`segments`: write a log dir."""
         self._segments = segments
         self._options, self._output, self._wanted, self._overwrite = options, output, wanted, overwrite
         self._parsed = ReadOptions.parse(options, streaming=False)
-        self._disk = disk or OsDisk()
+        self._disk = OsDisk()
         above, _, name = output.rpartition("/")
         self._ledger = f"{above}/.{name}.logstore-compact"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any, Final, NamedTuple
 
-from logstore.disk.files import Disk, OsDisk
+from logstore.disk.files import OsDisk
 from logstore.spark.columns import RowMaker, arrow_schema
 from logstore.spark.ledger import sync_file
 
@@ -59,20 +59,12 @@ class FileFormat(NamedTuple):
 class DatedFiles:
     """The files of one attempt of a task. A context manager: leaving it closes open files."""
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        directory: str,
-        token: str,
-        shape: FileFormat,
-        disk: Disk | None = None,
-    ) -> None:
+    def __init__(self, topic: str, partition: int, directory: str, token: str, shape: FileFormat) -> None:
         """`token` is unique in the staging directory `directory`, which exists."""
         self._directory, self._token, self._shape = directory, token, shape
         self._place = f"topic={topic}/partition={partition}"
         self._maker = RowMaker(topic, partition, shape.columns)
-        self._disk = disk or OsDisk()
+        self._disk = OsDisk()
         self._open: dict[int, _File] = {}
         self._done: list[StagedFile] = []
         self._names = 0

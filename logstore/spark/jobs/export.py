@@ -211,11 +211,10 @@ class Export:
         shape: FileFormat,
         task_records: int,
         publish_tasks: int | None,
-        disk: Disk | None = None,
     ) -> None:
         self._options, self._output, self._shape = options, output, shape
         self._task_records, self._publish_tasks = task_records, publish_tasks
-        self._disk = disk or OsDisk()
+        self._disk = OsDisk()
         self._ledger = f"{output}/{LEDGER_DIRECTORY}"
 
     def plan(self) -> Answer:

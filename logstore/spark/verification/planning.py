@@ -223,15 +223,9 @@ class Plan:
     runs: Sequence[Run]
 
 
-def plan(
-    replicas: Sequence[Replica],
-    is_compacted: Mapping[TopicPartition, bool],
-    *,
-    run_bytes: int = RUN_BYTES,
-    stretch_bytes: int = STRETCH_BYTES,
-) -> Plan:
+def plan(replicas: Sequence[Replica], is_compacted: Mapping[TopicPartition, bool]) -> Plan:
     """Cut the replicas into runs. `is_compacted`: partitions that the caller knows to be compacted."""
-    stretch_bytes = max(stretch_bytes, sum(each.size for each in replicas) // STRETCHES)
+    stretch_bytes = max(STRETCH_BYTES, sum(each.size for each in replicas) // STRETCHES)
     numbers: defaultdict[TopicPartition, list[int]] = defaultdict(list)
     for number, each in enumerate(replicas):
         numbers[each.topic_partition].append(number)
@@ -242,7 +236,7 @@ def plan(
     runs = [
         run
         for number, each in enumerate(replicas)
-        for run in _runs(number, each, partitions[each.topic_partition], run_bytes)
+        for run in _runs(number, each, partitions[each.topic_partition])
     ]
     runs.sort(key=lambda run: -run.size)
     return Plan(replicas, partitions, runs)
@@ -274,12 +268,12 @@ def _shared(
     )  # fmt: skip
 
 
-def _runs(number: int, replica: Replica, shared: Shared, run_bytes: int) -> Iterable[Run]:
+def _runs(number: int, replica: Replica, shared: Shared) -> Iterable[Run]:
     segments = replica.segments
     first = 0
     while first < len(segments):
         last, size = first, 0
-        while last < len(segments) and (last == first or size + segments[last].size <= run_bytes):
+        while last < len(segments) and (last == first or size + segments[last].size <= RUN_BYTES):
             size += segments[last].size
             last += 1
         following: SegmentSize | None = segments[last] if last < len(segments) else None

@@ -13,6 +13,8 @@ from logstore.testing.stage import TP, Pending, Stage
 from logstore.testing.stories.board import Board
 from logstore.testing.stories.drawing import Box, Picture, Row, diverging
 
+_ROUNDS = 3
+
 
 class Step(NamedTuple):
     """What was done, and the partition after it."""
@@ -73,9 +75,9 @@ class Scene:
         for value, acks, _ in again:
             self.send(name, value, acks=acks)
 
-    def follow(self, *names: str, rounds: int = 3) -> None:
+    def follow(self, *names: str) -> None:
         """Run several rounds of these replicas (by default: all that run) with their leaders."""
-        for _ in range(rounds):
+        for _ in range(_ROUNDS):
             for name in names or self.stage.running():
                 if self.stage.is_asking(name):
                     self.stage.fetch(name)

@@ -68,8 +68,8 @@ def test_everything_planted_is_found_and_nothing_else(tmp_path: Path, seed: int)
 
 def test_small_runs_see_over_their_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment a run: what a batch is held against may lie in the next one."""
-    small = {"run_bytes": 1, "stretch_bytes": 9_000}
-    monkeypatch.setattr("logstore.spark.verification.planning.plan.__kwdefaults__", small)
+    monkeypatch.setattr("logstore.spark.verification.planning.RUN_BYTES", 1)
+    monkeypatch.setattr("logstore.spark.verification.planning.STRETCH_BYTES", 9_000)
     tree = make_tree(tmp_path, 11, segment_bytes=8_000)
     assert run(*tree.nodes()).facts["findings"] == []
     planted = plant(tree, 11, 30)
