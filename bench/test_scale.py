@@ -87,6 +87,14 @@ def everybody_leads(cluster: InProcessCluster, partitions: int) -> bool:
     )
 
 
+def until_everybody_leads(cluster: InProcessCluster) -> None:
+    # Not checked at each message: that would be most of the cost.
+    while not everybody_leads(cluster, PARTITIONS):
+        for _ in range(500):
+            if not cluster.step():
+                cluster.advance(1)
+
+
 def test_a_death_a_takeover_and_idling() -> None:
     cluster = ten_nodes()
     creating = cpu_seconds(lambda: create(cluster, PARTITIONS))
@@ -97,21 +105,14 @@ def test_a_death_a_takeover_and_idling() -> None:
 
     def die() -> None:
         cluster.kill_node(victim, expire_session=True)
-        # Not checked at each message: that would be most of the cost.
-        while not everybody_leads(cluster, PARTITIONS):
-            for _ in range(500):
-                if not cluster.step():
-                    cluster.advance(1)
+        until_everybody_leads(cluster)
 
     death = cpu_seconds(die)
 
     def take_over() -> None:
         cluster.kill_node(number, expire_session=True)
         assert cluster.run_until(lambda: controller_of(cluster) is not None)
-        while not everybody_leads(cluster, PARTITIONS):
-            for _ in range(500):
-                if not cluster.step():
-                    cluster.advance(1)
+        until_everybody_leads(cluster)
 
     takeover = cpu_seconds(take_over)
     print(

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from bench.kafka.servers import free_port
 from bench.kafka.usage import cpu_s, resident_bytes
 from bench.test_server import producing
 from logstore.broker.security.acls import CLUSTER_NAME, Acl, Operation, Pattern, Permission, Resource, Rules
@@ -48,7 +49,7 @@ class Served(NamedTuple):
 def served(scratch: Path) -> Iterator[Served]:
     """A broker process with a plain listener and one with TLS."""
     [store] = make_certificates(scratch / "tls", {"broker": ["localhost", "127.0.0.1"]})
-    ports = [_free_port() for _ in range(2)]
+    ports = [free_port() for _ in range(2)]
     settings = {
         "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},SSL://localhost:{ports[1]}",
         "ssl.keystore.location": str(store),
@@ -68,12 +69,6 @@ def served(scratch: Path) -> Iterator[Served]:
             )
         finally:
             process.send_signal(signal.SIGTERM)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def produce(bootstrap: str, records: int, more: dict[str, Any]) -> None:

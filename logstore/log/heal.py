@@ -42,7 +42,7 @@ from logstore.log.scrub import Scrubbed
 from logstore.log.tails import Tail
 from logstore.log.upkeep import holds, replace_segments
 from logstore.segment.damage import Expected, judge_segment, swept
-from logstore.segment.scan import scan_buffer
+from logstore.segment.scan import extents_of, scan_buffer
 from logstore.segment.seal import Seal
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 from logstore.segment.swap import begin_cleaned
@@ -296,7 +296,7 @@ class _Mending:
                     while ahead and ahead[0].from_byte <= start:
                         yield from self._fetch(cleaned, ahead.popleft())
                     data = file.pread(int(ends[run[-1]]) - start, start)
-                    cleaned.append(data, _extents(piece.headers[run]))
+                    cleaned.append(data, extents_of(piece.headers[run]))
                 yield None
         while ahead:
             yield from self._fetch(cleaned, ahead.popleft())
@@ -348,7 +348,7 @@ class _Mending:
         if first < end:
             start = int(scanned.positions[first])
             stop = int(scanned.positions[end]) if reaches_end else scanned.end
-            cleaned.append(memoryview(found.records)[start:stop], _extents(headers[first:end]))
+            cleaned.append(memoryview(found.records)[start:stop], extents_of(headers[first:end]))
             self._fetched += end - first
             self._has_producers |= bool((headers[first:end]["producer_id"] >= 0).any())
         return wanted.end_offset if reaches_end else reached
@@ -416,12 +416,6 @@ class _Mending:
             return log.guarded(
                 lambda: log.quarantine.enter(loss, tail=Tail(name, segment.log_file, start, end)).id
             )
-
-
-def _extents(headers: npt.NDArray[np.void]) -> list[tuple[int, int, int]]:
-    sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
-    lasts = headers["base_offset"].astype(np.int64) + headers["last_offset_delta"]
-    return list(zip(sizes.tolist(), lasts.tolist(), headers["max_timestamp"].tolist(), strict=True))
 
 
 def _are_outside(

@@ -23,7 +23,7 @@ from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, NO_LEA
 from logstore.log.loading import offset_in
 from logstore.log.reader import Hint, LogReader, Suspect, Walk
 from logstore.segment.damage import batch_at, find_batch, sound_batch
-from logstore.segment.scan import Fault, Scanned, check_history, order_faults, scan_buffer
+from logstore.segment.scan import Fault, Scanned, check_history, last_offsets_of, order_faults, scan_buffer
 
 STRETCH_BYTES: Final = 4 << 20
 
@@ -54,9 +54,7 @@ class Stretch(NamedTuple):
     @property
     def last_offsets(self) -> npt.NDArray[np.int64]:
         """The last offset of each batch."""
-        offsets: npt.NDArray[np.int64] = self.headers["base_offset"].astype(np.int64)
-        offsets += self.headers["last_offset_delta"]
-        return offsets
+        return last_offsets_of(self.headers)
 
     def batch(self, slot: int) -> Batch:
         return Batch(self.data, int(self.positions[slot]))

@@ -107,6 +107,13 @@ class Scanned(NamedTuple):
         return last_offsets_of(self.headers)
 
 
+def extents_of(headers: npt.NDArray[np.void]) -> list[tuple[int, int, int]]:
+    """Each batch's size, last offset and largest timestamp, as `Segment.append` takes them."""
+    sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
+    largest = headers["max_timestamp"]
+    return list(zip(sizes.tolist(), last_offsets_of(headers).tolist(), largest.tolist(), strict=True))
+
+
 def scan(
     file: File,
     position: int,

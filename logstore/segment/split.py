@@ -25,8 +25,7 @@ from typing import NamedTuple
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Disk, File, publish, read_small_file
 from logstore.errors import CorruptIndex
-from logstore.format.batch import LOG_OVERHEAD
-from logstore.segment.scan import CHUNK_BYTES, Fault, Scanned, scan, scan_chunks
+from logstore.segment.scan import CHUNK_BYTES, Fault, extents_of, scan, scan_chunks
 from logstore.segment.segment import LOG_SUFFIX, Segment
 from logstore.segment.swap import begin_cleaned
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
@@ -126,7 +125,7 @@ def _copy(file: File, run: Run, new: Segment) -> None:
     end = run.from_byte
     for chunk, found in scan_chunks(file, run.from_byte, run.to_byte, base_offset=run.base_offset):
         if found.end:
-            new.append(chunk[: found.end], _extents(found))
+            new.append(chunk[: found.end], extents_of(found.headers))
             end += found.end
     while end < run.to_byte:
         rest = file.pread(min(CHUNK_BYTES, run.to_byte - end), end)
@@ -147,9 +146,3 @@ def _divide_aborts(disk: Disk, segment: Segment, new: Sequence[Segment]) -> None
     for each, end in zip(new, ends, strict=True):
         mine = [entry for entry in entries if each.base_offset <= entry.last_offset < end]
         each.aborts.replace(mine)
-
-
-def _extents(found: Scanned) -> list[tuple[int, int, int]]:
-    sizes = found.headers["batch_length"] + LOG_OVERHEAD
-    times = found.headers["max_timestamp"]
-    return list(zip(sizes.tolist(), found.last_offsets.tolist(), times.tolist(), strict=True))

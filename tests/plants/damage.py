@@ -12,7 +12,7 @@ from logstore.log import derived, heal, log_dir, recovery, scrub, truncate
 from logstore.log.loading import Loading
 from logstore.replication import healing
 from logstore.segment.cutting import CutPlace, place_of_cut
-from logstore.segment.scan import scan_buffer
+from logstore.segment.scan import extents_of, scan_buffer
 from logstore.segment.seal import Sealing
 from logstore.testing.stories.rules import swap
 from tests.plants.registry import plant
@@ -27,7 +27,7 @@ def damage_only_noted(stack: ExitStack) -> None:
 def mended_with_anything(stack: ExitStack) -> None:
     def take(self: Any, cleaned: Any, found: Any, at: int, wanted: Any, *, must_fill: bool) -> int:
         scanned = scan_buffer(found.records, len(found.records))
-        cleaned.append(bytes(found.records[: scanned.end]), heal._extents(scanned.headers))
+        cleaned.append(bytes(found.records[: scanned.end]), extents_of(scanned.headers))
         self._fetched += len(scanned.headers)
         return int(wanted.end_offset)
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logstore.columnar.kernels import Bytes, Ints, kernel
-from logstore.format.batch import CODEC_MASK
+from logstore.format.batch import CODEC_MASK, LOG_OVERHEAD
 from logstore.format.compression import Codec
 from logstore.spark.jobs.dated_files import HOUR_MS, NEVER, date_of
 
@@ -218,7 +218,7 @@ class Measures:
 
     def add_batches(self, headers: npt.NDArray[np.void]) -> None:
         """Add batches, by their headers."""
-        sizes = headers["batch_length"].astype(np.int64) + 12
+        sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
         self.batches += len(headers)
         self.batch_bytes += int(sizes.sum())
         self.largest_batch_bytes = max(self.largest_batch_bytes, int(sizes.max(initial=0)))
