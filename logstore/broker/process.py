@@ -41,10 +41,9 @@ from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, wit
 from logstore.broker.metrics import Elections, Watched, gather
 from logstore.broker.security.config import refuse_open
 from logstore.broker.security.oauth import KeysUnreadable
-from logstore.broker.server import Descriptors
+from logstore.broker.server import Descriptors, sufficient_descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
-from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError, explained
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.running import boot_id
@@ -150,8 +149,9 @@ def allow_open_files(connections: int) -> None:
     """Raise the limit of open files to the system's maximum; warn if it is too low for `connections`.
 
     Segments, indexes and clients all count. Most systems start a process with 1,024 and allow far more.
+    Raises `OutOfResources` if it is too low for a broker.
     """
-    found = descriptor_limit(raise_it=True)
+    found = sufficient_descriptors(raise_it=True)
     if found.room_for_others < connections:
         _log.warning(
             "the limit of open files is %d, and %d are left to files: about %d connections are accepted, not "

@@ -17,11 +17,14 @@ from logstore.broker.security.connection_rates import ConnectionRates
 from logstore.broker.security.door import Door
 from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.tls_stream import TlsStream
-from logstore.disk.descriptors import descriptor_limit, open_descriptors
+from logstore.disk.descriptors import DescriptorLimit, descriptor_limit, open_descriptors
+from logstore.errors import OutOfResources
 from logstore.replication.rates import Rate, Windows
 
 LONGEST_PAUSE_S: Final = 1.0
 """Between two connections above `max.connection.creation.rate`."""
+FEWEST_DESCRIPTORS: Final = 64
+"""With fewer, one program with its listener, logs and an event loop or two has none left for a client."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,17 @@ class Descriptors(NamedTuple):
     def is_short(self) -> bool:
         """Return whether new connections wait because the remaining descriptors are reserved for files."""
         return self.open is not None and self.open >= self.limit - self.held_back
+
+
+def sufficient_descriptors(*, raise_it: bool = False) -> DescriptorLimit:
+    """Return the limit of open files, as `descriptor_limit`. Raises `OutOfResources` if it is too low."""
+    found = descriptor_limit(raise_it=raise_it)
+    if found.limit < FEWEST_DESCRIPTORS:
+        raise OutOfResources(
+            f"the limit of open files is {found.limit}; a broker needs {FEWEST_DESCRIPTORS} or more: raise "
+            "it (ulimit -n)"
+        )
+    return found
 
 
 class _Pace:
@@ -70,7 +84,7 @@ class Server:
         self.limits = limits or Limits()
         self.audit = audit or Audit()
         self.scratch = shared_scratch(asyncio.get_running_loop())
-        self.descriptors = descriptor_limit()
+        self.descriptors = sufficient_descriptors()
         self.is_draining = False
         self.connections: dict[Connection, None] = {}
         self.refused = 0

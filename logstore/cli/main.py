@@ -124,7 +124,8 @@ for verb in (
     completion.completion,
     top.top,
 ):
-    app.command()(verb)
+    # `serve` says which option a path needs.
+    app.command(context_settings={"allow_extra_args": True} if verb is serve.serve else None)(verb)
 app.command(context_settings=handed_on.ANYTHING)(handed_on.pipeline)
 app.command(context_settings=handed_on.ANYTHING)(handed_on.simulate)
 app.add_typer(queue.app, name="queue")
@@ -205,12 +206,13 @@ def run(arguments: Sequence[str]) -> int:
         from logstore.cli.cluster_state import with_attempt
         from logstore.disk.errors import EngineError
         from logstore.errors import InvalidConfig
+        from logstore.queue.errors import NotAQueue
 
         if not isinstance(error, EngineError | OSError):
             raise
         is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         print_error(f"{with_attempt(error)}{'; free some space, then run it again' if is_full else ''}")
-        return BAD_USAGE if isinstance(error, InvalidConfig) else NO
+        return BAD_USAGE if isinstance(error, InvalidConfig | NotAQueue) else NO
 
 
 def main() -> NoReturn:

@@ -43,6 +43,7 @@ LogFile = Annotated[
 
 
 def serve(
+    context: typer.Context,
     node_id: Annotated[
         int | None, typer.Option("--node-id", help="This broker's unique number, 0 or more.")
     ] = None,
@@ -120,6 +121,12 @@ def serve(
     from logstore.broker.http_access import read_http
     from logstore.broker.process import run
 
+    if context.args:
+        path = context.args[0]
+        raise typer.BadParameter(
+            f"{path} needs an option: --config {path} for a properties file, --log-dirs {path} for a "
+            "directory of logs"
+        )
     has_console = console or console_admin or console_messages
     named = {
         "node.id": str(node_id) if node_id is not None else None,

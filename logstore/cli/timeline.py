@@ -103,11 +103,26 @@ def _events(sources: list[Path], wanted: Wanted, unreadable: list[str], *, is_tr
             f"no state-change log and no loss ledger in {', '.join(map(str, sources))}: give the directory "
             "of a cluster or node, or a log itself; brokers write it beside their first log dir"
         )
+    for source in sources:
+        if source.is_file():
+            _refuse_other_kinds(source)
     for number, log in enumerate(logs):
         with log.open("rb") as raw:
             yield from of_lines(wanted_lines(number, raw, wanted), wanted)
     for directory in ledgers:
         yield from _losses(directory, wanted, unreadable)
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    from logstore.replication.state_change_lines import Wanted, wanted_lines
+
+    with path.open("rb") as raw:
+        is_log = next(wanted_lines(0, raw, Wanted()), None) is not None
+        if raw.tell() and not is_log:
+            raise typer.BadParameter(
+                f"{path} is neither a state-change log nor a trace: no line begins with a time and names a "
+                "partition as [topic,partition]"
+            )
 
 
 def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:

@@ -26,6 +26,7 @@ from logstore.broker.settings import read_settings
 from logstore.checkpoint.clean_shutdown import read_clean_shutdown, write_clean_shutdown
 from logstore.disk.memory import MemoryDisk, MemoryLock
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import OutOfResources
 from logstore.log.manager import LogManager
 from logstore.replication.effects import StoreCall, StoreEvent
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -306,7 +307,9 @@ def test_it_tells_where_it_is_and_how_it_is(capsys: pytest.CaptureFixture[str], 
     assert b"kafka_server_kafkaserver_brokerstate 3.0" in answers["/metrics"]
 
 
-def test_files_are_allowed_as_far_as_the_system_lets_us(caplog: pytest.LogCaptureFixture) -> None:
+def test_files_are_allowed_as_far_as_the_system_lets_us(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Started with 1,024 files by most systems, it could not even keep its default of connections."""
     import resource
 
@@ -318,5 +321,9 @@ def test_files_are_allowed_as_far_as_the_system_lets_us(caplog: pytest.LogCaptur
         assert not caplog.records
         allow_open_files(1 << 40)
         assert "ulimit" in caplog.text
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (63, 63))
+        with pytest.raises(OutOfResources, match=r"limit of open files is 63; a broker needs 64.*ulimit -n"):
+            allow_open_files(10)
+        monkeypatch.undo()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -61,5 +61,5 @@ def test_what_is_no_queue(command: Command, tmp_path: Path) -> None:
     for name, text in (("orders-0", "is a log"), ("empty", "is not a queue")):
         for verb in ("stats", "peek", "dead-letters"):
             outcome = command("queue", verb, tmp_path / name)
-            assert (outcome.code, outcome.out) == (1, "")
+            assert (outcome.code, outcome.out) == (2, "")
             assert text in outcome.err

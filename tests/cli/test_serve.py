@@ -113,3 +113,9 @@ def test_a_console_is_served_where_the_settings_say(
     monkeypatch.setattr(process, "run", ran)
     assert run(["serve", "--config", str(file), "--console"]) == 0
     assert [each.http for each in seen] == [Address("127.0.0.1", port)]
+
+
+def test_a_path_without_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    line = serve(capsys, "server.properties", "--node-id", "1")
+    assert "--config server.properties" in line
+    assert "--log-dirs server.properties" in line

@@ -123,13 +123,24 @@ class TestFiles:
         assert "orders-0/lost/ledger.jsonl: line " in outcome.err
 
     @pytest.mark.parametrize("arguments", [[], ["--json"]])
-    def test_a_file_without_events_is_named(
+    def test_a_log_without_events_is_named(
         self, command: Command, tmp_path: Path, arguments: list[str]
     ) -> None:
-        (tmp_path / "other.txt").write_text("a file of another kind\n")
-        outcome = command("timeline", tmp_path / "other.txt", *arguments)
+        (tmp_path / "state-change.log").touch()
+        outcome = command("timeline", tmp_path / "state-change.log", *arguments)
         assert (outcome.code, outcome.out) == (0, "")
-        assert outcome.err == f"logstore: no events in {tmp_path / 'other.txt'}\n"
+        assert outcome.err == f"logstore: no events in {tmp_path / 'state-change.log'}\n"
+
+    def test_a_file_of_another_kind_is_refused(self, command: Command, nodes: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other.txt"
+        other.write_text("a file of another kind\n")
+        outcome = command("timeline", nodes, other, "--topic", "orders")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert f"{other} is neither a state-change log nor a trace" in outcome.err
+
+    def test_a_log_of_other_topics_has_no_events(self, command: Command, nodes: Path) -> None:
+        outcome = command("timeline", nodes / "node-2.state-changes", "--topic", "unknown")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
 
     def test_a_loss_without_a_record_or_a_date(self) -> None:
         """A torn tail has no offsets; the clock of a loss may have been anywhere."""
