@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection, Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from logstore.broker.identity import AskStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.metastore.operations import Children, Create, Get, Outcome, StoreError
+
+T = TypeVar("T")
 
 _ROUNDS: Final = 20
 _AT_ONCE: Final = 500
@@ -26,11 +28,16 @@ async def read(ask: AskStore, operation: Get | Children, what: str) -> Outcome:
 
 async def read_many(ask: AskStore, paths: Collection[str], what: str) -> dict[str, Outcome]:
     """Return what each of these nodes holds, asked in groups. Raises as `read`."""
-    waiting, found = iter(paths), dict[str, Outcome]()
+    outcomes = await in_groups(read(ask, Get(each), what) for each in paths)
+    return dict(zip(paths, outcomes, strict=True))
+
+
+async def in_groups(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Do these works, many at a time: the store syncs once for all writes that wait for it."""
+    waiting, done = iter(works), list[T]()
     while some := tuple(islice(waiting, _AT_ONCE)):
-        outcomes = await asyncio.gather(*(read(ask, Get(each), what) for each in some))
-        found.update(zip(some, outcomes, strict=True))
-    return found
+        done += await asyncio.gather(*some)
+    return done
 
 
 def not_written(what: str, outcome: Outcome) -> MetadataStoreFailed:

@@ -6,8 +6,10 @@ nothing. A change counts on this broker at once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
@@ -18,6 +20,7 @@ from logstore.broker.dispatch import Call, Services
 from logstore.broker.errors import RequestRefused
 from logstore.broker.security.connection_rates import plain_address
 from logstore.broker.security.quotas import CLIENT, ENTITIES, IP, USER, Entity, Kind, path_of, text_of
+from logstore.broker.store_reads import in_groups
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.replication.metastore import layout
@@ -98,8 +101,10 @@ async def alter(
     call: Call, body: t.AlterClientQuotasRequest, services: Services
 ) -> t.AlterClientQuotasResponse:
     """Set and remove quotas, all of one entity together."""
-    entries, paths = [], []
-    for each in body.entries:
+    in_turn: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+    paths = []
+
+    async def changed(each: t.AlterClientQuotasRequestEntryData) -> _Altered:
         told = [
             t.AlterClientQuotasResponseEntityData(entity_type=one.entity_type, entity_name=one.entity_name)
             for one in each.entity
@@ -107,29 +112,25 @@ async def alter(
         try:
             entity = _entity(each.entity)
             changes = _changes(each.ops, entity)
-            await change_entity(
-                services.ask_store,
-                path_of(entity),
-                partial(_changed, changes),
-                validate_only=body.validate_only,
-            )
+            path = path_of(entity)
+            async with in_turn[path]:  # changes of one entity in the order of the request
+                await change_entity(
+                    services.ask_store, path, partial(_changed, changes), validate_only=body.validate_only
+                )
         except RequestRefused as error:
-            entries.append(_Altered(entity=told, error_code=error.error, error_message=error.args[0]))
+            return _Altered(entity=told, error_code=error.error, error_message=error.args[0])
         except EngineError as error:
             _log.warning("quotas were not changed: %s", error)
-            entries.append(_Altered(entity=told, error_code=error.code, error_message=str(error)))
-        else:
-            entries.append(_Altered(entity=told))
-            if not body.validate_only:
-                paths.append(path_of(entity))
-                connection = call.connection
-                services.audit(
-                    "quota changed",
-                    by=connection.principal,
-                    host=connection.peer,
-                    entity=path_of(entity),
-                    changes=changes,
-                )
+            return _Altered(entity=told, error_code=error.code, error_message=str(error))
+        if not body.validate_only:
+            paths.append(path)
+            connection = call.connection
+            services.audit(
+                "quota changed", by=connection.principal, host=connection.peer, entity=path, changes=changes
+            )
+        return _Altered(entity=told)
+
+    entries = await in_groups(changed(each) for each in body.entries)
     if paths:
         try:
             await services.quotas.refresh(*paths)
