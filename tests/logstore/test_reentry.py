@@ -20,9 +20,9 @@ def handled(action: Callable[[], object], at: int, handler: Callable[[], object]
     """Do `action`, and `handler` at its moment number `at`; False if it has fewer."""
     moments = 0
 
-    def profile(frame: FrameType, event: str, _: Any) -> None:
+    def profile(frame: FrameType, event: str, called: Any) -> None:
         nonlocal moments
-        if is_moment(frame, event):
+        if is_moment(frame, event, called):
             moments += 1
             if moments == at:
                 sys.setprofile(None)
