@@ -94,9 +94,12 @@ def store_named(
         try:
             opened = open_store(rest or beside, disk=disk)
         except OSError as error:
-            where = "" if rest else ", beside the first log dir"
+            where, remedy = "", ""
+            if not rest:
+                where = ", beside the first log dir"
+                remedy = ". Use a log dir in a directory that this process can write, or embedded:DIRECTORY"
             raise MetadataStoreFailed(
-                f"the metadata store cannot be opened in {rest or beside}{where}: {error}"
+                f"the metadata store cannot be opened in {rest or beside}{where}: {error}{remedy}"
             ) from error
         with opened as shared:
             yield shared
