@@ -58,7 +58,8 @@ def serve(
         typer.Option(
             "--metadata",
             metavar="STORE",
-            help="zookeeper://host:port/chroot, or embedded (default): a cluster of one broker.",
+            help="zookeeper://host:port/chroot, or for a cluster of one broker embedded (default) or "
+            "embedded:DIRECTORY.",
         ),
     ] = None,
     config: Annotated[
