@@ -36,6 +36,16 @@ class AsyncTopic:
         """Return a partition; whether it exists is found out by its first use."""
         return AsyncPartition(self._client, TopicPartition(self.name, as_offset(number, "a partition")))
 
+    @overload
+    async def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
+
+    @overload
+    async def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
+
+    async def append(self, records: Any, **settings: Any) -> Any:
+        """Append to the partitions of the keys, with the settings and errors of `AsyncBroker.append`."""
+        return await self._client.append(self.name, records, **settings)
+
 
 class AsyncPartition(AsyncReading):
     """A partition of a topic for tasks. Its end is the high watermark."""

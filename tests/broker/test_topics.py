@@ -268,6 +268,7 @@ def test_tasks_read_in_the_same_words() -> None:
                 await orders.get(99)
             assert repr(orders) == "AsyncPartition(orders-0)"
             assert repr(broker.topic("orders")) == "AsyncTopic('orders')"
+            assert (await broker.topic("orders").append(b"e", key=b"k")).offset == 4
 
     asyncio.run(main())
 
