@@ -81,6 +81,16 @@ class BlockingCalls(OfThisProcess, ABC):
     """Return the partition count of every topic."""
     topic_settings = _blocking(Client.topic_settings)
     """Return a topic's effective settings by Kafka's names."""
+    offset = _blocking(Client.offset)
+    """Return an offset of a partition by time: see `Client.offset`."""
+    offsets = _blocking(Client.offsets)
+    """Return offsets of many partitions by time: see `Client.offsets`."""
+    commit = _blocking(Client.commit)
+    """Commit the next offsets of a group: see `Client.commit`."""
+    committed = _blocking(Client.committed)
+    """Return the offsets that a group has committed."""
+    cluster_id = _blocking(Client.cluster_id)
+    """Return the id of the cluster."""
     leader = _blocking(Client.leader)
     """Return the id of a partition's leader; -1 without one."""
     durability = _blocking(Client.durability)
