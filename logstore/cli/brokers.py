@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import typer
-
 from logstore.broker.connections import Connections
 from logstore.broker.errors import (
     AuthenticationFailed,
@@ -25,7 +23,7 @@ from logstore.broker.security.tokens import NO_TOKEN
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
-from logstore.cli.operating import similar
+from logstore.cli.operating import similar, value_of
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import messages as m
@@ -65,10 +63,8 @@ class Brokers:
         self, bootstrap: str, security: ClientSecurity | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> None:
         """Raises `typer.BadParameter` for an address that is none. Connects to nobody yet."""
-        try:
+        with value_of("--bootstrap", ValueError):
             self._bootstrap = [parse_address(each) for each in bootstrap.split(",")]
-        except ValueError as error:
-            raise typer.BadParameter(f"--bootstrap: {error}") from error
         self._first_answers = False
         self._is_secured = security is not None
         self._timeout_s = timeout_s

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json, pause
+from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json, pause, value_of
 from logstore.cli.operator import Bootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -247,10 +247,8 @@ def _compare_directories(directories: list[Path], pattern: re.Pattern[str] | Non
 
 
 def _pattern(topics: str | None) -> re.Pattern[str] | None:
-    try:
+    with value_of("--topics", re.error):
         return re.compile(topics) if topics is not None else None
-    except re.error as error:
-        raise typer.BadParameter(f"--topics: {error}") from error
 
 
 def _partitions(disk: Disk, directories: list[Path], pattern: re.Pattern[str] | None) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
+from logstore.cli.operating import CommandConfig, Json, Wait, value_of, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, RequiredBootstrap, asked_at, operator
 from logstore.cli.terminal import print_error, print_json
 
@@ -176,11 +176,10 @@ def _wanted(names: list[str] | None, json_file: Path | None) -> tuple[TopicParti
 
     if names and json_file is not None:
         raise typer.BadParameter("give partition names or --json-file, not both")
-    try:
-        if json_file is not None:
+    if json_file is not None:
+        with value_of("--json-file", CorruptMetadata):
             return layout.parse_partitions(json_file.read_bytes())
+    try:
         return tuple(map(parse_directory_name, names)) if names else None
-    except CorruptMetadata as error:
-        raise typer.BadParameter(f"--json-file: {error}") from error
     except InvalidTopic as error:
         raise typer.BadParameter("a partition name is like orders-0") from error

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from logstore.cli.group_facts import committed_offsets, listed, membership, offset_text
-from logstore.cli.operating import CommandConfig, Json
+from logstore.cli.operating import CommandConfig, Json, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -263,10 +263,9 @@ def read_file(path: Path, groups: Sequence[str]) -> dict[str, Offsets]:
 
     Raises `typer.BadParameter` for a line that is none, and for a group that the file does not have.
     """
-    try:
+    # A text that is not UTF-8 is a ValueError, too.
+    with value_of(f"--from-file {path}", ValueError, csv.Error):
         return parsed(path.read_text(), groups)
-    except (ValueError, csv.Error) as error:  # a text that is not UTF-8 is a ValueError, too
-        raise typer.BadParameter(f"--from-file {path}: {error}") from error
 
 
 def parsed(text: str, groups: Sequence[str]) -> dict[str, Offsets]:

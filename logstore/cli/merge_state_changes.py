@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json
+from logstore.cli.operating import Json, value_of
 from logstore.cli.terminal import print_error, print_json, printable
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ def _files(logs: list[Path] | None, regex: str | None, directory: Path) -> list[
             raise typer.BadParameter(f"--logs: no such file: {', '.join(missing)}")
         return files
     assert regex is not None, "one of both was given"
-    try:
+    with value_of("--logs-regex", re.error):
         pattern = re.compile(regex)
-    except re.error as error:
-        raise typer.BadParameter(f"--logs-regex: {error}") from error
     files = sorted(path for path in directory.iterdir() if path.is_file() and pattern.fullmatch(path.name))
     if not files:
         raise typer.BadParameter(f"--logs-regex: no file in {directory} matches")
@@ -112,10 +110,8 @@ def _time(option: str, text: str | None, otherwise: str) -> str:
 
     if text is None:
         return otherwise
-    try:
+    with value_of(option, ValueError):
         parse_time(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{option}: {error}") from error
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -143,6 +144,15 @@ def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = Fal
     return settings
 
 
+@contextmanager
+def value_of(option: str, *errors: type[Exception]) -> Iterator[None]:
+    """Refuse the value of an option if it causes one of these errors. Raises `typer.BadParameter`."""
+    try:
+        yield
+    except errors as error:
+        raise typer.BadParameter(f"{option}: {error}") from error
+
+
 def security_of(command_config: Path | None) -> ClientSecurity | None:
     """Return the security that a file of client properties asks for. Raises `InvalidConfig`.
 
@@ -169,10 +179,8 @@ def properties_of(file: Path, option: str = "--command-config") -> dict[str, str
     """Return the settings of a file of properties, which an option names."""
     from logstore.checkpoint.identity import parse_properties
 
-    try:
+    with value_of(option, OSError):
         return parse_properties(file.read_bytes(), path=str(file))
-    except OSError as error:
-        raise typer.BadParameter(f"{option}: {error}") from error
 
 
 def similar(names: Iterable[str], topics: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import named_values, properties_of
+from logstore.cli.operating import named_values, properties_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -159,10 +159,8 @@ def serve(
             "tunnel, or accept that with --insecure"
         )
     path = options.state_change_log or default_path(options.log_dirs)
-    try:
+    with value_of("--console-peers", ValueError):
         peers = parse_peers(console_peers or "", is_tls=options.https, has_password=bool(of_http.user))
-    except ValueError as error:
-        raise typer.BadParameter(f"--console-peers: {error}") from error
     of_tls = {name: value for name, value in options.settings.items() if name.startswith("ssl.")}
     allowed = ConsoleOptions(
         options.http,
@@ -262,16 +260,12 @@ def _options(
 def _address(text: str, option: str) -> Address:
     from logstore.broker.limits import parse_address
 
-    try:
+    with value_of(option, ValueError):
         return parse_address(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{option}: {error}") from error
 
 
 def _http_address(text: str) -> tuple[Address, bool]:
     from logstore.broker.http_access import parse_http
 
-    try:
+    with value_of("--http", ValueError):
         return parse_http(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--http: {error}") from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, store_security_of
+from logstore.cli.operating import CommandConfig, Json, store_security_of, value_of
 from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
@@ -59,10 +59,8 @@ def set_password(
     if not user:
         raise typer.BadParameter("the user's name is empty")
     if password_file is not None:
-        try:
+        with value_of("--password-file", OSError, UnicodeDecodeError):
             password = Secret(password_file.read_text().partition("\n")[0])
-        except (OSError, UnicodeDecodeError) as error:
-            raise typer.BadParameter(f"--password-file: {error}") from error
     else:
         password = Secret(_asked_password())
     if not password:
