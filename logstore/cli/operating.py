@@ -122,9 +122,9 @@ def _below(name: str, disk: Disk, path: str) -> Iterator[str]:
 
 def time_ms(option: str, text: str) -> int:
     """Return the epoch milliseconds of `text`: those, or ISO 8601, in UTC if it names no zone."""
-    if text.lstrip("-").isdecimal():
-        return int(text)
     try:
+        if text.removeprefix("-").isdecimal():
+            return int(text)
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {text!r} is neither epoch milliseconds nor a time") from error

@@ -99,9 +99,12 @@ def test_a_metadata_store_is_taken_alone(command: Command, tmp_path: Path) -> No
         (["snapshot", "empty", "backup/orders-0"], "it holds no log"),
         (["snapshot", "etc", "backup"], "it holds no log"),
         (["snapshot", "data", "data/backup"], "name a directory outside of it"),
-        (
-            ["restore", "data/orders-0", "--to", "x-0", "--to-time", "noon"],
-            "neither epoch milliseconds nor",
+        *(
+            (
+                ["restore", "data/orders-0", "--to", "x-0", f"--to-time={time}"],
+                "neither epoch milliseconds nor",
+            )
+            for time in ("noon", "--5", "9" * 5000)
         ),
         (["restore", "data/orders-0", "--to", "x-0", "--to-time", "1", "--to-offset", "1"], "not both"),
         (["restore", "data", "--to", "x", "--to-offset", "1"], "for one partition"),
