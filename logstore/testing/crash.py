@@ -36,7 +36,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from logstore.disk.files import Disk
 from logstore.testing.disks import MemoryDisk, Operation, Profile, RecordingDisk
-from logstore.testing.disks.leftovers import Choice, Leftovers, Picture, Pictures
+from logstore.testing.disks.leftovers import Choice, Leftovers, Picture, Pictures, number_of
 
 P = TypeVar("P")
 F = TypeVar("F")
@@ -342,12 +342,7 @@ class CrashLab(Generic[F, P]):
 
     def state_of(self, leftovers: Leftovers, choice: Choice) -> int:
         """Return the number of the content that the disk then has."""
-        picture = leftovers.picture(choice)
-        state = self._states.get(picture)
-        if state is None:
-            state = self._states[picture] = len(self._picture_of)
-            self._picture_of.append(picture)
-        return state
+        return number_of(leftovers.picture(choice), self._states, self._picture_of)
 
     def sample(self, memory: MemoryDisk, moment: int, limit: int) -> list[tuple[int, ImageId, Leftovers]]:
         """Return images of this moment, each different choice once."""

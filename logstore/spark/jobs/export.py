@@ -33,12 +33,12 @@ from logstore.spark.columns import read_columns
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import CODECS, DatedFiles, FileFormat, StagedFile
 from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, read_options
-from logstore.spark.jobs.pieces import Told, advanced, grouped, in_turn, joined, left_of, same_topics
+from logstore.spark.jobs.pieces import Told, advanced, done_of, grouped, joined, rest_of, same_topics
 from logstore.spark.jobs.placing import place_files
 from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
-from logstore.spark.offsets import flat, nested
+from logstore.spark.offsets import nested
 from logstore.spark.read_options import ReadOptions
 
 HELP: Final = "append new records of topics to Parquet files by topic, partition and date"
@@ -193,11 +193,6 @@ def _gone(path: str) -> Exception:
     )
 
 
-def exported(state: Json) -> dict[TopicPartition, int]:
-    """Return the end of the exported offsets of each partition, from a state or an intent's plan."""
-    return flat(state.get("offsets", {}))
-
-
 # --- the job ------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +275,7 @@ class Export:
                 workers.progress.advance(report.wanted.size)
             now = topic_ids_now(self._options, [each.topic_partition for each in ranges])
             same_topics(topic_ids, now, **self._told)
-            plan = plan_of(staged, exported(ledger.state), self._shape.columns, topic_ids)
+            plan = plan_of(staged, done_of(ledger.state), self._shape.columns, topic_ids)
             self._publish(ledger, number, plan)
             total.add(staged)
         workers.progress.end()
@@ -309,18 +304,7 @@ class Export:
         }
 
     def _pieces(self, state: Json) -> tuple[list[OffsetRange], dict[str, str]]:
-        """Return the remaining work, cut into tasks, and the topic ids for the next state."""
-        from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
-
-        with closing(open_logs(self._options)) as logs:
-            bounds = selected_bounds(self._options, logs)
-            done = exported(state)
-            topic_ids = same_topics(state.get("topic_ids", {}), logs.topic_ids(list(bounds)), **self._told)
-            ranges = [
-                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **self._told)
-                for each in plan_batch(self._options, logs, bounds)
-            ]
-            return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records)), topic_ids
+        return rest_of(self._options, state, self._task_records, **self._told)
 
 
 class _Total:

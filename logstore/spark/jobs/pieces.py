@@ -1,18 +1,23 @@
 """Offset ranges that a job processes in publications: the remaining ones, their order, the progress.
 
-Pure functions, shared by the jobs that go on where their last run ended (`export`, `replay`).
+Shared by the jobs that go on where their last run ended (`export`, `replay`). Their states have `offsets`, up
+to which each partition is done, and `topic_ids`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import DataLoss
+from logstore.spark.ledger import Json
 from logstore.spark.logs import Bounds, OffsetRange
+from logstore.spark.offsets import flat
+from logstore.spark.read_options import ReadOptions
 
 
 class Told(TypedDict):
@@ -21,6 +26,36 @@ class Told(TypedDict):
     fail_on_data_loss: bool
     did: str
     otherwise: str
+
+
+def done_of(state: Json) -> dict[TopicPartition, int]:
+    """Return the offset up to which each partition is done."""
+    return flat(state.get("offsets", {}))
+
+
+def rest_of(
+    options: ReadOptions,
+    state: Json,
+    most_records: int,
+    check: Callable[[Collection[TopicPartition]], None] = lambda partitions: None,
+    **told: Unpack[Told],
+) -> tuple[list[OffsetRange], dict[str, str]]:
+    """Return the work, in pieces of at most `most_records`, and the topic ids for the next state.
+
+    `check` gets the selected partitions first. Raises `DataLoss` as `left_of` and `same_topics`.
+    """
+    from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
+
+    with closing(open_logs(options)) as logs:
+        bounds = selected_bounds(options, logs)
+        check(bounds)
+        done = done_of(state)
+        topic_ids = same_topics(state.get("topic_ids", {}), logs.topic_ids(list(bounds)), **told)
+        ranges = [
+            left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **told)
+            for each in plan_batch(options, logs, bounds)
+        ]
+        return in_turn(cut(ranges, logs.cut_points, max_records=most_records)), topic_ids
 
 
 def in_turn(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:

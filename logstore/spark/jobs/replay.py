@@ -37,11 +37,11 @@ from logstore.spark.jobs.job import (
     named_values,
     read_options,
 )
-from logstore.spark.jobs.pieces import Told, advanced, grouped, in_turn, joined, left_of, same_topics, wait_s
+from logstore.spark.jobs.pieces import Told, advanced, done_of, grouped, joined, rest_of, same_topics, wait_s
 from logstore.spark.jobs.work import Workers, amount, attempt_id
 from logstore.spark.ledger import Json, Ledger, complete, publish_once, read_ledger
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
-from logstore.spark.offsets import flat, nested
+from logstore.spark.offsets import nested
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, ReadOptions
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ class Replay:
 
         now = topic_ids_now(self.source, [each.wanted.topic_partition for each in staged])
         same_topics(topic_ids, now, **self._told)
-        ends = advanced(done_of(ledger.state), (each.wanted for each in staged))
+        ends = advanced(done_of(ledger.state.get("kept", {})), (each.wanted for each in staged))
         kept = {"job": self._identity(), "offsets": nested(ends), "topic_ids": dict(topic_ids)}
         with closing(open_target(self.sink, self.disk)) as target:
             publisher = Publisher(self.disk, ledger, target)
@@ -397,23 +397,9 @@ class Replay:
         }
 
     def _pieces(self, state: Json) -> tuple[list[OffsetRange], dict[str, str]]:
-        """Return the remaining work, cut into tasks, and the topic ids for the next state.
-
-        Raises `BadUsage` for a copy onto itself.
-        """
-        from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
-
-        with closing(open_logs(self.source)) as logs:
-            bounds = selected_bounds(self.source, logs)
-            self._check_names(bounds)
-            done = done_of(state)
-            known = state.get("kept", {}).get("topic_ids", {})
-            topic_ids = same_topics(known, logs.topic_ids(list(bounds)), **self._told)
-            ranges = [
-                left_of(each, done.get(each.topic_partition), bounds[each.topic_partition], **self._told)
-                for each in plan_batch(self.source, logs, bounds)
-            ]
-            return in_turn(cut(ranges, logs.cut_points, max_records=self.pace.piece_records())), topic_ids
+        """As `rest_of`. Raises `BadUsage` for a copy onto itself."""
+        kept = state.get("kept", {})
+        return rest_of(self.source, kept, self.pace.piece_records(), self._check_names, **self._told)
 
     def _check_names(self, partitions: Collection[TopicPartition]) -> None:
         topics = {each.topic for each in partitions}
@@ -492,11 +478,6 @@ def _check_topic(target: Target, name: str, partitions: int) -> None:
             f"topic {name} has message.timestamp.type=LogAppendTime, which replaces timestamps: set it to "
             "CreateTime, or --rename the topic to a new one. Nothing was written"
         )
-
-
-def done_of(state: Json) -> dict[TopicPartition, int]:
-    """Return the offset up to which each partition of the source is replayed, from a ledger's state."""
-    return flat(state.get("kept", {}).get("offsets", {}))
 
 
 class _Total:

@@ -25,12 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 from random import Random
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from logstore.disk.memory import MemoryDisk, Profile
 from logstore.disk.memory_nodes import Body, Change, Directory, Inode, Node, Step, redo
 from logstore.disk.power_cut import pieces, surviving_tables
 
+K = TypeVar("K")
 Picture: TypeAlias = tuple[int, ...]
 """A whole disk: the ascending numbers that `Pictures` gave to its content."""
 
@@ -80,6 +81,14 @@ class Fate(NamedTuple):
 # --- what disks look like ---------------------------------------------------------------------------
 
 
+def number_of(key: K, numbers: dict[K, int], keys: list[K]) -> int:
+    """Return the number of a key, its place in `keys`; the next one if it is new."""
+    number = numbers.setdefault(key, len(keys))
+    if number == len(keys):
+        keys.append(key)
+    return number
+
+
 class Pictures:
     """Numbers for everything that can be on a disk. Disks with the same picture have the same content."""
 
@@ -93,21 +102,13 @@ class Pictures:
     def content(self, body: Body) -> int:
         """Return the number of a file's content; a hole at its end counts as zeros."""
         key = (bytes(body.buffer[: body.size]).rstrip(b"\0"), body.size)
-        number = self._contents.get(key)
-        if number is None:
-            number = self._contents[key] = len(self._bodies)
-            self._bodies.append(key)
-        return number
+        return number_of(key, self._contents, self._bodies)
 
     def entry(self, path: str, content: int, modified_ms: int) -> int:
         """Return the number of a file with that content under that path; -1 as content stands for a
         directory."""
         key = (path, content, modified_ms)
-        number = self._entries.get(key)
-        if number is None:
-            number = self._entries[key] = len(self._places)
-            self._places.append(key)
-        return number
+        return number_of(key, self._entries, self._places)
 
     def disk(self, picture: Picture) -> MemoryDisk:
         """Return a new disk with the content of the picture, all of it durable."""

@@ -11,7 +11,8 @@ from logstore.disk.files import Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.jobs import export
 from logstore.spark.jobs.dated_files import StagedFile
-from logstore.spark.jobs.export import LEDGER_DIRECTORY, ExportMismatch, Staged, carry_out, exported, plan_of
+from logstore.spark.jobs.export import LEDGER_DIRECTORY, ExportMismatch, Staged, carry_out, plan_of
+from logstore.spark.jobs.pieces import done_of
 from logstore.spark.ledger import Entry, Intent, Json, Ledger, publish_once, staging_directory
 from logstore.spark.logs import OffsetRange
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
@@ -56,7 +57,7 @@ def stage(disk: Disk, staging: str, wanted: OffsetRange, who: str) -> Staged:
 
 def publish(disk: Disk, ledger: Ledger, end: int, who: str) -> None:
     number = ledger.done + 1
-    before = exported(ledger.state)
+    before = done_of(ledger.state)
     wanted = OffsetRange("orders", 0, before.get(TopicPartition("orders", 0), 0), end)
     staging = staging_directory(ledger.directory, number)
     make_durable_dir(disk, staging)
@@ -79,7 +80,7 @@ def recover(disk: Disk) -> dict[str, bytes]:
         if ledger.intent is not None:
             ledger.finish(carry_out(disk, TABLE, ledger.intent))
         ledger.sweep()
-        if next(iter(exported(ledger.state).values()), 0) < END:
+        if next(iter(done_of(ledger.state).values()), 0) < END:
             publish(disk, ledger, END, "again")
     return read_all(disk, TABLE)
 
@@ -127,7 +128,7 @@ def staged(start: int, end: int, partition: int = 0) -> Staged:
 
 def test_a_plan_says_how_far_all_partitions_are() -> None:
     """Those that had nothing new too, and those whose records were all compacted away."""
-    before = exported({"offsets": {"orders": {"0": 10, "7": 70}}})
+    before = done_of({"offsets": {"orders": {"0": 10, "7": 70}}})
     plan = plan_of([staged(15, 20), staged(0, 5, 1), staged(10, 15)], before, ["value"], {})
     assert plan["offsets"] == {"orders": {"0": 20, "1": 5, "7": 70}}
     assert plan["files"] == []
