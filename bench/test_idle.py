@@ -46,19 +46,19 @@ def cluster_of(idle: int) -> InProcessCluster:
     return cluster
 
 
-def produce(cluster: InProcessCluster, count: int = PRODUCES) -> float:
+def produce(cluster: InProcessCluster) -> float:
     """Append with acks=all, one batch after the other; returns the seconds of processor time of one."""
-    records = encode_batch([Record(0, 0, None, bytes(100))] * 1)
+    records = encode_batch([Record(0, 0, None, bytes(100))])
     began = time.process_time()
-    for _ in range(count):
+    for _ in range(PRODUCES):
         body = cluster.call(ProduceRequest({BUSY: records}, -1, 30_000), 0)
         assert isinstance(body, ProduceResponse)
         assert body.partitions[BUSY].error.value == 0
-    return (time.process_time() - began) / count
+    return (time.process_time() - began) / PRODUCES
 
 
-def best(measure: Callable[[], float], rounds: int = 5) -> float:
-    return min(measure() for _ in range(rounds))
+def best(measure: Callable[[], float]) -> float:
+    return min(measure() for _ in range(5))
 
 
 def test_idle_partitions_beside_a_busy_one() -> None:

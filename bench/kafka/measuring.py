@@ -172,7 +172,7 @@ def start(plan: Plan) -> Iterator[Figure]:
         for _ in range(plan.rounds):
             for who, servers in pair.each():
                 servers.end(1, signal.SIGTERM)
-                taken[who].append(_seconds_to_serve(servers, "t", 8))
+                taken[who].append(_seconds_to_serve(servers))
         yield Figure("clean start", "s", taken["ours"], taken["kafka"], 1.0, usage.load())
 
 
@@ -186,17 +186,17 @@ def restart(plan: Plan) -> Iterator[Figure]:
                 create(servers, "t", 8, 1)
                 tools.produce(servers.bootstrap, "t", records=records, size=1024, acks="1")
                 servers.end(1, signal.SIGKILL)
-                taken[who].append(_seconds_to_serve(servers, "t", 8))
+                taken[who].append(_seconds_to_serve(servers))
                 servers.end(1, signal.SIGKILL)
     note = f"{plan.restart_mebibytes} MiB unflushed"
     yield Figure("restart after kill -9", "s", taken["ours"], taken["kafka"], 1.0, usage.load(), note=note)
 
 
-def _seconds_to_serve(servers: Servers, topic: str, partitions: int) -> float:
+def _seconds_to_serve(servers: Servers) -> float:
     started_s = time.monotonic()
     servers.start(1)
     port = servers.ports[1]
-    eventually(lambda: asking.serves_all(port, topic, partitions), f"{servers.name} serves {topic}")
+    eventually(lambda: asking.serves_all(port, "t", 8), f"{servers.name} serves t")
     return time.monotonic() - started_s
 
 

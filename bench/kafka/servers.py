@@ -8,7 +8,6 @@ Processes end with the one that started them.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
@@ -159,15 +158,11 @@ class Servers(ABC):
             process.wait()
             raise
 
-    def _run(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def _run(self, name: str, command: Sequence[str]) -> None:
         leash = [keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []
         with (self.directory / f"{name}.err").open("ab") as errors:
             self._running[name] = subprocess.Popen(
-                [*leash, *command],
-                stdout=errors,
-                stderr=errors,
-                cwd=_ROOT,
-                env={**os.environ, **(environment or {})},
+                [*leash, *command], stdout=errors, stderr=errors, cwd=_ROOT
             )
 
 

@@ -25,14 +25,12 @@ class Tools:
     def __init__(self, jars: Path) -> None:
         self._java = ["java", "-Xmx512M", "-cp", f"{jars}/*"]
 
-    def produce(
-        self, bootstrap: str, topic: str, *, records: int, size: int, acks: str, rate: int = -1
-    ) -> Produced:
+    def produce(self, bootstrap: str, topic: str, *, records: int, size: int, acks: str) -> Produced:
         """Run ProducerPerformance, with batches of 64 KiB and a linger of 5 ms. Raises `RuntimeError`."""
         said = self._run(
             "org.apache.kafka.tools.ProducerPerformance",
             *("--topic", topic, "--num-records", str(records), "--record-size", str(size)),
-            *("--throughput", str(rate), "--producer-props", f"bootstrap.servers={bootstrap}"),
+            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}"),
             *(f"acks={acks}", "batch.size=65536", "linger.ms=5", "enable.idempotence=false"),
         )
         found = _PRODUCED.findall(said)
