@@ -84,7 +84,9 @@ def _files(logs: list[Path] | None, regex: str | None, directory: Path) -> list[
     assert regex is not None, "one of both was given"
     with value_of("--logs-regex", re.error):
         pattern = re.compile(regex)
-    files = sorted(path for path in directory.iterdir() if path.is_file() and pattern.fullmatch(path.name))
+    with value_of("--directory", OSError):
+        there = sorted(path for path in directory.iterdir() if path.is_file())
+    files = [path for path in there if pattern.fullmatch(path.name)]
     if not files:
         raise typer.BadParameter(f"--logs-regex: no file in {directory} matches")
     return files

@@ -18,8 +18,9 @@ from logstore.log.log_dir import LogDir
 def find_missing(log_dirs: Sequence[LogDir]) -> list[tuple[LogDir, TopicPartition]]:
     """Return the logs that are missing, with the log dir that knows of them, and list them as damaged there.
 
-    None if a log dir has failed: they may be in that one. A directory that was set aside is one that another
-    program was about to delete. A checkpoint entry beside an unfinished move's copy belongs to the copy.
+    If a log dir has failed there are none: they may be in that one. A directory that was set aside is one
+    that another program was about to delete. A checkpoint entry beside an unfinished move's copy belongs to
+    the copy.
     """
     if any(log_dir.failure is not None for log_dir in log_dirs):
         return []

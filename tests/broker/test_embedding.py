@@ -23,7 +23,6 @@ from logstore.broker import (
     BrokerConfig,
     BrokerFailed,
     BrokerStopped,
-    Client,
     RequestRefused,
     SharedStore,
     open_store,
@@ -34,7 +33,6 @@ from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.broker.producing import Appendable
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.memory import MemoryDisk
-from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidConfig
 from logstore.format.record import Header, Record
 from logstore.replication.durability import Durability
@@ -512,22 +510,6 @@ def test_a_cluster_on_one_loop_and_a_client_outside() -> None:
             return [record.value or b"" for number in range(4) for record in client.scan("t", number)]
 
     asyncio.run(test())
-
-
-def test_blocking_calls_are_those_of_a_client() -> None:
-    """Programs without an event loop had no way to the offsets of groups, or by time."""
-    shown = {name for name in vars(Client) if not name.startswith("_")}
-    assert shown - {*dir(BlockingClient)} == {"ask", "check", "pages", "producer_id"}  # parts of other calls
-    with Broker(config()) as broker, BlockingClient(broker.bootstrap) as client:
-        place = TopicPartition("t", 0)
-        client.create_topic("t")
-        client.append("t", b"x")
-        for calls in (client, broker):
-            calls.commit("billing", {place: 1})
-            assert calls.committed("billing", [place]) == {place: 1}
-            assert (calls.offset(place, -1), calls.offsets({place: 1})) == (1, {place: 0})
-            assert calls.cluster_id() == broker.cluster_id()
-            assert calls.topic_settings("t")["cleanup.policy"] == "delete"
 
 
 def test_a_cluster_on_disk(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_as_json(command: Command, logs: list[Path]) -> None:
         (["--logs", "no-such-file"], "no-such-file"),
         (["--logs-regex", "("], "--logs-regex"),
         (["--logs-regex", "no-such-name"], "no file"),
+        (["--logs-regex", "x", "--directory", "/nowhere"], "No such file"),
         (["--logs", "LOG", "--partitions", "0"], "needs --topic"),
         (["--logs", "LOG", "--topic", "t", "--partitions", "0,0"], "twice"),
         (["--logs", "LOG", "--topic", "t", "--partitions", "0,x"], "not a list of numbers"),
