@@ -14,11 +14,12 @@ from logstore.testing.timeline import Timeline
 def fail_disk(time: Timeline, host: Host, operation: str | None, *, once: bool = False) -> None:
     """Make disk calls of this kind (None: any) fail: the next one, or all until the machine restarts."""
     assert host.faulty is not None, "disks of this seed cannot fail"
+    fault = Fault(operation=operation, forever=not once)  # first: it may be none
     time.note(host.node_id, "has a dead disk:", operation or "all", "fails")
     time.stamp(f"disk{host.node_id}")
     time.tally.dead_disks += 1
     host.disk_is_dead = True
-    host.faulty.inject(Fault(operation=operation, forever=not once))
+    host.faulty.inject(fault)
 
 
 def fill_disk(time: Timeline, host: Host) -> None:

@@ -11,6 +11,14 @@ from logstore.disk.files import File, publish, read_small_file
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 
+def test_an_operation_that_does_not_exist() -> None:
+    """It would match no call, and the test that plans it would pass without a fault."""
+    with pytest.raises(
+        ValueError, match=r"'fsync' is no operation of a disk or file; name one of .*sync, sync_dir"
+    ):
+        Fault(operation="fsync")
+
+
 def opened(disk: FaultyDisk) -> File:
     return disk.open("/d/file", create=True)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from logstore.disk.errors import raise_unsynced
-from logstore.disk.files import Buffer, Disk, Lock, Room
+from logstore.disk.files import Buffer, Disk, File, Lock, Room
 from logstore.disk.memory import MemoryFile
 from logstore.testing.disks.passing import PassingDisk, PassingFile
 
@@ -50,6 +50,10 @@ class Fault:
 
     def __post_init__(self) -> None:
         assert self.at >= 1, "calls are counted from 1"
+        if self.operation not in (None, *(known := _operations())):
+            raise ValueError(
+                f"{self.operation!r} is no operation of a disk or file; name one of {', '.join(known)}"
+            )
 
     def matches(self, operation: str, path: str) -> bool:
         """Return whether the fault applies to this call."""
@@ -183,6 +187,10 @@ class FaultyFile(PassingFile):
         self._inner.close()  # the kernel frees the descriptor even if it reports an error
         if fault is not None:
             raise _error(fault, self.path)
+
+
+def _operations() -> list[str]:
+    return sorted(name for name in {*dir(Disk), *dir(File)} if not name.startswith("_"))
 
 
 def _nothing() -> None:
