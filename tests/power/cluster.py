@@ -74,11 +74,11 @@ class Sample(NamedTuple):
     """By consumer, how many messages."""
     committed: int
     deleted_below: int
-    made: frozenset[str]
     removed: frozenset[str]
-    waiting: frozenset[bytes]
     finished: frozenset[bytes]
     positions: Mapping[str, int]
+    made: frozenset[str]
+    waiting: frozenset[bytes]
 
 
 @dataclass
@@ -208,17 +208,19 @@ def _sampled(
     cluster: PoweredCluster, seen: Seen, promises: Promises, samples: list[Sample], no_more: threading.Event
 ) -> None:
     while not no_more.wait(_SAMPLE_S):
+        made, waiting = promises.made, promises.waiting
         samples.append(
             Sample(
                 {partition: len(each) for partition, each in list(seen.acknowledged.items())},
                 {name: len(each) for name, each in list(seen.consumed.items())},
                 promises.committed,
                 promises.deleted_below,
-                promises.made,
                 promises.removed,
-                promises.waiting,
                 promises.finished,
-                {member: device.position for member, device in cluster.devices.items()},
+                positions={member: device.position for member, device in cluster.devices.items()},
+                # What has not begun to go until now was there at these positions.
+                made=made & promises.made,
+                waiting=waiting & promises.waiting,
             )
         )
 
