@@ -18,6 +18,10 @@ switched it). It loses it, in the store, before any replica learns of the weaker
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
+
+DURABILITY_LEVEL: Final = "durability.level"
+"""The topic's setting."""
 
 
 class Durability(Enum):

@@ -62,13 +62,13 @@ from logstore.queue.messages import (
 from logstore.queue.queue import DEFAULT_TOPIC, QueueStats
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
 from logstore.queue.waiting import Deadline
+from logstore.replication.durability import DURABILITY_LEVEL, Durability
 
 _EVENTS: Final = ".__events"
 _KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _KEPT_IN_ANY_SIZE: Final = {**_KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
-_LEVEL: Final = "durability.level"
-_SYNCED: Final = {_LEVEL: "synced"}
+_SYNCED: Final = {DURABILITY_LEVEL: Durability.SYNCED.value}
 _LONGEST_WAIT_S: Final = 0.5
 """How long a waiting `get` does not look at topics other than the one whose broker it asks, and how long one
 that finds messages does not look for new topics."""
@@ -275,8 +275,7 @@ class SharedQueue(Closing):
             is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
                 lane = self._shared_lane(topic)
-                if self._level:
-                    lane.create()  # it is there: this compares its level
+                lane.check_level()
                 self._lanes[topic] = lane
         self._learned = Deadline(_LONGEST_WAIT_S)
         return len(self._lanes) > before
@@ -397,6 +396,11 @@ class _SharedLane:
         _create(self._calls, self._messages, {**_KEPT, **larger, **self._level})
         _create(self._calls, self._events, {**_KEPT, **self._level})
 
+    def check_level(self) -> None:
+        """Raise `InvalidConfig` if one of the two topics has another level than the queue."""
+        for topic in (self._messages, self._events):
+            _check_level(self._calls, topic, self._level)
+
     def put(self, records: Sequence[Record]) -> list[int]:
         for record in records:
             if size_of(record) + HEADER_BYTES > self._largest_bytes:
@@ -461,14 +465,20 @@ class _SharedLane:
 
 
 def _create(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
-    """Create a topic unless it is there. Raises `InvalidConfig` if its level is lower than in `settings`."""
+    """Create a topic unless it is there. Raises as `_check_level`."""
     try:
         calls.create_topic(topic, 1, settings=settings)
     except RequestRefused as refusal:
         if refusal.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
-        if (wanted := settings.get(_LEVEL)) and (level := calls.topic_settings(topic).get(_LEVEL)) != wanted:
-            raise InvalidConfig(
-                f"topic {topic} has {_LEVEL}={level}: connect without durability={wanted!r}, or change it "
-                f"(logstore configs alter --topic {topic} --config {_LEVEL}={wanted})"
-            ) from None
+        _check_level(calls, topic, settings)
+
+
+def _check_level(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
+    """Raise `InvalidConfig` if a topic has another level than `settings` have; they may have none."""
+    wanted = settings.get(DURABILITY_LEVEL)
+    if wanted and (level := calls.topic_settings(topic).get(DURABILITY_LEVEL)) != wanted:
+        raise InvalidConfig(
+            f"topic {topic} has {DURABILITY_LEVEL}={level}: connect without durability={wanted!r}, or change "
+            f"it (logstore configs alter --topic {topic} --config {DURABILITY_LEVEL}={wanted})"
+        )

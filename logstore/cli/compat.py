@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # The highest and the lowest metadata.version (its level): 3.9-IV0; 3.3-IV3 to 4.0-IV3.
 _LEVELS_39: Final = range(1, 22)
 _LEVELS_40: Final = range(7, 26)
-_LOST_AND_FOUND: Final = "lost+found"
 _NO_PARTITION: Final = "not a partition's name: the broker does not start"
 _NAMELESS: Final = (".log", ".index", ".txnindex", ".snapshot", ".swap", ".cleaned")
 
@@ -88,14 +87,13 @@ class _Place(NamedTuple):
     def directories(self) -> list[str]:
         return [entry.name for entry in self.entries if entry.is_directory]
 
-    @property
-    def has_lost_and_found(self) -> bool:
-        """Whether the directory is the root of an ext4, for example: `entries` leave that out."""
+    def has(self, name: str) -> bool:
+        """Whether there is a file or directory of this name, also one that `entries` leave out."""
         from logstore.disk.copying import is_there
 
         try:
-            return is_there(self.disk, f"{self.path}/{_LOST_AND_FOUND}")
-        except PermissionError:  # only root may list it
+            return is_there(self.disk, f"{self.path}/{name}")
+        except PermissionError:  # it may not be listed
             return True
 
 
@@ -154,10 +152,11 @@ def findings(disk: Disk, directory: str, version: Version) -> Iterator[Finding]:
 def _names(place: _Place, version: Version) -> Iterator[Finding]:
     """Kafka starts only if it understands the name of every directory."""
     from logstore.disk.errors import InvalidTopic
+    from logstore.disk.files import LOST_AND_FOUND
     from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
 
-    if place.has_lost_and_found:
-        yield Finding(Effect.REFUSES, f"{place.path}/{_LOST_AND_FOUND}", _NO_PARTITION)
+    if place.has(LOST_AND_FOUND):
+        yield Finding(Effect.REFUSES, f"{place.path}/{LOST_AND_FOUND}", _NO_PARTITION)
     for name in place.directories:
         path, fate = f"{place.path}/{name}", set_aside_fate(name)
         if fate == "delete":

@@ -95,7 +95,8 @@ def prepare_new(disk: Disk, *targets: str) -> None:
 def made_whole(disk: Disk, unfinished: str, target: str) -> Iterator[None]:
     """Let the block make the directory `unfinished`, then give it the name `target`, durably.
 
-    What a crash has left there is removed before, and what a failed block has made. Raises `OSError`.
+    A leftover of an earlier crash is removed first, and so is the directory if the block fails. Raises
+    `OSError`.
     """
     if is_there(disk, unfinished):
         remove_tree(disk, unfinished)

@@ -107,10 +107,10 @@ class Queue(Closing):
     ) -> None:
         """Open the queue in directory `path`, or create it; one process owns it at a time.
 
-        What a former owner had leased is ready again. Raises `NotAQueue` for a directory of other files, and
-        with `create=False` also for one without a queue; `DirectoryLocked` if the queue is open elsewhere,
-        `DamagedLog` or `CorruptCheckpoint` if its files are damaged, `LogDirOffline` or `DiskFull` if they
-        cannot be used.
+        Messages that a former owner had leased are ready again. Raises `NotAQueue` for a directory of other
+        files, and with `create=False` also for one without a queue; `DirectoryLocked` if the queue is open
+        elsewhere, `DamagedLog` or `CorruptCheckpoint` if its files are damaged, `LogDirOffline` or `DiskFull`
+        if they cannot be used.
         """
         self.config = as_config(config, QueueConfig)
         self._directory = as_directory(path)

@@ -17,8 +17,7 @@ from random import Random
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.context import DURABILITY_LEVEL
-from logstore.replication.durability import Durability
+from logstore.replication.durability import DURABILITY_LEVEL, Durability
 from logstore.replication.effects import Request
 from logstore.replication.messages import (
     BEING_DELETED,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.context import DURABILITY_LEVEL
 from logstore.replication.controller.controller import SERVICES
-from logstore.replication.durability import Durability
+from logstore.replication.durability import DURABILITY_LEVEL, Durability
 from logstore.replication.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,

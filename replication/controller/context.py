@@ -18,7 +18,7 @@ from logstore.replication.controller.assignment import Assignment
 from logstore.replication.controller.channel import Channel, Entry
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.election import Incarnation
-from logstore.replication.durability import Durability
+from logstore.replication.durability import DURABILITY_LEVEL, Durability
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
 from logstore.replication.metastore.operations import Check, Multi, Operation, Outcome, Write, check_size
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # their procedures need the context
     from logstore.replication.controller.elect_leaders import Imbalance
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
-DURABILITY_LEVEL = "durability.level"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 Result = TypeVar("Result")

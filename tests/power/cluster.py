@@ -3,9 +3,9 @@
 Three brokers and their metadata store are processes, each on a file system and a block device of its own. A
 power cut leaves what was flushed to a device, and any part of the rest; the processes are started on that.
 
-    everywhere  While clients work, brokers are killed, and topics come and go, samples are taken: what was
-                promised by now, and how far each device has come. Afterwards the power is cut at some of
-                the samples. At the level `synced` every promise must be kept.
+    everywhere  While clients work, brokers are killed, and topics come and go, samples are taken: the
+                promises so far, and the position of each device. Afterwards the power is cut at some of the
+                samples. At the level `synced` every promise must be kept.
     one by one  Power cuts of single members, while clients work. At the level `replicated` nothing that was
                 acknowledged may be lost, as long as the others have power.
 
@@ -15,7 +15,6 @@ Needs root, FUSE and loop devices.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import signal
 import subprocess
@@ -23,22 +22,22 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from bench.kafka.jars import Missing
-from logstore.broker import Client, SharedQueue
-from logstore.broker.limits import parse_address
+from logstore.broker import BlockingClient, SharedQueue
 from logstore.cli.cluster_file import STORE
 from logstore.cli.local_cluster import launch, send_signal
 from logstore.disk.errors import EngineError
 from logstore.disk.running import RUNNING_FILE
 from logstore.disk.topic_partition import TopicPartition
 from logstore.queue import QueueConfig
+from logstore.replication.messages import EARLIEST_TIMESTAMP
 from tests.kill9.campaign import (
     NODES,
     PARTITIONS,
@@ -54,19 +53,16 @@ from tests.kill9.workload import TOPIC, Seen, Workload
 from tests.power.block_device import KINDS, Device, Devices, in_memory
 from tests.power.crash_images import after_a_power_cut
 
-T = TypeVar("T")
-
 MEMBERS: Final = (STORE, *(f"node-{number}" for number in range(1, NODES + 1)))
 EMPTIED: Final = TopicPartition("emptied", 0)
 """Records of it are deleted."""
 GROUP: Final = "promised"
 _SAMPLE_S: Final = 0.02
 _LEASE_S: Final = 1.0
-_FIRST_OF_A_LOG: Final = -2
 
 
 class Sample(NamedTuple):
-    """What was promised before the devices had come to these positions."""
+    """The promises that had been made when the devices reached these positions."""
 
     acknowledged: Mapping[int, int]
     """By partition, how many messages."""
@@ -83,7 +79,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Promises:
-    """What administrative requests were answered with. One thread writes."""
+    """The answers to administrative requests. Only one thread writes them."""
 
     committed: int = 0
     """The next offset that a group has committed."""
@@ -107,15 +103,8 @@ class PoweredCluster(Campaign):
         """Those on which the clients' work was recorded."""
         super().__init__(directory, settings={"durability": level})
 
-    def ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        """Ask through a client of this cluster."""
-
-        async def asked() -> T:
-            addresses = [parse_address(each) for each in self.access.bootstrap.split(",")]
-            async with Client(addresses, timeout_s=PATIENCE_S) as client:
-                return await question(client)
-
-        return asyncio.run(asked())
+    def client(self) -> BlockingClient:
+        return BlockingClient(self.access.bootstrap, timeout_s=PATIENCE_S)
 
     def queue(self) -> SharedQueue:
         """Connect to a queue. Leases are short: a power cut may leave one."""
@@ -124,15 +113,15 @@ class PoweredCluster(Campaign):
 
     def cut_at(self, sample: Sample, random: Random) -> None:
         """Kill every process, and mount what a power cut at this sample may leave of each device."""
+        self.kill()
         self._cut(self.recorded, sample.positions, random)
 
     def cut_now(self, members: Sequence[str], random: Random) -> None:
-        """The same of some members, of what is mounted now."""
+        """Cut the power of some members now."""
         self.kill(members)
         self._cut(self.devices, {each: self.devices[each].position for each in members}, random)
 
     def _cut(self, of: Mapping[str, Device], positions: Mapping[str, int], random: Random) -> None:
-        self.kill([*positions])
         for member, position in positions.items():
             changes = [change for at, change in of[member].changes() if at <= position]
             left, before = after_a_power_cut(changes, random), self.devices[member]
@@ -165,7 +154,7 @@ class PoweredCluster(Campaign):
 
 
 def _administer(cluster: PoweredCluster, promises: Promises, no_more: threading.Event) -> None:
-    """Commit offsets, make and delete topics, and delete records; what fails was not promised."""
+    """Commit offsets, make and delete topics, and delete records. A failed request promises nothing."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -182,9 +171,10 @@ def _administer_once(cluster: PoweredCluster, admin: Any, promises: Promises, nu
     from confluent_kafka import TopicPartition as Place
     from confluent_kafka.cimpl import NewTopic
 
-    cluster.ask(lambda client: client.commit(GROUP, {TopicPartition(TOPIC, 0): number}))
-    promises.committed = number
-    appended = cluster.ask(lambda client: client.append(EMPTIED.topic, [b"deleted"] * 10, partition=0))
+    with cluster.client() as client:
+        client.commit(GROUP, {TopicPartition(TOPIC, 0): number})
+        promises.committed = number
+        appended = client.append(EMPTIED.topic, [b"deleted"] * 10, partition=0)
     with cluster.queue() as queue:
         queue.put(job := b"job %d" % number)
         promises.waiting |= {job}
@@ -218,7 +208,7 @@ def _sampled(
                 promises.removed,
                 promises.finished,
                 positions={member: device.position for member, device in cluster.devices.items()},
-                # What has not begun to go until now was there at these positions.
+                # A topic or message whose removal has not begun by now existed at these positions.
                 made=made & promises.made,
                 waiting=waiting & promises.waiting,
             )
@@ -248,7 +238,8 @@ def _working(cluster: PoweredCluster) -> Workload:
 
 def recorded(cluster: PoweredCluster) -> tuple[Seen, list[Sample]]:
     """Let clients work while brokers are killed; return what they saw, and the samples."""
-    cluster.ask(lambda client: client.create_topic(EMPTIED.topic, 1, replication_factor=NODES))
+    with cluster.client() as client:
+        client.create_topic(EMPTIED.topic, 1, replication_factor=NODES)
     with cluster.queue() as queue:
         queue.put(b"job 0")
     workload, promises, samples = _working(cluster), Promises(), list[Sample]()
@@ -280,9 +271,10 @@ def broken(cluster: PoweredCluster, seen: Seen, sample: Sample) -> list[str]:
     known = Seen(acknowledged=acknowledged, consumed=consumed)
     log = read_all(cluster.access)
     place = TopicPartition(TOPIC, 0)
-    committed = cluster.ask(lambda client: client.committed(GROUP, [place])).get(place, 0)
-    start = cluster.ask(lambda client: client.offset(EMPTIED, _FIRST_OF_A_LOG))
-    topics = cluster.ask(lambda client: client.topics()).keys()
+    with cluster.client() as client:
+        committed = client.committed(GROUP, [place]).get(place, 0)
+        start = client.offset(EMPTIED, EARLIEST_TIMESTAMP)
+        topics = client.topics().keys()
     found = [*lost(known, log), *misread(known, log), *out_of_order(log)]
     if committed < sample.committed:
         found.append(f"offset {sample.committed} was committed, {committed} is there")
