@@ -7,7 +7,8 @@ bytes, and each batch gets its header.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from logstore.columnar.kernels import Bytes, Ints, Longs, bytes_of
 from logstore.format.batch import HEADER_BYTES, seal_batch
 from logstore.format.compression import Codec, compress
 from logstore.format.record import MAX_INT, NO_TIMESTAMP
+
+Room = TypeVar("Room", bytearray, memoryview)
 
 RUN_BYTES: Final = 1 << 20
 """Bytes of batches per item: the size of an append's write."""
@@ -70,21 +73,6 @@ class Blobs(NamedTuple):
         first, end = int(bounds[0]), int(bounds[-1])
         return cls(data[first:end], bounds[:-1] - first, sizes.astype(np.int32))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Blobs]) -> Blobs:
-        """Return the rows of all parts, one part after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        ends = np.cumsum([len(part.data) for part in parts])
-        data = np.concatenate([part.data for part in parts])
-        data.flags.writeable = False  # as Arrow's memory: kernels are compiled for one of both
-        at = np.concatenate([part.at + (end - len(part.data)) for part, end in zip(parts, ends, strict=True)])
-        return cls(data, at, np.concatenate([part.size for part in parts]))
-
-    def take(self, rows: Longs) -> Blobs:
-        """Return these rows, in this order; no bytes are copied."""
-        return Blobs(self.data, self.at[rows], self.size[rows])
-
 
 def _valid(column: Any) -> npt.NDArray[np.bool_]:
     known: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
@@ -111,46 +99,6 @@ class Columns(NamedTuple):
             Blobs.of(part.column("key"), "key") if "key" in has else Blobs.none(count),
             Blobs.of(part.column("value"), "value"),
             *(headers_of(part.column("headers")) if "headers" in has else NO_HEADERS),
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """Return the rows of all parts, one part after the other."""
-        times = np.concatenate([part.times for part in parts])
-        keys, values = (
-            Blobs.joined([part.keys for part in parts]),
-            Blobs.joined([part.values for part in parts]),
-        )
-        if not any(len(part.list_size) for part in parts):
-            return cls(times, keys, values, *NO_HEADERS)
-        ends = np.cumsum([len(part.names.size) for part in parts])
-        list_at = [
-            part.list_at + (end - len(part.names.size))
-            if len(part.list_size)
-            else np.zeros(len(part.times), np.int64)
-            for part, end in zip(parts, ends, strict=True)
-        ]
-        list_size = [
-            part.list_size if len(part.list_size) else np.zeros(len(part.times), np.int32) for part in parts
-        ]
-        return cls(
-            times,
-            keys,
-            values,
-            np.concatenate(list_at),
-            np.concatenate(list_size),
-            Blobs.joined([part.names for part in parts]),
-            Blobs.joined([part.header_values for part in parts]),
-        )
-
-    def take(self, rows: Longs) -> Columns:
-        """Return these rows, in this order; no bytes are copied."""
-        return self._replace(
-            times=self.times[rows],
-            keys=self.keys.take(rows),
-            values=self.values.take(rows),
-            list_at=self.list_at[rows] if len(self.list_size) else self.list_at,
-            list_size=self.list_size[rows] if len(self.list_size) else self.list_size,
         )
 
     @property
@@ -208,41 +156,110 @@ def headers_of(column: Any) -> tuple[Longs, Ints, Blobs, Blobs]:
 def batches_of(
     columns: Columns, codec: Codec, level: int | None, batch_bytes: int, batch_records: int
 ) -> Iterator[bytearray]:
-    times, keys, values, list_at, list_size, names, header_values = columns
-    count = len(times)
-    header_bytes = np.empty(len(list_size), np.int64)
-    kernels.measure_headers(list_at, list_size, names.size, header_values.size, header_bytes)
-    lengths, sizes, latest = (np.empty(count, np.int64) for _ in range(3))
-    firsts = np.empty(count + 1, np.int64)
-    total = kernels.plan(
-        times,
-        keys.size,
-        values.size,
-        header_bytes,
-        batch_bytes,
-        batch_records,
-        lengths,
-        firsts,
-        sizes,
-        latest,
-    )
-    firsts, sizes, latest = firsts[: total + 1], sizes[:total], latest[:total]
-    if sizes.max(initial=0) > MAX_INT - HEADER_BYTES:
-        raise ValueError(f"a record of {sizes.max()} bytes does not fit a batch")
-    ends = np.cumsum(sizes + HEADER_BYTES)
+    """Yield the rows as batches of at most `batch_bytes`, about `RUN_BYTES` of them per item."""
+    slots, limits = np.zeros(len(columns.times), np.int64), np.array([batch_bytes])
+    plan = _Plan.of([columns], slots, limits, batch_records)
+    ends, firsts = np.cumsum(plan.sizes + HEADER_BYTES), np.cumsum(plan.counts) - plan.counts
+    positions, written = ends - plan.sizes, np.zeros_like(ends)
     batch = 0
-    while batch < total:
+    while batch < len(ends):
         # Whole batches, about RUN_BYTES.
         begin = int(ends[batch - 1]) if batch else 0
         until = max(int(np.searchsorted(ends, begin + RUN_BYTES, side="right")), batch + 1)
-        bounds = ends[batch:until] - begin
-        places = bounds - sizes[batch:until]
-        out = bytearray(int(bounds[-1]))
+        out = bytearray(int(ends[until - 1]) - begin)
+        last = int(firsts[until - 1] + plan.counts[until - 1])
+        plan.write(out, begin, columns, (0, int(firsts[batch]), last), positions, written)
+        run = np.arange(batch, until)
+        yield _sealed(out, plan, run, ends[run] - begin, codec, level)
+        batch = until
+
+
+def batches_by_slot(
+    parts: Sequence[Columns],
+    slots: Longs,
+    limits: Longs,
+    *,
+    codec: Codec,
+    level: int | None,
+    batch_records: int,
+) -> Iterator[tuple[int, bytearray | memoryview]]:
+    """Yield, slot by slot, the batches of the rows that go there, in the order of the rows.
+
+    `slots` has the slot of each row of all parts; a slot's batches have at most `limits[slot]` bytes.
+    """
+    plan = _Plan.of(parts, slots, limits, batch_records)
+    order = np.argsort(plan.slots, kind="stable")  # stable: a slot's batches stay in order
+    ends = np.cumsum(plan.sizes[order] + HEADER_BYTES)
+    positions, written = np.empty_like(ends), np.zeros_like(ends)
+    positions[order] = ends - plan.sizes[order]
+    out = bytearray(int(ends[-1]) if len(ends) else 0)
+    before = 0
+    for part in parts:
+        # In the order of the rows: memory is read once and in sequence, and is written in one stream a slot.
+        plan.write(out, 0, part, (before, 0, len(part.times)), positions, written)
+        before += len(part.times)
+    bounds = [*np.flatnonzero(np.diff(plan.slots[order], prepend=-1)).tolist(), len(order)]
+    for first, until in pairwise(bounds):
+        begin = int(ends[first - 1]) if first else 0
+        piece, run = memoryview(out)[begin : int(ends[until - 1])], order[first:until]
+        yield int(plan.slots[run[0]]), _sealed(piece, plan, run, ends[first:until] - begin, codec, level)
+
+
+class _Plan(NamedTuple):
+    """The batches of rows: of each row its length and its batch, of each batch what its header says."""
+
+    lengths: Longs
+    batch_of: Longs
+    slots: Longs
+    base_times: Longs
+    counts: Longs
+    sizes: Longs
+    """Bytes of a batch's records."""
+    latest: Longs
+
+    @classmethod
+    def of(cls, parts: Sequence[Columns], slots: Longs, limits: Longs, batch_records: int) -> _Plan:
+        lengths, batch_of, *batches = (np.empty(len(slots), np.int64) for _ in range(7))
+        total = kernels.plan(
+            slots,
+            np.concatenate([part.times for part in parts]),
+            np.concatenate([part.keys.size for part in parts]),
+            np.concatenate([part.values.size for part in parts]),
+            _header_bytes(parts),
+            limits,
+            batch_records,
+            np.full(len(limits), -1, np.int64),
+            lengths,
+            batch_of,
+            *batches,
+        )
+        plan = cls(lengths, batch_of, *(array[:total] for array in batches))
+        if plan.sizes.max(initial=0) > MAX_INT - HEADER_BYTES:
+            raise ValueError(f"a record of {plan.sizes.max()} bytes does not fit a batch")
+        return plan
+
+    def write(
+        self,
+        out: bytearray,
+        origin: int,
+        part: Columns,
+        rows: tuple[int, int, int],
+        positions: Longs,
+        written: Longs,
+    ) -> None:
+        """Write rows of `part` with `kernels.write`; `rows`: those before the part, then the range in it."""
+        before, first, end = rows
+        times, keys, values, list_at, list_size, names, header_values = part
         kernels.write(
             np.frombuffer(out, np.uint8),
-            places,
-            firsts[batch : until + 1],
-            lengths,
+            origin,
+            first,
+            end,
+            positions,
+            written,
+            self.batch_of[before:],
+            self.base_times,
+            self.lengths[before:],
             times,
             *keys,
             *values,
@@ -251,27 +268,32 @@ def batches_of(
             *names,
             *header_values,
         )
-        base_times, counts = times[firsts[batch:until]], np.diff(firsts[batch : until + 1])
-        yield _sealed(
-            out, places - HEADER_BYTES, bounds, base_times, latest[batch:until], counts, codec, level
-        )
-        batch = until
+
+
+def _header_bytes(parts: Sequence[Columns]) -> Longs:
+    """Return the bytes of every record's headers with their count; of no record if none has headers."""
+    if not any(len(part.list_size) for part in parts):
+        return np.zeros(0, np.int64)
+    sizes = [np.ones(len(part.times), np.int64) for part in parts]
+    for part, found in zip(parts, sizes, strict=True):
+        if len(part.list_size):
+            kernels.measure_headers(
+                part.list_at, part.list_size, part.names.size, part.header_values.size, found
+            )
+    return np.concatenate(sizes)
 
 
 def _sealed(
-    out: bytearray,
-    starts: Longs,
-    ends: Longs,
-    base_times: Longs,
-    latest: Longs,
-    counts: Longs,
-    codec: Codec,
-    level: int | None,
-) -> bytearray:
-    """Write the header of every batch in `out`; with a codec, into new memory."""
-    rows = zip(*(column.tolist() for column in (starts, ends, base_times, latest, counts)), strict=True)
+    out: Room, plan: _Plan, run: Longs, ends: Longs, codec: Codec, level: int | None
+) -> Room | bytearray:
+    """Write the headers of the plan's batches `run`, which end at `ends`; with a codec, into new memory."""
+    starts = ends - plan.sizes[run] - HEADER_BYTES
+    columns = (starts, ends, plan.base_times[run], plan.latest[run], plan.counts[run])
     packed = bytearray()
-    for start, end, base_timestamp_ms, max_timestamp_ms, count in rows:
+    target: bytearray | memoryview
+    for start, end, base_timestamp_ms, max_timestamp_ms, count in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         target = out
         if codec is not Codec.NONE:
             target, body = packed, memoryview(out)[start + HEADER_BYTES : end]

@@ -486,54 +486,70 @@ def measure_headers(list_at: Longs, list_size: Ints, name_size: Ints, value_size
 
 @kernel
 def plan(
+    slots: Longs,
     times: Longs,
     key_size: Ints,
     value_size: Ints,
     header_bytes: Longs,
-    batch_bytes: int,
+    limits: Longs,
     batch_records: int,
+    filling: Longs,
     lengths: Longs,
-    firsts: Longs,
+    batch_of: Longs,
+    slot_of: Longs,
+    base_times: Longs,
+    counts: Longs,
     sizes: Longs,
     latest: Longs,
 ) -> int:
-    """Assign records to batches of at most `batch_bytes` each, or one record.
+    """Assign records to batches of their slots, of at most `limits[slot]` bytes each, or one record.
 
-    `header_bytes` is empty if no record has headers. Fills in per record its length; per batch its first
-    record, the bytes of its records and their largest time. Returns the number of batches; `firsts` has one
-    row more, the end.
+    `header_bytes` is empty if no record has headers; `filling` is -1 for every slot. Fills in per record its
+    length and its batch; per batch its slot, its first and largest time, its records and their bytes.
+    Returns the number of batches.
     """
     batches = 0
-    base_time = long(0)
-    used = batch_bytes
     for row in range(len(times)):
-        count = row - firsts[batches - 1] if batches else batch_records
+        slot = slots[row]
+        batch = filling[slot]
         fixed = 1 + varint_bytes(long(key_size[row])) + max(key_size[row], 0)
         fixed += varint_bytes(long(value_size[row])) + max(value_size[row], 0)
         fixed += header_bytes[row] if len(header_bytes) else 1
-        length = fixed + varint_bytes(_difference(times[row], base_time)) + varint_bytes(count)
-        size = length + varint_bytes(length)
-        if count >= batch_records or size > batch_bytes - used:
-            firsts[batches] = row
-            base_time = times[row]
-            latest[batches] = base_time
-            used = 0
+        length = fixed + 2
+        is_full = True
+        if batch >= 0:
+            length = fixed + varint_bytes(_difference(times[row], base_times[batch]))
+            length += varint_bytes(counts[batch])
+            is_full = counts[batch] >= batch_records
+            is_full = is_full or length + varint_bytes(length) > limits[slot] - sizes[batch]
+        if is_full:
+            batch = batches
             batches += 1
+            filling[slot] = batch
+            slot_of[batch] = slot
+            base_times[batch] = times[row]
+            latest[batch] = times[row]
+            counts[batch] = 0
+            sizes[batch] = 0
             length = fixed + 2
-            size = length + varint_bytes(length)
-        used += size
         lengths[row] = length
-        sizes[batches - 1] = used
-        latest[batches - 1] = max(latest[batches - 1], times[row])
-    firsts[batches] = len(times)
+        batch_of[row] = batch
+        counts[batch] += 1
+        sizes[batch] += length + varint_bytes(length)
+        latest[batch] = max(latest[batch], times[row])
     return batches
 
 
 @kernel
 def write(
     out: Bytes,
-    places: Longs,
-    firsts: Longs,
+    origin: int,
+    first: int,
+    end: int,
+    positions: Longs,
+    written: Longs,
+    batch_of: Longs,
+    base_times: Longs,
     lengths: Longs,
     times: Longs,
     keys: Bytes,
@@ -551,25 +567,27 @@ def write(
     header_value_at: Longs,
     header_value_size: Ints,
 ) -> None:
-    """Write the records of planned batches, each batch at its place in `out`."""
-    for batch in range(len(places)):
-        position = places[batch]
-        first = firsts[batch]
-        base_time = times[first]
-        for row in range(first, firsts[batch + 1]):
-            position = put_varint(out, position, lengths[row])
-            out[position] = 0
-            position = put_varint(out, position + 1, _difference(times[row], base_time))
-            position = put_varint(out, position, row - first)
-            position = put_field(out, position, keys, key_at[row], key_size[row])
-            position = put_field(out, position, values, value_at[row], value_size[row])
-            if not len(list_size):
-                out[position] = 0
-                position += 1
-                continue
+    """Write the planned records `first` to `end` into `out`, which begins at the position `origin`.
+
+    Per batch, `positions` has the position of its next record and `written` how many there are; both advance.
+    """
+    for row in range(first, end):
+        batch = batch_of[row]
+        position = put_varint(out, positions[batch] - origin, lengths[row])
+        out[position] = 0
+        position = put_varint(out, position + 1, _difference(times[row], base_times[batch]))
+        position = put_varint(out, position, written[batch])
+        written[batch] += 1
+        position = put_field(out, position, keys, key_at[row], key_size[row])
+        position = put_field(out, position, values, value_at[row], value_size[row])
+        if len(list_size):
             position = put_varint(out, position, long(list_size[row]))
             for header in range(list_at[row], list_at[row] + list_size[row]):
                 position = put_field(out, position, names, name_at[header], name_size[header])
                 position = put_field(
                     out, position, header_values, header_value_at[header], header_value_size[header]
                 )
+        else:
+            out[position] = 0
+            position += 1
+        positions[batch] = position + origin

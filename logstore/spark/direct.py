@@ -27,7 +27,7 @@ from logstore.format.batch import set_producer, walk
 from logstore.format.record import add_sequence
 from logstore.spark.client import ClientThread
 from logstore.spark.errors import PublicationBroken, WriteRefused
-from logstore.spark.partition_batches import PartitionBatches
+from logstore.spark.partition_batches import Encoded, PartitionBatches
 from logstore.spark.publishing import Producer
 from logstore.spark.sink_rows import Intake, Topic
 from logstore.spark.targets import SEQUENCE_LOST, BrokerTarget
@@ -75,11 +75,9 @@ def write_directly(
         sender = _Sender(thread)
         rows = 0
         for batch in batches:
-            sender.send(
-                (where, [each.data for each in run]) for where, run in encoder.add(intake.take(batch))
-            )
+            sender.send(encoder.add(intake.take(batch)))
             rows += batch.num_rows
-        sender.send((where, [each.data for each in run]) for where, run in encoder.rest())
+        sender.send(encoder.rest())
         sender.wait()
         return rows
 
@@ -109,7 +107,7 @@ class _Sender:
         self._sequences: dict[TopicPartition, int] = {}
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
-    def send(self, runs: Iterable[tuple[TopicPartition, Sequence[bytearray]]]) -> None:
+    def send(self, runs: Iterable[Encoded]) -> None:
         """Send runs, at most one of each partition, once those before are acknowledged. Raises as `wait`."""
         made = list(runs)
         if made:
@@ -121,31 +119,26 @@ class _Sender:
         if self._under_way is not None:
             self._under_way.result()
 
-    async def _send_all(
-        self, client: Client, runs: Sequence[tuple[TopicPartition, Sequence[bytearray]]]
-    ) -> None:
+    async def _send_all(self, client: Client, runs: Sequence[Encoded]) -> None:
         if self._first is None:
             self._first = Producer(await client.producer_id(), 0)
-        for where, _ in runs:
-            self._producers.setdefault(where, self._first)
-            self._sequences.setdefault(where, 0)
-        results = await asyncio.gather(
-            *(self._send_run(client, *run) for run in runs), return_exceptions=True
-        )
-        for (where, _), result in zip(runs, results, strict=True):
+        for run in runs:
+            self._producers.setdefault(run.partition, self._first)
+            self._sequences.setdefault(run.partition, 0)
+        results = await asyncio.gather(*(self._send_run(client, run) for run in runs), return_exceptions=True)
+        for run, result in zip(runs, results, strict=True):
             if isinstance(result, EngineError):
                 raise PublicationBroken(
-                    f"{where}: rows were not acknowledged: {result}. Run the write again; with "
+                    f"{run.partition}: rows were not acknowledged: {result}. Run the write again; with "
                     "delivery=at_least_once rows of this task may then be there twice"
                 ) from result
             if result is not None:
                 raise result
 
-    async def _send_run(self, client: Client, where: TopicPartition, run: Sequence[bytearray]) -> None:
+    async def _send_run(self, client: Client, run: Encoded) -> None:
         async with self._turns:
-            for data in run:
-                for batch in walk(data):
-                    await self._send_batch(client, where, batch.buffer, batch.record_count)
+            for batch in walk(run.data):
+                await self._send_batch(client, run.partition, batch.buffer, batch.record_count)
 
     async def _send_batch(self, client: Client, where: TopicPartition, batch: memoryview, count: int) -> None:
         for renewals in range(_RENEWALS + 1):

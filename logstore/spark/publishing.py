@@ -131,15 +131,12 @@ class Stage:
         if self._file is not None:
             self._file.close()
 
-    def _take(self, runs: Iterator[tuple[TopicPartition, Iterator[Encoded]]]) -> None:
-        for partition, encoded in runs:
-            position, records = self._end, 0
-            for each in encoded:
-                self._write(each.data)
-                records += each.records
-            self._index.append((partition, Run(position, self._end - position, records)))
+    def _take(self, runs: Iterator[Encoded]) -> None:
+        for partition, data, records in runs:
+            self._index.append((partition, Run(self._end, len(data), records)))
+            self._write(data)
 
-    def _write(self, data: bytes | bytearray) -> None:
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
         if self._file is None:
             make_durable_dir(self._disk, self._directory)
             self._file = self._disk.open(self._path, create=True, exclusive=True, write=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from logstore.columnar import kernels
 from logstore.columnar.columnar import FIELDS, HEADER_TYPE, encode, table
-from logstore.columnar.encoding import RUN_BYTES, Columns, batches_of
+from logstore.columnar.encoding import RUN_BYTES, Columns, batches_by_slot
 from logstore.format.batch import (
     Batch,
     encode_batch,
@@ -68,19 +68,39 @@ def test_batches_are_those_of_the_plain_encoder(
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(parts=st.lists(tables, min_size=1, max_size=4), data=st.data())
-def test_columns_are_joined_and_reordered_without_their_bytes(
-    parts: list[list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]], data: st.DataObject
+@given(
+    parts=st.lists(tables, min_size=1, max_size=4),
+    codec=st.sampled_from([Codec.NONE, Codec.GZIP]),
+    data=st.data(),
+)
+def test_rows_of_a_slot_are_encoded_as_if_alone(
+    parts: list[list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]]],
+    codec: Codec,
+    data: st.DataObject,
 ) -> None:
-    """The batches are those of a table with these rows in this order."""
-    joined = Columns.joined(
-        [Columns.of(arrow([*rows[:1], *rows]).slice(1).to_batches()[0], T0) for rows in parts]
-    )
+    """The batches of a slot are those of a table with its rows of all parts, in order."""
+    columns = [Columns.of(arrow([*rows[:1], *rows]).slice(1).to_batches()[0], T0) for rows in parts]
     rows = [row for part in parts for row in part]
-    order = data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, max_size=2 * len(rows)))
-    found = b"".join(batches_of(joined.take(np.array(order)), Codec.NONE, None, 300, 9))
-    expected = encode(arrow([rows[each] for each in order]), batch_bytes=300, batch_records=9)
-    assert found == b"".join(expected)
+    slots = data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows)))
+    limits = [1, 200, 300, 100_000]
+    found = batches_by_slot(
+        columns, np.array(slots), np.array(limits), codec=codec, level=None, batch_records=9
+    )
+    expected = [
+        (
+            slot,
+            b"".join(
+                encode(
+                    arrow([row for row, its in zip(rows, slots, strict=True) if its == slot]),
+                    codec=codec,
+                    batch_bytes=limits[slot],
+                    batch_records=9,
+                )
+            ),
+        )
+        for slot in sorted(set(slots))
+    ]
+    assert [(slot, bytes(batches)) for slot, batches in found] == expected
 
 
 def test_batches_are_filled() -> None:
