@@ -76,6 +76,11 @@ BATCH_RECORDS: Final = 1 << 16
 
 _LENGTH: Final = Struct(">8xi")  # behind the base offset
 
+_NOWHERE: Final = np.empty(0, np.int64)
+_Arrays: TypeAlias = tuple[Longs, Ints, Ints, Bytes]
+_UNWANTED: Final[_Arrays] = (_NOWHERE, np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.uint8))
+"""The arrays of a column that `locate` leaves out."""
+
 Headers: TypeAlias = npt.NDArray[np.void]
 
 
@@ -302,11 +307,34 @@ class _Buffer:
     """Memory from Arrow's pool, filled by numpy: the pool reuses pages."""
 
     def __init__(self, count: int, dtype: npt.DTypeLike) -> None:
-        self.arrow = pa.allocate_buffer(count * np.dtype(dtype).itemsize)
+        self.arrow = pa.allocate_buffer(count * np.dtype(dtype).itemsize, resizable=True)
         self.array: npt.NDArray[Any] = np.frombuffer(self.arrow, dtype)
 
     def first(self, count: int) -> Any:
         return self.arrow.slice(0, count * self.array.itemsize)
+
+
+class _Cells:
+    """The keys or values of a piece, which `locate` copies from `size` bytes of records."""
+
+    def __init__(self, records: int, size: int) -> None:
+        self._ends, self._bytes = _Buffer(records + 1, np.int32), _Buffer(size, np.uint8)
+        self._sizes = np.empty(records, np.int32)
+        self._ends.array[0] = 0
+        self.arrays: _Arrays = (_NOWHERE, self._sizes, self._ends.array, self._bytes.array)
+        """For `locate`; of no use once there is a column."""
+
+    def column(self, count: int, totals: Longs) -> Any:
+        """The column of the first `count` cells; `totals` begins with their bytes and nulls."""
+        used, nulls = int(totals[0]), int(totals[1])
+        found = self._bytes.arrow
+        if used < found.size - found.size // 8:
+            # A reader may keep the column: then not with room for all of the piece.
+            found.resize(used, shrink_to_fit=True)
+        known = _bitmap(self._sizes[:count] >= 0) if nulls else None
+        return pa.Array.from_buffers(
+            pa.binary(), count, [known, self._ends.first(count + 1), found.slice(0, used)], nulls
+        )
 
 
 def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
@@ -319,8 +347,11 @@ def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
     base_offsets = headers["base_offset"].astype(np.int64)
     by_broker = headers["attributes"] & LOG_APPEND_TIME != 0
     offsets, times = _Buffer(room, np.int64), _Buffer(room, np.int64)
-    key_at, value_at, headers_at = (_Buffer(room, np.int64).array for _ in range(3))
-    key_size, value_size = (_Buffer(room, np.int32).array for _ in range(2))
+    stored = int((piece.ends - piece.starts).sum())
+    cells = {name: _Cells(room, stored) for name in ("key", "value") if name in wanted.names}
+    keys: _Arrays = cells["key"].arrays if "key" in cells else _UNWANTED
+    values: _Arrays = cells["value"].arrays if "value" in cells else _UNWANTED
+    headers_at = _Buffer(room, np.int64).array
     rows = np.empty(len(headers), np.int64)
     totals = np.zeros(kernels.TOTALS, np.int64)
     verdict = kernels.locate(
@@ -336,10 +367,8 @@ def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
         choice.last_offset,
         offsets.array,
         times.array,
-        key_at,
-        key_size,
-        value_at,
-        value_size,
+        *keys,
+        *values,
         headers_at,
         rows,
         totals,
@@ -362,13 +391,9 @@ def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
                     FIELDS[name].type, count, [known, times.first(count)], untimed
                 )
             case "key":
-                made[name] = _binary(
-                    piece.data, key_at[:count], key_size[:count], totals[kernels.KEY_BYTES :]
-                )
+                made[name] = cells[name].column(count, totals[kernels.KEY_BYTES :])
             case "value":
-                made[name] = _binary(
-                    piece.data, value_at[:count], value_size[:count], totals[kernels.VALUE_BYTES :]
-                )
+                made[name] = cells[name].column(count, totals[kernels.VALUE_BYTES :])
             case "headers":
                 made[name] = _lists(piece.data, headers_at[:count], totals)
             case "timestamp_type":

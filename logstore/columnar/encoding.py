@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.columnar import kernels
+from logstore.columnar import writing
 from logstore.columnar.kernels import Bytes, Ints, Longs, bytes_of
 from logstore.format.batch import HEADER_BYTES, seal_batch
 from logstore.format.compression import Codec, compress
@@ -220,7 +220,7 @@ class _Plan(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[Columns], slots: Longs, limits: Longs, batch_records: int) -> _Plan:
         lengths, batch_of, *batches = (np.empty(len(slots), np.int64) for _ in range(7))
-        total = kernels.plan(
+        total = writing.plan(
             slots,
             np.concatenate([part.times for part in parts]),
             np.concatenate([part.keys.size for part in parts]),
@@ -247,10 +247,10 @@ class _Plan(NamedTuple):
         positions: Longs,
         written: Longs,
     ) -> None:
-        """Write rows of `part` with `kernels.write`; `rows`: those before the part, then the range in it."""
+        """Write rows of `part` with `writing.write`; `rows`: those before the part, then the range in it."""
         before, first, end = rows
         times, keys, values, list_at, list_size, names, header_values = part
-        kernels.write(
+        writing.write(
             np.frombuffer(out, np.uint8),
             origin,
             first,
@@ -277,7 +277,7 @@ def _header_bytes(parts: Sequence[Columns]) -> Longs:
     sizes = [np.ones(len(part.times), np.int64) for part in parts]
     for part, found in zip(parts, sizes, strict=True):
         if len(part.list_size):
-            kernels.measure_headers(
+            writing.measure_headers(
                 part.list_at, part.list_size, part.names.size, part.header_values.size, found
             )
     return np.concatenate(sizes)

@@ -1,9 +1,8 @@
-"""Compiled loops over the records of batches: find, check and write them.
+"""Compiled loops over the records of batches: find and check them. `writing.py` writes them.
 
-    locate          find every key, value and header of many batches, with offset and time
-    gather          copy keys or values end to end, as in an Arrow column
+    locate          find or copy every key and value of many batches, with offset, time and headers
+    gather          copy names or values of headers end to end, as in an Arrow column
     warm_up         check records from clients with compiled code
-    plan, write     assign records to batches, and write their bytes
 
 The rules are those of `record_parser.py`, and tests compare both. A kernel only detects a violation; then the
 caller runs the plain code, which raises the error. Lengths and counts are untrusted: no byte is read before
@@ -93,7 +92,7 @@ def _copy_code(_context: Any, out: Any, out_at: Any, data: Any, at: Any, size: A
     return types.void(out, types.int64, data, types.int64, types.int64), code
 
 
-_copy: Any = intrinsic(_copy_code)
+copy: Any = intrinsic(_copy_code)
 
 
 # --- integers -----------------------------------------------------------------------------------------------
@@ -106,7 +105,7 @@ def _sum(left: int, right: int) -> int:
 
 
 @inner
-def _difference(left: int, right: int) -> int:
+def difference(left: int, right: int) -> int:
     return long(np.uint64(left) - np.uint64(right))
 
 
@@ -189,6 +188,33 @@ def _skip_headers(data: Bytes, position: int, end: int, totals: Longs) -> int:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
+@inner
+def _keep(
+    row: int,
+    data: Bytes,
+    start: int,
+    size: int,
+    at: Longs,
+    sizes: Ints,
+    ends: Ints,
+    out: Bytes,
+    used: int,
+) -> int:
+    """Keep a key or a value, each in arrays that are not empty: its position, its size, and its bytes.
+
+    The bytes follow the `used` ones of those before it, as in an Arrow column; returns how many there are.
+    """
+    if len(at):
+        at[row] = start
+    if len(sizes):
+        sizes[row] = size
+    size = max(size, long(0))
+    if len(ends):
+        copy(out, used, data, start, size)
+        ends[row + 1] = used + size
+    return used + size
+
+
 @kernel
 def locate(
     data: Bytes,
@@ -205,8 +231,12 @@ def locate(
     times: Longs,
     key_at: Longs,
     key_size: Ints,
+    key_ends: Ints,
+    keys: Bytes,
     value_at: Longs,
     value_size: Ints,
+    value_ends: Ints,
+    values: Bytes,
     headers_at: Longs,
     rows: Longs,
     totals: Longs,
@@ -216,13 +246,15 @@ def locate(
 
     `counts`, `base_offsets`, `base_times` and `max_times` come from their headers; with the broker's clock
     `max_times` is the time of every record. Records outside [start_offset, last_offset] are checked and left
-    out. Fills in per record: offset, time, position and size of key and value (-1: null), position of the
-    header count (-1: none); per batch: the number of its records; `totals`: the counters; `ignored`: those of
-    records that are left out.
+    out. Fills in per record: offset, time, what `_keep` does with key and value, position of the header count
+    (-1: none); per batch: the number of its records; `totals`: the counters; `ignored`: those of records that
+    are left out.
     Returns `SOUND`, or the fault of the first bad batch. The columns must have room for all records, which
-    have at least `SMALLEST_RECORD` bytes each.
+    have at least `SMALLEST_RECORD` bytes each, and `keys` and `values` for the bytes of all batches.
     """
     row = 0
+    key_bytes = value_bytes = long(0)
+    null_keys = null_values = untimed = with_headers = 0
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
@@ -266,21 +298,36 @@ def locate(
             if wanted:
                 offsets[row] = offset
                 times[row] = time
-                key_at[row] = key_start
-                key_size[row] = key_length
-                value_at[row] = value_start
-                value_size[row] = value_length
+                key_bytes = _keep(
+                    row, data, key_start, key_length, key_at, key_size, key_ends, keys, key_bytes
+                )
+                value_bytes = _keep(
+                    row,
+                    data,
+                    value_start,
+                    value_length,
+                    value_at,
+                    value_size,
+                    value_ends,
+                    values,
+                    value_bytes,
+                )
                 headers_at[row] = header_start
                 row += 1
-                totals[KEY_BYTES] += max(key_length, 0)
-                totals[NULL_KEYS] += key_length < 0
-                totals[VALUE_BYTES] += max(value_length, 0)
-                totals[NULL_VALUES] += value_length < 0
-                totals[UNTIMED] += time == -1
-                totals[WITH_HEADERS] += header_start >= 0
+                null_keys += key_length < 0
+                null_values += value_length < 0
+                untimed += time == -1
+                with_headers += header_start >= 0
         if position != end and counts[batch] > 0:
             return MALFORMED
         rows[batch] = row - first_row
+    # Once, not per record: memory that may be anybody's cannot stay in registers.
+    totals[KEY_BYTES] += key_bytes
+    totals[NULL_KEYS] += null_keys
+    totals[VALUE_BYTES] += value_bytes
+    totals[NULL_VALUES] += null_values
+    totals[UNTIMED] += untimed
+    totals[WITH_HEADERS] += with_headers
     return SOUND
 
 
@@ -292,7 +339,7 @@ def gather(data: Bytes, at: Longs, sizes: Ints, out_offsets: Ints, out: Bytes) -
     for row in range(len(at)):
         start = at[row]
         size = max(sizes[row], 0)
-        _copy(out, written, data, start, size)
+        copy(out, written, data, start, size)
         written += size
         out_offsets[row + 1] = written
 
@@ -437,157 +484,3 @@ def warm_up() -> None:
     assert one == (0, 0, 1)
     assert many is not None
     use_compiled(check)
-
-
-# --- writing ------------------------------------------------------------------------------------------------
-
-
-@inner
-def varint_bytes(value: int) -> int:
-    """The bytes of `value` as a varint or varlong."""
-    zigzag = np.uint64(value << 1 ^ value >> 63)
-    size = 1
-    while zigzag >= np.uint64(0x80):
-        zigzag >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@inner
-def put_varint(out: Bytes, position: int, value: int) -> int:
-    zigzag = np.uint64(value << 1 ^ value >> 63)
-    while zigzag >= np.uint64(0x80):
-        out[position] = zigzag & np.uint64(0x7F) | np.uint64(0x80)
-        zigzag >>= np.uint64(7)
-        position += 1
-    out[position] = zigzag
-    return position + 1
-
-
-@inner
-def put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> int:
-    """Write nullable bytes behind their size."""
-    position = put_varint(out, position, long(size))
-    size = max(size, 0)
-    _copy(out, position, data, at, size)
-    return position + size
-
-
-@kernel
-def measure_headers(list_at: Longs, list_size: Ints, name_size: Ints, value_size: Ints, sizes: Longs) -> None:
-    """Compute the bytes of every record's headers, including their count."""
-    for row in range(len(list_at)):
-        total = varint_bytes(long(list_size[row]))
-        for header in range(list_at[row], list_at[row] + list_size[row]):
-            total += varint_bytes(long(name_size[header])) + name_size[header]
-            total += varint_bytes(long(value_size[header])) + max(value_size[header], 0)
-        sizes[row] = total
-
-
-@kernel
-def plan(
-    slots: Longs,
-    times: Longs,
-    key_size: Ints,
-    value_size: Ints,
-    header_bytes: Longs,
-    limits: Longs,
-    batch_records: int,
-    filling: Longs,
-    lengths: Longs,
-    batch_of: Longs,
-    slot_of: Longs,
-    base_times: Longs,
-    counts: Longs,
-    sizes: Longs,
-    latest: Longs,
-) -> int:
-    """Assign records to batches of their slots, of at most `limits[slot]` bytes each, or one record.
-
-    `header_bytes` is empty if no record has headers; `filling` is -1 for every slot. Fills in per record its
-    length and its batch; per batch its slot, its first and largest time, its records and their bytes.
-    Returns the number of batches.
-    """
-    batches = 0
-    for row in range(len(times)):
-        slot = slots[row]
-        batch = filling[slot]
-        fixed = 1 + varint_bytes(long(key_size[row])) + max(key_size[row], 0)
-        fixed += varint_bytes(long(value_size[row])) + max(value_size[row], 0)
-        fixed += header_bytes[row] if len(header_bytes) else 1
-        length = fixed + 2
-        is_full = True
-        if batch >= 0:
-            length = fixed + varint_bytes(_difference(times[row], base_times[batch]))
-            length += varint_bytes(counts[batch])
-            is_full = counts[batch] >= batch_records
-            is_full = is_full or length + varint_bytes(length) > limits[slot] - sizes[batch]
-        if is_full:
-            batch = batches
-            batches += 1
-            filling[slot] = batch
-            slot_of[batch] = slot
-            base_times[batch] = times[row]
-            latest[batch] = times[row]
-            counts[batch] = 0
-            sizes[batch] = 0
-            length = fixed + 2
-        lengths[row] = length
-        batch_of[row] = batch
-        counts[batch] += 1
-        sizes[batch] += length + varint_bytes(length)
-        latest[batch] = max(latest[batch], times[row])
-    return batches
-
-
-@kernel
-def write(
-    out: Bytes,
-    origin: int,
-    first: int,
-    end: int,
-    positions: Longs,
-    written: Longs,
-    batch_of: Longs,
-    base_times: Longs,
-    lengths: Longs,
-    times: Longs,
-    keys: Bytes,
-    key_at: Longs,
-    key_size: Ints,
-    values: Bytes,
-    value_at: Longs,
-    value_size: Ints,
-    list_at: Longs,
-    list_size: Ints,
-    names: Bytes,
-    name_at: Longs,
-    name_size: Ints,
-    header_values: Bytes,
-    header_value_at: Longs,
-    header_value_size: Ints,
-) -> None:
-    """Write the planned records `first` to `end` into `out`, which begins at the position `origin`.
-
-    Per batch, `positions` has the position of its next record and `written` how many there are; both advance.
-    """
-    for row in range(first, end):
-        batch = batch_of[row]
-        position = put_varint(out, positions[batch] - origin, lengths[row])
-        out[position] = 0
-        position = put_varint(out, position + 1, _difference(times[row], base_times[batch]))
-        position = put_varint(out, position, written[batch])
-        written[batch] += 1
-        position = put_field(out, position, keys, key_at[row], key_size[row])
-        position = put_field(out, position, values, value_at[row], value_size[row])
-        if len(list_size):
-            position = put_varint(out, position, long(list_size[row]))
-            for header in range(list_at[row], list_at[row] + list_size[row]):
-                position = put_field(out, position, names, name_at[header], name_size[header])
-                position = put_field(
-                    out, position, header_values, header_value_at[header], header_value_size[header]
-                )
-        else:
-            out[position] = 0
-            position += 1
-        positions[batch] = position + origin

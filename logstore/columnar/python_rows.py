@@ -21,10 +21,8 @@ from logstore.columnar.kernels import (
     kernel,
     locate,
     long,
-    put_field,
-    put_varint,
-    varint_bytes,
 )
+from logstore.columnar.writing import put_field, put_varint, varint_bytes
 from logstore.format.record import MAX_INT, use_compiled_encoder
 from logstore.format.record_columns import Located, Longs, use_compiled_locator
 
@@ -107,6 +105,7 @@ def locate_rows(data: bytes, starts: Longs, ends: Longs, counts: Longs) -> Locat
     zeros = np.zeros(batches, np.int64)
     deltas, time_deltas, key_at, value_at, headers_at = np.empty((5, records), np.int64)
     key_sizes, value_sizes = np.empty((2, records), np.int32)
+    no_ends, no_bytes = np.empty(0, np.int32), np.empty(0, np.uint8)
     verdict = locate(
         bytes_of(data),
         starts,
@@ -122,8 +121,12 @@ def locate_rows(data: bytes, starts: Longs, ends: Longs, counts: Longs) -> Locat
         time_deltas,
         key_at,
         key_sizes,
+        no_ends,
+        no_bytes,
         value_at,
         value_sizes,
+        no_ends,
+        no_bytes,
         headers_at,
         np.empty(batches, np.int64),
         np.zeros(TOTALS, np.int64),

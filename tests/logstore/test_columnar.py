@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,15 @@ def test_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(parts)
     assert columnar(data) == list(plain(data))
     assert columnar(data[:-1]) == list(plain(data[:-1])), "a torn tail ends it quietly"
+
+
+def test_columns_keep_no_more_memory_than_they_need() -> None:
+    """A reader may collect them: keys have no room for the values beside them."""
+    batch = encode_batch([Record(number, T0, b"k", bytes(999)) for number in range(1000)])
+    before = pa.total_allocated_bytes()
+    kept = list(decode(batch, columns=("key",)))
+    assert 5000 <= pa.total_allocated_bytes() - before < 6000
+    del kept
 
 
 def test_any_buffer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.columnar import kernels
+from logstore.columnar import kernels, writing
 from logstore.columnar.columnar import FIELDS, HEADER_TYPE, encode, table
 from logstore.columnar.encoding import RUN_BYTES, Columns, batches_by_slot
 from logstore.format.batch import (
@@ -257,5 +257,5 @@ def test_big_keys() -> None:
 def test_kernels_are_compiled_once() -> None:
     """Another kind of argument, writable memory say, would be compiled for anew: seconds, in the middle."""
     columnar(b"".join(encode(arrow([(T0, b"k", b"v", (Header("n", b"v"),))]))))
-    kernels_used = [kernels.locate, kernels.locate_headers, kernels.gather, kernels.plan, kernels.write]
+    kernels_used = [kernels.locate, kernels.locate_headers, kernels.gather, writing.plan, writing.write]
     assert [len(kernel.signatures) for kernel in kernels_used] == [1] * 5  # type: ignore[attr-defined]
