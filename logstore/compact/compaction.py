@@ -35,11 +35,11 @@ from logstore.format.batch import (
     LOG_OVERHEAD,
     TRANSACTIONAL,
     Batch,
+    assemble_batch,
     encode_batch,
-    encode_empty_batch,
-    encode_kept_records,
 )
-from logstore.format.record import ControlRecord, ControlType
+from logstore.format.compression import Codec
+from logstore.format.record import NO_TIMESTAMP, ControlRecord, ControlType
 from logstore.format.record_parser import RecordSpans, find_records
 from logstore.segment.scan import Scanned
 from logstore.segment.transaction_index import AbortedTransaction
@@ -412,3 +412,49 @@ class _Judged:
             )
         except ValueError as error:  # no leader accepts such a batch
             raise InvalidRecord(f"batch at offset {batch.base_offset}: {error}") from error
+
+
+def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:
+    """Encode `batch` with only the `kept` records, given as their bytes in its payload.
+
+    The header keeps everything but count, largest timestamp and checksum, so the records' deltas stay valid.
+    Raises `UnsupportedCompression` if the codec's library is missing.
+    """
+    return assemble_batch(
+        kept,
+        codec=batch.codec,
+        level=None,
+        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON),
+        base_offset=batch.base_offset,
+        leader_epoch=batch.leader_epoch,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp_ms=batch.base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        count=len(kept),
+    )
+
+
+def encode_empty_batch(batch: Batch) -> bytes:
+    """Encode `batch` without its records, to keep its producer's state.
+
+    Offsets, epoch, sequences, flags and largest timestamp stay. There is no codec, no base timestamp and no
+    delete horizon.
+    """
+    return assemble_batch(
+        [],
+        codec=Codec.NONE,
+        level=None,
+        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
+        base_offset=batch.base_offset,
+        leader_epoch=batch.leader_epoch,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp_ms=NO_TIMESTAMP,
+        max_timestamp_ms=batch.max_timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        count=0,
+    )

@@ -329,7 +329,7 @@ def encode_batch(
         last = last_offset
     if last - base_offset > MAX_INT:
         raise ValueError(f"offsets {base_offset} to {last} do not fit one batch")
-    return _assemble(
+    return assemble_batch(
         parts,
         codec=codec,
         level=level,
@@ -384,52 +384,6 @@ def finish_plain(batch: bytearray, count: int, at_ms: int, codec: Codec, level: 
     if (size := len(batch)) > MAX_INT:
         raise ValueError(f"{count} records of {size} bytes do not fit one batch")
     seal_batch(batch, 0, size, codec=codec, base_timestamp_ms=at_ms, max_timestamp_ms=at_ms, count=count)
-
-
-def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:
-    """Encode `batch` with only the `kept` records, given as their bytes in its payload.
-
-    The header keeps everything but count, largest timestamp and checksum, so the records' deltas stay valid.
-    Raises `UnsupportedCompression` if the codec's library is missing.
-    """
-    return _assemble(
-        kept,
-        codec=batch.codec,
-        level=None,
-        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON),
-        base_offset=batch.base_offset,
-        leader_epoch=batch.leader_epoch,
-        last_offset_delta=batch.last_offset_delta,
-        base_timestamp_ms=batch.base_timestamp_ms,
-        max_timestamp_ms=max_timestamp_ms,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        count=len(kept),
-    )
-
-
-def encode_empty_batch(batch: Batch) -> bytes:
-    """Encode `batch` without its records, to keep its producer's state.
-
-    Offsets, epoch, sequences, flags and largest timestamp stay. There is no codec, no base timestamp and no
-    delete horizon.
-    """
-    return _assemble(
-        [],
-        codec=Codec.NONE,
-        level=None,
-        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
-        base_offset=batch.base_offset,
-        leader_epoch=batch.leader_epoch,
-        last_offset_delta=batch.last_offset_delta,
-        base_timestamp_ms=NO_TIMESTAMP,
-        max_timestamp_ms=batch.max_timestamp_ms,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        count=0,
-    )
 
 
 def encode_marker_batch(
@@ -487,7 +441,7 @@ def _flags(
     )
 
 
-def _assemble(
+def assemble_batch(
     parts: list[bytes],
     *,
     codec: Codec,
@@ -503,6 +457,10 @@ def _assemble(
     base_sequence: int,
     count: int,
 ) -> bytes:
+    """Encode a batch of encoded records, given in pieces; `flags` are its attributes without the codec.
+
+    Raises `ValueError` for more than a batch can hold, and `UnsupportedCompression`.
+    """
     if codec is not Codec.NONE:
         parts = [compress(codec, b"".join(parts), level)]
     body = _BODY.pack(

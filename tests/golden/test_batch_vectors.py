@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from logstore.format.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch, walk
+from logstore.compact.compaction import encode_empty_batch
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import ControlRecord, EndTransactionMarker, Record
 from tests.golden.reading import BATCHES, content, same_blob

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.compact.compaction import encode_empty_batch
 from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
 from logstore.format.batch import (
     HEADER_BYTES,
@@ -16,7 +17,6 @@ from logstore.format.batch import (
     TimestampType,
     encode_batch,
     encode_batch_of_pairs,
-    encode_empty_batch,
     encode_marker_batch,
     set_max_timestamp,
     set_offsets_and_epoch,

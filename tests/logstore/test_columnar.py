@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from logstore.columnar import columnar as module
 from logstore.columnar import kernels
 from logstore.columnar.columnar import COLUMNS, FIELDS, decode, schema, table
+from logstore.compact.compaction import encode_empty_batch
 from logstore.disk.errors import EngineError
 from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
 from logstore.format.batch import (
     Batch,
     encode_batch,
-    encode_empty_batch,
     encode_marker_batch,
     walk,
 )

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.compact.compaction import encode_empty_batch
 from logstore.disk.errors import EngineError
 from logstore.errors import (
     CorruptSnapshot,
@@ -15,7 +16,7 @@ from logstore.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from logstore.format.batch import HEADER_BYTES, Batch, encode_batch, encode_empty_batch, encode_marker_batch
+from logstore.format.batch import HEADER_BYTES, Batch, encode_batch, encode_marker_batch
 from logstore.format.crc import crc32c
 from logstore.format.record import (
     MAX_INT,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from logstore.compact.compaction import encode_empty_batch
 from logstore.config import LogConfig
-from logstore.format.batch import Batch, encode_empty_batch, walk
+from logstore.format.batch import Batch, walk
 from logstore.log import append, truncate
 from logstore.log.append import append_as_follower
 from logstore.log.read import FetchIsolation, aborted_transactions

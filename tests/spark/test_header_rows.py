@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from logstore.columnar.columnar import table
-from logstore.format.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch
+from logstore.compact.compaction import encode_empty_batch
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.segment.scan import scan_buffer
