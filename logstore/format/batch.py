@@ -41,7 +41,7 @@ from logstore.format.record import (
     encode_pairs,
     encode_records,
 )
-from logstore.format.record_parser import RecordsSummary, check_records, decode_records
+from logstore.format.record_parser import COMPILED_FROM, Compiled, RecordsSummary, check_loop, decode_records
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
@@ -226,16 +226,23 @@ class Batch:
         )
 
     def check_records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordsSummary:
-        """Check every record; offset deltas must be 0, 1, 2… Raises `InvalidRecord`."""
+        """Check every record; offset deltas must be 0, 1, 2… Raises `InvalidRecord`.
+
+        The rules of `records`, at a fraction of its cost: this runs on every batch that a client sends.
+        """
+        data, position, count = self.buffer.obj, HEADER_BYTES, self.record_count
         if self.attributes & CODEC_MASK:
             stored = self.buffer[HEADER_BYTES:]
-            data = decompress_to_look(codec_of(self.attributes), stored, max_bytes=max_bytes)
-            return check_records(data, self.record_count)
-        whole = self.buffer.obj
-        if isinstance(whole, bytes | bytearray) and len(whole) == self.size:
-            # The common case, without a copy: the batch is all of an object.
-            return check_records(whole, self.record_count, HEADER_BYTES)
-        return check_records(self.payload(), self.record_count)
+            data, position = decompress_to_look(codec_of(self.attributes), stored, max_bytes=max_bytes), 0
+        elif not isinstance(data, bytes | bytearray) or len(data) != self.size:
+            data, position = self.payload(), 0  # a copy, unless the batch is all of an object
+        compiled = Compiled.check
+        if compiled is not None and count >= COMPILED_FROM:
+            summary = compiled.one(data, count, position, len(data))
+            if summary is not None:
+                return summary
+        plain: RecordsSummary = check_loop()(data, count, position, len(data))  # it names the broken rule
+        return plain
 
     def __repr__(self) -> str:
         return (

@@ -1,7 +1,7 @@
 """Parse records: one set of rules, and the three results that are made from them.
 
     decode_records   `Record` objects, for applications
-    check_records    whether a client's batch is well formed, without an object per record (`check_many`)
+    check_plainly    whether a client's batch is well formed, without an object per record (`check_many`)
     find_records     record boundaries, keys and tombstones, for compaction
 
 The rules stand once, in `_LOOP`. Each result is a function compiled from it at import, with its own lines
@@ -197,7 +197,7 @@ yield new(Record, (
 ))
 """,
 )
-_check = _at_first_use(
+check_loop: Final = _at_first_use(
     _compiled,
     "check",
     "least=MAX_LONG, most=-MAX_LONG - 1",
@@ -357,33 +357,24 @@ class CompiledCheck(Protocol):
     def many(self, data: Buffer, starts: Longs, ends: Longs, counts: Longs) -> Longs | None: ...
 
 
-class _Installed:
+class Compiled:
+    """The compiled check of this process; None: the loop alone."""
+
     check: CompiledCheck | None = None
 
 
 def use_compiled(check: CompiledCheck | None) -> None:
     """Install a compiled check for the whole process; None: the loop alone."""
-    _Installed.check = check
+    Compiled.check = check
 
 
 def check_plainly(data: Buffer, count: int, position: int = 0, end: int | None = None) -> RecordsSummary:
-    """`check_records` by the loop alone."""
-    summary: RecordsSummary = _check()(data, count, position, len(data) if end is None else end)
-    return summary
+    """Check that `data[position:end]` is `count` well-formed records at offset deltas 0, 1, 2…
 
-
-def check_records(data: Buffer, count: int, position: int = 0) -> RecordsSummary:
-    """Check that `data` from `position` on is `count` well-formed records at offset deltas 0, 1, 2…
-
-    The rules of `decode_records`, and offsets without gaps, at a fraction of its cost: this runs on every
-    batch that a client sends. Raises `InvalidRecord`.
+    The rules of `decode_records`, and offsets without gaps, by the loop alone. Raises `InvalidRecord`.
     """
-    compiled = _Installed.check
-    if compiled is not None and count >= COMPILED_FROM:
-        summary = compiled.one(data, count, position, len(data))
-        if summary is not None:
-            return summary
-    return check_plainly(data, count, position)
+    summary: RecordsSummary = check_loop()(data, count, position, len(data) if end is None else end)
+    return summary
 
 
 def check_many(data: bytearray, starts: Longs, ends: Longs, counts: Longs) -> Longs:
@@ -391,7 +382,7 @@ def check_many(data: bytearray, starts: Longs, ends: Longs, counts: Longs) -> Lo
 
     Raises `InvalidRecord` for the first batch that breaks a rule.
     """
-    compiled = _Installed.check
+    compiled = Compiled.check
     if compiled is not None:
         summaries = compiled.many(data, starts, ends, counts)
         if summaries is not None:

@@ -24,7 +24,7 @@ from logstore.format.record import (
     encode_records,
     subtract_sequence,
 )
-from logstore.format.record_parser import check_records, decode_records
+from logstore.format.record_parser import check_plainly, decode_records
 from logstore.format.varint import encode_varint, encode_varlong
 from tests.logstore.forge import T0, payload, values
 
@@ -163,7 +163,7 @@ BAD: dict[str, tuple[bytes, int]] = {
 }
 
 
-@pytest.mark.parametrize("reader", [read, check_records])
+@pytest.mark.parametrize("reader", [read, check_plainly])
 @pytest.mark.parametrize("name", BAD)
 def test_row_6_and_rows_17_to_21_reading_rules(name: str, reader: Callable[[bytes, int], object]) -> None:
     """Every way for a record to be malformed is `InvalidRecord`, found by reading and by the check alike."""
@@ -171,7 +171,7 @@ def test_row_6_and_rows_17_to_21_reading_rules(name: str, reader: Callable[[byte
         reader(*BAD[name])
 
 
-@pytest.mark.parametrize("reader", [read, check_records])
+@pytest.mark.parametrize("reader", [read, check_plainly])
 @pytest.mark.parametrize("cut", range(len(payload(*values(2))) - 1))
 def test_cut_anywhere(cut: int, reader: Callable[[bytes, int], object]) -> None:
     """A payload that ends early, at every byte."""
@@ -183,10 +183,10 @@ def test_what_readers_let_pass() -> None:
     """Record attributes, any negative length of a nullable field, and needlessly long integers."""
     odd = raw(attributes=0xFF, key=encode_varint(-7), value=encode_varint(-(1 << 31)), offset_delta=b"\x80\0")
     assert read(odd, 1) == [Record(0, T0, None, None)]
-    assert check_records(odd, 1)[2] == 1
+    assert check_plainly(odd, 1)[2] == 1
     null_value = raw(header_part=b"\x02\x02n" + encode_varint(-2))
     assert read(null_value, 1)[0].headers == (Header("n", None),)
-    assert check_records(null_value, 1)[2] == 0
+    assert check_plainly(null_value, 1)[2] == 0
 
 
 def test_the_check_wants_dense_offsets() -> None:
@@ -194,13 +194,13 @@ def test_the_check_wants_dense_offsets() -> None:
     sparse = payload(Record(0, T0, None, b""), Record(2, T0, None, b""))
     assert [record.offset for record in read(sparse, 2)] == [0, 2]
     with pytest.raises(InvalidRecord, match="offset delta 2, not 1"):
-        check_records(sparse, 2)
+        check_plainly(sparse, 2)
 
 
 def test_the_check_reports_times_and_missing_keys() -> None:
     """All that a leader needs to know of a batch whose records are in order."""
     records = [Record(0, T0, b"k", None), Record(1, T0 - 70_000, None, b"v"), Record(2, T0 + 9, b"", b"")]
-    assert check_records(payload(*records), 3) == (-70_000, 9, 1)
+    assert check_plainly(payload(*records), 3) == (-70_000, 9, 1)
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)
@@ -225,10 +225,10 @@ def test_check_agrees_with_reading(
 
     decoded = verdict(read)
     dense = isinstance(decoded, list) and [record.offset for record in decoded] == list(range(len(records)))
-    summary = verdict(check_records)
+    summary = verdict(check_plainly)
     assert (summary is not None) == dense
     if isinstance(decoded, list) and summary is not None:
-        _, _, keyless = check_records(bytes(data), len(records))
+        _, _, keyless = check_plainly(bytes(data), len(records))
         assert keyless == sum(record.key is None for record in decoded)
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from logstore.columnar import kernels
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord
-from logstore.format.batch import Batch, encode_batch
+from logstore.format.batch import HEADER_BYTES, Batch, encode_batch
 from logstore.format.record import Header, Record
-from logstore.format.record_parser import check_many, check_plainly, check_records, use_compiled
+from logstore.format.record_parser import check_many, check_plainly, use_compiled
 from logstore.log.validation import validate_plain_group
 from tests.logstore.forge import T0, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, times
@@ -89,11 +89,12 @@ def test_the_compiled_check_agrees(
 def test_a_refusal_is_explained_by_the_plain_check() -> None:
     """The message names the record and what is wrong with it, whoever found it."""
     body = payload(*values(5))[:-1]
-    for data in (body, bytearray(body)):
-        with pytest.raises(InvalidRecord) as quick:
-            check_records(data, 5)
+    batch = encode_batch(values(5))[:-1] + b"\x02"  # the last record has a header, says its count
+    for data in (batch, bytearray(batch)):
+        with pytest.raises(InvalidRecord, match="headers") as quick:
+            Batch(data).check_records()
         with pytest.raises(InvalidRecord) as slow:
-            check_plainly(data, 5)
+            check_plainly(data, 5, HEADER_BYTES)
         assert str(quick.value) == str(slow.value)
     starts, ends, counts = (np.array([number]) for number in (0, len(body), 5))
     with pytest.raises(InvalidRecord, match="record 4"):
