@@ -12,7 +12,8 @@ from bench.bars import rate_bar, ratio_bar
 from bench.material import T0, fresh_log, ready_batch
 from logstore.columnar import kernels
 from logstore.format.batch import set_offsets_and_epoch
-from logstore.log.append import append_as_follower, append_as_leader
+from logstore.log.append import append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 
 KIB = 1024

@@ -6,7 +6,7 @@ from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import OutOfResources, UnexpectedAppendOffset
 from logstore.log import truncate
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.replication.messages import NO_EPOCH
 from logstore.replication.partition import Partition

@@ -12,7 +12,7 @@ from functools import partial
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_marker_batch
-from logstore.log.validation import AppendOrigin
+from logstore.log.producer_state import AppendOrigin
 from logstore.replication.effects import Client, Effect, Reply
 from logstore.replication.messages import ProduceResult
 from logstore.replication.partition import ACKS_ALL

@@ -30,8 +30,8 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import OutOfOrderSequence, OutOfResources
 from logstore.log.append import AppendInfo, append_as_leader
 from logstore.log.partition_log import PartitionLog
+from logstore.log.producer_state import AppendOrigin
 from logstore.log.upkeep import delete_records
-from logstore.log.validation import AppendOrigin
 from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.errors import (

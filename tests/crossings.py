@@ -213,7 +213,7 @@ def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
     opened[0].close()
 
 
-@walk("produce, handler to kernel", max_files=8, files_today=12, between=("handle", "OsFile.pwrite"))
+@walk("produce, handler to kernel", max_files=8, files_today=11, between=("handle", "OsFile.pwrite"))
 @walk(
     "produce, socket to socket",
     max_files=22,

@@ -53,7 +53,7 @@ def test_a_walk_is_the_same_in_a_process_that_has_loaded_compiled_code() -> None
 
 def test_the_command_prints_a_walk(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--trace", "append(bytes)"]) == 0
-    assert "logstore/log/append.py → logstore/log/stretch.py" in capsys.readouterr().out
+    assert "logstore/log/outgoing.py → logstore/log/stretch.py" in capsys.readouterr().out
 
 
 def test_make_test_looks_for_spark_tests_where_they_are() -> None:

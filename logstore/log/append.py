@@ -1,57 +1,78 @@
-"""Append to a log: client batches on a leader, the leader's batches on a follower, transaction markers.
+"""Append to a log as its leader: client batches, transaction markers.
 
-    prepare   check the batches and stamp their offsets and leader epoch        (`validation.py`)
+    prepare   check the batch, and stamp its offset and leader epoch
     place     record a new leader epoch; roll if the active segment has no room
     write     write the bytes, update the producer state, move the log end offset
 
-Every append takes these three steps; they differ in how the batches are prepared. `append_value` is the short
-path for one small value: until the segment is full or old no decision changes, so `stretch.py` makes all of
-them once for a run of values.
+Every append takes these three steps; they differ in how the batches are prepared. Many ready batches are
+prepared by the megabyte (`append_many.py`), an application's records when they are encoded (`outgoing.py`),
+and a follower keeps its leader's batches (`append_fetched.py`).
 
 Everything that can be refused is refused before a byte is written. The log's lock covers all three steps; an
 fsync runs outside of it.
+
+A leader checks everything in a client's batch, then sets the base offset and the leader epoch, which the
+checksum does not cover. It sets the largest timestamp and the timestamp type, with a new checksum, only if
+they change. Records are re-encoded only if the topic requires another codec.
+
+Kafka accepts some batches that no producer sends and that damage the log: gaps in the offset deltas of an
+uncompressed batch, a delete horizon from a client, a transaction without a producer id, timestamps below -1,
+bytes after the batch. These checks refuse them; docs/formats/record-batch.md has the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
-from logstore.errors import RecordBatchTooLarge, is_refusal, refusal
-from logstore.format.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
-from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker, Record
+from logstore.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
+    RecordBatchTooLarge,
+    RecordError,
+    RecordTooLarge,
+    is_refusal,
+    refusal,
+)
+from logstore.format.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    MAX_DECOMPRESSED_BYTES,
+    TRANSACTIONAL,
+    Batch,
+    TimestampType,
+    encode_batch,
+    encode_marker_batch,
+    set_max_timestamp,
+    set_offsets_and_epoch,
+    walk,
+)
+from logstore.format.compression import Codec
+from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker
+from logstore.format.record_parser import RecordsSummary
 from logstore.log.interrupts import APPENDING, begin_change, change_failed, end_change
-from logstore.log.outgoing import (
-    MadeBatch,
-    batch_of_one,
-    batches_of,
-    compression_of,
-    full_batch_bytes,
-    not_appendable,
-)
 from logstore.log.partition_log import PartitionLog
-from logstore.log.producer_state import VerificationGuard, check_markers
-from logstore.log.serializers import is_one_value
-from logstore.log.stretch import begin_stretch
-from logstore.log.validation import (
-    AppendOrigin,
-    Prepared,
-    analyse_follower_batches,
-    validate_and_assign,
-    validate_plain_group,
-)
+from logstore.log.producer_state import AppendOrigin, VerificationGuard
+from logstore.segment.segment import Extents
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-GROUP_BYTES = 1 << 20
-WORTH_GROUPING = 4
-STAND_ALONE_EPOCH: Final = 0
-"""The leader epoch of a log that no leader has written to."""
+_TARGETS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+MAX_RECORDS: Final = 1 << 20
+"""The most records in a client's batch. A check takes microseconds per record, and a new codec some 200 bytes
+per record; a compressed MiB can hold millions of records. No real client comes near this limit."""
 
 
 class AppendInfo(NamedTuple):
@@ -92,7 +113,7 @@ class AppendInfo(NamedTuple):
         return after._replace(first_offset=self.first_offset, max_timestamp_ms=largest_ms)
 
 
-_new_info: Final = tuple.__new__
+new_info: Final = tuple.__new__
 """`AppendInfo` of all seven fields, without the call of its constructor: a third of its cost."""
 
 
@@ -122,10 +143,10 @@ def append_as_leader(
     `UnsupportedCompression`, `OutOfOrderSequence`, `InvalidProducerEpoch`, `InvalidTransactionState`,
     `DiskFull` or `LogDirOffline`; the log is then unchanged.
     """
-    return _as_change(_append_one, log, data, leader_epoch, now_ms, origin, verification_guard)
+    return as_change(append_one, log, data, leader_epoch, now_ms, origin, verification_guard)
 
 
-def _as_change(
+def as_change(
     append: Callable[Concatenate[PartitionLog, P], T], log: PartitionLog, *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Append under the log's lock, with a note of the change (`interrupts.py`), and wake those who wait."""
@@ -146,7 +167,7 @@ def _as_change(
         return result
 
 
-def _append_one(
+def append_one(
     log: PartitionLog,
     data: Buffer,
     leader_epoch: int,
@@ -174,253 +195,221 @@ def _append_one(
             return AppendInfo(*duplicate, appended_ms, log.log_start_offset, is_duplicate=True)
     if leader_epoch != log.latest_epoch:
         log.enter_epoch(leader_epoch, prepared.first_offset)
-    return _place_and_write(log, prepared, now_ms)
+    return place_and_write(log, prepared, now_ms)
 
 
-def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-    """Append a batch that this process encoded (`outgoing.py`): its records are not read again.
+# --- prepare --------------------------------------------------------------------------------------
 
-    Its bytes are stamped in place. Raises what `append_as_leader` raises.
+
+class Prepared(NamedTuple):
+    """Checked batches with offsets and epochs, contiguous in `data` and ready to write.
+
+    `extents` describes them for the segment. The time index assigns a batch's largest timestamp to its last
+    offset. `log_append_time_ms` is -1 on a CreateTime topic. `batches` are the ones that the log processes
+    after the write: those with a producer id on a leader, all of them on a follower.
     """
-    with log.lock:
-        if log.changing or not log.is_writable:
-            begin_change(log)
-        try:
-            log.changing = APPENDING  # as `_as_change`, without its cost
-            data = batch.data
-            if len(data) > log.config.segment_bytes or not may_enter(batch, now_ms, log.config):
-                info = _append_one(log, bytes(data), leader_epoch, now_ms)
-            else:
-                first_offset, time_ms = log.log_end_offset, batch.timestamp_ms
-                last_offset = first_offset + batch.record_count - 1
-                set_offsets_and_epoch(data, base_offset=first_offset, leader_epoch=leader_epoch)
-                if leader_epoch != log.latest_epoch:
-                    log.enter_epoch(leader_epoch, first_offset)
-                extents = ((len(data), last_offset, time_ms),)
-                prepared = Prepared(data, extents, first_offset, last_offset, time_ms)
-                info = _place_and_write(log, prepared, now_ms)
-            if not log.changing:
-                end_change(log)  # raises
-            log.changing = ""
-        except BaseException as error:
-            change_failed(log, error)
-            raise
-        if log.waiters.waiting:
-            log.waiters.wake()
-        return info
+
+    data: Buffer
+    extents: Extents
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    log_append_time_ms: int = NO_TIMESTAMP
+    batches: Sequence[Batch] = ()
 
 
-def may_enter(batch: MadeBatch, now_ms: int, config: LogConfig) -> bool:
-    """Return whether a leader's validation would neither refuse the batch nor change it.
-
-    The batch must have been compressed with the topic's codec.
-    """
-    return (
-        len(batch.data) <= config.max_message_bytes
-        and config.message_timestamp_type == "CreateTime"
-        and max(now_ms - config.oldest_allowed_ms, 0) <= batch.timestamp_ms
-        and batch.timestamp_ms <= min(now_ms + config.newest_allowed_ms, MAX_LONG)
-        and (batch.is_keyed or "compact" not in config.cleanup_policy)
-    )
-
-
-def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | None:
-    """Append one record of `value` on the short path, at time `now_ms` and in the newest epoch.
-
-    None, with nothing changed, if the short path does not apply (`stretch.py`): then `append_made` appends
-    the value or raises the error, and `begin_short_path` opens the path again. Raises `DiskFull` or
-    `LogDirOffline`.
-    """
-    with log.lock:
-        stretch, offset = log.stretch, log.log_end_offset
-        if stretch is None or log.changing or not log.is_writable:
-            return None
-        try:
-            log.changing = APPENDING
-            active = log.segments.active
-            if not stretch.append(value, offset, now_ms, active, log.config, log.epoch_cache):
-                log.changing = ""
-                return None
-            if not log.changing:
-                end_change(log)  # raises
-            active.modified_ms = now_ms
-            log.log_end_offset = log.producer_state.end_offset = offset + 1
-            log.changing = ""
-        except OSError as error:
-            log.changing = ""
-            _write_failed(log, error)
-        except BaseException as error:
-            change_failed(log, error)
-            raise
-        if log.waiters.waiting:
-            log.waiters.wake()
-        return _new_info(
-            AppendInfo, (offset, offset, now_ms, NO_TIMESTAMP, log.log_start_offset, False, False)
-        )
-
-
-def begin_short_path(log: PartitionLog) -> None:
-    """Let `append_value` append the next values, unless the settings require a decision for each of them."""
-    with log.lock:
-        if log.is_writable:
-            log.stretch = begin_stretch(log.segments.active, log.config, log.epoch_cache)
-
-
-def append_many_as_leader(log: PartitionLog, data: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-    """Append the batches that lie end to end in `data`, each as `append_as_leader` would.
-
-    Raises what it raises, and `CorruptBatch` for a torn last batch; batches before a refused one stay
-    appended.
-    """
-    info: AppendInfo | None = None
-    view, position = memoryview(data), 0
-    while position < len(view) or info is None:
-        size, appended = _as_change(_append_some, log, view[position:], leader_epoch, now_ms)
-        info = appended if info is None else info.joined(appended)
-        position += size
-    return info
-
-
-def _append_some(
-    log: PartitionLog, data: memoryview, leader_epoch: int, now_ms: int
-) -> tuple[int, AppendInfo]:
-    """Append the first batches of `data`: in one write if they are many and plain, else one by one.
-
-    Returns their size in bytes.
-    """
-    first = Batch(data)
-    size = min(len(data), GROUP_BYTES, max(log.config.segment_bytes - log.segments.active.size, 0))
-    if size < first.size * WORTH_GROUPING:
-        return first.size, _append_one(log, first.buffer, leader_epoch, now_ms)
-    # Into memory that is mapped already: a fresh megabyte costs more page faults than its copy.
-    scratch = log.scratch = log.scratch or bytearray(GROUP_BYTES)
-    scratch[:size] = data[:size]
-    group = validate_plain_group(
-        scratch,
-        size,
-        next_offset=log.log_end_offset,
-        leader_epoch=leader_epoch,
-        now_ms=now_ms,
-        config=log.config,
-    )
-    if group is not None:
-        log.enter_epoch(leader_epoch, group.first_offset)
-        return len(group.data), _place_and_write(log, group, now_ms)
-    info, taken = nothing_appended(log), 0
-    for batch in walk(data[:size]):
-        info = info.joined(_append_one(log, batch.buffer, leader_epoch, now_ms))
-        taken += batch.size
-    assert taken, "the walk must find the first batch"
-    return taken, info
-
-
-# --- an application ----------------------------------------------------------------------------------
-
-
-def append_records(
-    log: PartitionLog,
-    records: Any,
+def validate_and_assign(
+    data: Buffer,
     *,
-    key: bytes | None = None,
-    headers: Sequence[tuple[str, bytes | None]] = (),
-    timestamp_ms: int | None = None,
-    target_bytes: int | None = None,
-) -> AppendInfo:
-    """Append values, records, pairs or batches in the log's newest epoch; see `Log.append`.
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    config: LogConfig,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> Prepared:
+    """Check the single batch in `data` and return it with offsets from `next_offset`; `data` is not changed.
 
-    A batch of records is full at `target_bytes`, by default as the settings say now.
+    Raises `CorruptBatch`, `RecordTooLarge`, `UnsupportedCompression`, and `InvalidRecord` or
+    `InvalidTimestamp` with the invalid records. Nothing may be written then.
     """
-    now_ms = log.clock() if timestamp_ms is None else timestamp_ms
-    compression = compression_of(log.config)
-    if records is None or isinstance(records, bytes | bytearray | memoryview):
-        made = batch_of_one(key, records, headers, now_ms, compression)
-        return _append_outgoing(log, made, now_ms if timestamp_ms is None else log.clock())
-    if key is not None or headers:
-        raise TypeError("key and headers go with a single value; give records their own")
-    if isinstance(records, Record | Batch | tuple):
-        records = (records,)
-    elif not isinstance(records, Iterable) or is_one_value(records):
-        raise not_appendable(records)
-    result = nothing_appended(log)
-    for batch in batches_of(
-        records,
-        now_ms=now_ms,
-        compression=compression,
-        target_bytes=full_batch_bytes(log.config) if target_bytes is None else target_bytes,
-    ):
-        result = result.joined(_append_outgoing(log, batch, log.clock()))
-    return result
+    if isinstance(data, CheckedBatch) and getattr(data, "config", None) is config:
+        return _placed(data, next_offset, leader_epoch)
+    if len(data) > config.max_message_bytes:
+        raise RecordTooLarge(len(data), config.max_message_bytes)
+    # One copy, and the log's own. A check of `bytes` is the fastest, so those are copied after it.
+    checked = data if isinstance(data, bytes) else bytearray(data)
+    batch = _only_batch(checked)
+    if batch.base_offset != 0:
+        raise InvalidRecord(f"base offset is {batch.base_offset}; it must be 0 in a producer's batch")
+    batch.check_crc()
+    _check_header(batch, origin)
+    log_append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
+    summary = batch.check_records(max_bytes=max_decompressed_bytes)
+    max_timestamp_ms = _check_each_record(batch, summary, now_ms, config, max_decompressed_bytes)
+    if log_append_time_ms is not None:
+        max_timestamp_ms = log_append_time_ms
 
-
-def append_ready(log: PartitionLog, data: Buffer) -> AppendInfo:
-    """Append ready batches in the log's newest epoch; see `Log.append_batches`."""
-    with log.lock:
-        epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
-        return append_many_as_leader(log, data, leader_epoch=epoch, now_ms=log.clock())
-
-
-def _append_outgoing(log: PartitionLog, batch: MadeBatch | bytes, now_ms: int) -> AppendInfo:
-    if not isinstance(batch, MadeBatch):
-        return append_ready(log, batch)
-    with log.lock:
-        epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
-        return append_made(log, batch, leader_epoch=epoch, now_ms=now_ms)
-
-
-# --- a follower -------------------------------------------------------------------------------------
-
-
-def append_as_follower(log: PartitionLog, data: Buffer, *, leader_epoch: int) -> AppendInfo:
-    """Append a leader's batches byte for byte; a torn last batch is left out.
-
-    Raises `UnexpectedAppendOffset` below the log end, `OffsetsOutOfOrder`, `CorruptBatch`, `InvalidRecord`
-    for an epoch above `leader_epoch` or a marker that cannot be read, `DiskFull` or `LogDirOffline`; nothing
-    is written then.
-    """
-    return _as_change(_append_leaders, log, data, leader_epoch)
-
-
-def _append_leaders(log: PartitionLog, data: Buffer, leader_epoch: int) -> AppendInfo:
-    found = analyse_follower_batches(
-        data, next_offset=log.log_end_offset, leader_epoch=leader_epoch, latest_epoch=log.latest_epoch
-    )
-    if found is None:
-        return nothing_appended(log)
-    check_markers(found.batches)
-    for batch in found.batches:
-        log.enter_epoch(batch.leader_epoch, batch.base_offset)
-    now_ms = log.clock()
-    for part in _parts_that_fit_a_segment(found):
-        _place_and_write(log, part, now_ms)
-    return AppendInfo(
-        found.first_offset, found.last_offset, found.max_timestamp_ms, NO_TIMESTAMP, log.log_start_offset
-    )
-
-
-def _parts_that_fit_a_segment(prepared: Prepared) -> Iterator[Prepared]:
-    """Split batches where an offset is too far above the first one of its part for one segment."""
-    batches = prepared.batches
-    if prepared.last_offset - prepared.first_offset <= MAX_INT:
-        yield prepared
-        return
-    first = 0
-    for number, batch in enumerate(batches):
-        if batch.last_offset - batches[first].base_offset > MAX_INT:
-            yield _part(prepared, first, number)
-            first = number
-    yield _part(prepared, first, len(batches))
-
-
-def _part(prepared: Prepared, first: int, stop: int) -> Prepared:
-    batches = prepared.batches[first:stop]
+    kind = config.compression_type
+    if kind != "producer" and (target := _TARGETS[kind]) is not batch.codec and not batch.is_control:
+        placed = _recompressed(batch, target, log_append_time_ms, config, max_decompressed_bytes)
+        if len(placed) > config.max_message_bytes:
+            raise RecordTooLarge(len(placed), config.max_message_bytes)
+    else:
+        placed = checked if isinstance(checked, bytearray) else bytearray(checked)
+        if log_append_time_ms is not None or batch.max_timestamp_ms != max_timestamp_ms:
+            set_max_timestamp(placed, TimestampType(log_append_time_ms is not None), max_timestamp_ms)
+    set_offsets_and_epoch(placed, base_offset=next_offset, leader_epoch=leader_epoch)
+    last_offset = next_offset + batch.last_offset_delta
     return Prepared(
-        b"".join(batch.buffer for batch in batches),
-        prepared.extents[first:stop],
-        batches[0].base_offset,
-        batches[-1].last_offset,
-        max(batch.max_timestamp_ms for batch in batches),
-        batches=batches,
+        placed,
+        ((len(placed), last_offset, max_timestamp_ms),),
+        next_offset,
+        last_offset,
+        max_timestamp_ms,
+        NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms,
+        (Batch(placed),) if batch.has_producer_id else (),
     )
+
+
+class CheckedBatch(bytes):
+    """A client's batch with the result of its validation: `validate_and_assign` does not repeat it."""
+
+    prepared: Prepared
+    config: LogConfig
+
+
+def check_ahead(
+    data: Buffer,
+    *,
+    now_ms: int,
+    config: LogConfig,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> CheckedBatch:
+    """Validate a client's batch before its append, for instance in a thread.
+
+    The result counts for this very `config`; with another one the append validates again. Raises what
+    `validate_and_assign` raises.
+    """
+    checked = CheckedBatch(data)
+    checked.prepared = validate_and_assign(
+        checked,
+        next_offset=0,
+        leader_epoch=0,
+        now_ms=now_ms,
+        config=config,
+        max_decompressed_bytes=max_decompressed_bytes,
+    )
+    checked.config = config
+    return checked
+
+
+def _placed(checked: CheckedBatch, next_offset: int, leader_epoch: int) -> Prepared:
+    data, ((size, last_delta, max_timestamp_ms),) = checked.prepared[:2]
+    assert isinstance(data, bytearray), "as `validate_and_assign` makes it"
+    set_offsets_and_epoch(data, base_offset=next_offset, leader_epoch=leader_epoch)
+    return checked.prepared._replace(
+        extents=((size, next_offset + last_delta, max_timestamp_ms),),
+        first_offset=next_offset,
+        last_offset=next_offset + last_delta,
+        batches=(Batch(data),) if checked.prepared.batches else (),
+    )
+
+
+def _only_batch(data: Buffer) -> Batch:
+    if not data:
+        raise InvalidRecord("no batch; an append must have exactly one")
+    batch = Batch(data)
+    if batch.size != len(data):
+        if next(walk(data, position=batch.size), None) is not None:
+            raise InvalidRecord("more than one batch; an append must have exactly one")
+        raise InvalidRecord(f"{len(data) - batch.size} bytes after the batch")
+    return batch
+
+
+def _check_header(batch: Batch, origin: AppendOrigin) -> None:
+    count, delta = batch.record_count, batch.last_offset_delta
+    if count > MAX_RECORDS and origin is AppendOrigin.CLIENT:
+        raise InvalidRecord(f"{count} records in one batch; the limit is {MAX_RECORDS}, send smaller batches")
+    if count <= 0 or count != delta + 1:
+        raise InvalidRecord(
+            f"{count} records with last offset delta {delta}; the delta must be the number of records - 1"
+        )
+    if batch.base_timestamp_ms < NO_TIMESTAMP:
+        raise InvalidTimestamp(f"base timestamp {batch.base_timestamp_ms} ms is below -1 (no timestamp)")
+    flags = batch.attributes
+    if flags & CONTROL and origin is AppendOrigin.CLIENT:
+        raise InvalidRecord("control batch from a client; only a coordinator may write one")
+    if flags & DELETE_HORIZON:
+        raise InvalidRecord("batch with a delete horizon; only compaction sets one")
+    if batch.has_producer_id:
+        if batch.base_sequence < 0 and origin is AppendOrigin.CLIENT:
+            raise InvalidRecord(
+                f"producer {batch.producer_id} sent the negative base sequence {batch.base_sequence}"
+            )
+        if batch.producer_epoch < 0:
+            raise InvalidRecord(
+                f"producer {batch.producer_id} sent the negative epoch {batch.producer_epoch}"
+            )
+    elif flags & TRANSACTIONAL:
+        raise InvalidRecord("transactional batch without a producer id")
+
+
+def _check_each_record(
+    batch: Batch, summary: RecordsSummary, now_ms: int, config: LogConfig, max_bytes: int
+) -> int:
+    """Check timestamps and keys. Returns the largest timestamp of the records.
+
+    The batch's bounds are checked first; only if they fail are the records read one by one, to list the
+    invalid ones.
+    """
+    needs_keys = "compact" in config.cleanup_policy and not batch.is_control
+    create_time = config.message_timestamp_type == "CreateTime"
+    if create_time and batch.attributes & LOG_APPEND_TIME:
+        raise InvalidTimestamp("batch with timestamp type LogAppendTime on a CreateTime topic")
+    oldest_ms = max(now_ms - config.oldest_allowed_ms, 0)
+    newest_ms = min(now_ms + config.newest_allowed_ms, MAX_LONG)
+    min_delta, max_delta, keyless_count = summary
+    min_ms = batch.base_timestamp_ms + min_delta
+    max_ms = batch.base_timestamp_ms + max_delta
+    timely = not create_time or (oldest_ms <= min_ms and max_ms <= newest_ms)
+    if timely and not (needs_keys and keyless_count):
+        return max_ms
+    max_ms = NO_TIMESTAMP
+    untimely: list[RecordError] = []
+    keyless: list[RecordError] = []
+    for index, record in enumerate(batch.records(max_bytes=max_bytes)):
+        timestamp_ms = record.timestamp_ms
+        max_ms = max(max_ms, timestamp_ms)
+        if needs_keys and record.key is None:
+            keyless.append(RecordError(index, "a compacted topic needs a key"))
+        elif create_time and timestamp_ms != NO_TIMESTAMP and not oldest_ms <= timestamp_ms <= newest_ms:
+            untimely.append(
+                RecordError(index, f"timestamp {timestamp_ms} is outside [{oldest_ms}, {newest_ms}]")
+            )
+    errors = sorted(untimely + keyless)
+    if untimely:
+        raise InvalidTimestamp(f"{len(errors)} invalid records; the first: {errors[0].message}", errors)
+    if keyless:
+        raise InvalidRecord(f"{len(errors)} invalid records; the first: {errors[0].message}", errors)
+    return max_ms
+
+
+def _recompressed(
+    batch: Batch, codec: Codec, log_append_time_ms: int | None, config: LogConfig, max_bytes: int
+) -> bytearray:
+    rebuilt = encode_batch(
+        list(batch.records(max_bytes=max_bytes)),
+        codec=codec,
+        level=config.compression_level,
+        log_append_time_ms=log_append_time_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
+    )
+    return bytearray(rebuilt)
 
 
 # --- place and write --------------------------------------------------------------------------------
@@ -486,7 +475,7 @@ def roll_reason(
     return None
 
 
-def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> AppendInfo:
+def place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> AppendInfo:
     """Roll if necessary, write, and move the log end. The leader epoch is in the epoch file already."""
     data, extents, first_offset, last_offset, max_timestamp_ms, append_time_ms, batches = prepared
     incoming = Incoming(len(data), max_timestamp_ms, last_offset)
@@ -496,7 +485,7 @@ def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appe
     try:
         active.append(data, extents)
     except OSError as error:
-        _write_failed(log, error)
+        write_failed(log, error)
     active.modified_ms = now_ms
     log.log_end_offset = end_offset = last_offset + 1
     if end_offset - log.recovery_point >= log.config.flush_messages:
@@ -505,13 +494,13 @@ def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appe
         _note_producers(log, batches)
     # Last: until then readers of committed data do not see the batches.
     log.producer_state.end_offset = end_offset
-    return _new_info(
+    return new_info(
         AppendInfo,
         (first_offset, last_offset, max_timestamp_ms, append_time_ms, log.log_start_offset, False, False),
     )
 
 
-def _write_failed(log: PartitionLog, error: OSError) -> NoReturn:
+def write_failed(log: PartitionLog, error: OSError) -> NoReturn:
     if is_refusal(error):
         mark("append: no room")
         raise refusal(error, log.directory, "nothing of the append was kept", "append again") from error

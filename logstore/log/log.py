@@ -23,23 +23,19 @@ from logstore.disk.closing import Closing
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
 from logstore.errors import LogClosed, OffsetOutOfRange
 from logstore.format.record import ControlType, Record
-from logstore.log.append import (
-    STAND_ALONE_EPOCH,
-    AppendInfo,
-    append_end_transaction,
-    append_ready,
-    append_records,
-    append_value,
-    begin_short_path,
-    nothing_appended,
-)
+from logstore.log.append import AppendInfo, append_end_transaction, nothing_appended
 from logstore.log.cursors import Cursor
 from logstore.log.following import Follower
 from logstore.log.loading import Progress
 from logstore.log.lookup import Lookup
 from logstore.log.losses import Loss
 from logstore.log.outgoing import (
+    STAND_ALONE_EPOCH,
     Appendable,
+    append_ready,
+    append_records,
+    append_value,
+    begin_short_path,
     compression_of,
     full_batch_bytes,
 )

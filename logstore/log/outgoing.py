@@ -1,26 +1,37 @@
-"""Turn the records of an application into batches.
+"""Turn the records of an application into batches, and append them.
 
     values, pairs   ──►  `MadeBatch`: the bytes, and known facts about them   ──►  the log
-    records         ──►  bytes, validated like a client's                     ──►  (`validation.py`)
+    records         ──►  bytes, validated like a client's                     ──►  (`append.py`)
     ready batches   ──►
 
 A batch that was encoded here from plain bytes is not parsed again: its record count, its timestamp and
-missing keys are known. `append.may_enter` compares them with the topic's settings. A batch that may be
-refused or changed is validated like a client's batch, and the error lists the invalid records.
+missing keys are known. `may_enter` compares them with the topic's settings. A batch that may be refused or
+changed is validated like a client's batch, and the error lists the invalid records.
+
+`append_value` is the short path for one small value: until the segment is full or old no decision changes, so
+`stretch.py` makes all of them once for a run of values.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from itertools import accumulate, chain, islice
 from types import NoneType
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Buffer
-from logstore.format.batch import HEADER_BYTES, Batch, encode_batch, finish_plain, with_room
+from logstore.format.batch import (
+    HEADER_BYTES,
+    Batch,
+    encode_batch,
+    finish_plain,
+    set_offsets_and_epoch,
+    with_room,
+)
 from logstore.format.compression import Codec
 from logstore.format.record import (
     MAX_PLAIN_BYTES,
@@ -35,7 +46,22 @@ from logstore.format.record import (
     encode_values,
     headers_of,
 )
+from logstore.log.append import (
+    AppendInfo,
+    Prepared,
+    append_one,
+    new_info,
+    nothing_appended,
+    place_and_write,
+    write_failed,
+)
+from logstore.log.append_many import append_many_as_leader
+from logstore.log.interrupts import APPENDING, begin_change, change_failed, end_change
+from logstore.log.partition_log import PartitionLog
+from logstore.log.stretch import begin_stretch
 
+STAND_ALONE_EPOCH: Final = 0
+"""The leader epoch of a log that no leader has written to."""
 Pair: TypeAlias = tuple[bytes | None, bytes | None]
 Appendable: TypeAlias = Buffer | Record | Batch | Pair | None
 """A value, a record (its offset is ignored), a ready batch, or a (key, value) pair."""
@@ -340,6 +366,11 @@ def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
     raise not_appendable(item)
 
 
+def is_one_value(given: object) -> bool:
+    """Return whether an iterable is one value: text is not split, nor a mapping read for its keys alone."""
+    return isinstance(given, str | Mapping) or is_dataclass(given) or hasattr(given, "model_dump")
+
+
 def not_appendable(item: object) -> TypeError:
     """Return the error for an `item` that cannot be appended."""
     return TypeError(
@@ -353,3 +384,145 @@ def _wrong_part(error: Exception) -> TypeError:
         "keys, values and header values must be bytes or None, header names str, timestamps int (ms): "
         f"{error}"
     )
+
+
+# --- to the log -----------------------------------------------------------------------------------
+
+
+def append_records(
+    log: PartitionLog,
+    records: Any,
+    *,
+    key: bytes | None = None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+    timestamp_ms: int | None = None,
+    target_bytes: int | None = None,
+) -> AppendInfo:
+    """Append values, records, pairs or batches in the log's newest epoch; see `Log.append`.
+
+    A batch of records is full at `target_bytes`, by default as the settings say now.
+    """
+    now_ms = log.clock() if timestamp_ms is None else timestamp_ms
+    compression = compression_of(log.config)
+    if records is None or isinstance(records, bytes | bytearray | memoryview):
+        made = batch_of_one(key, records, headers, now_ms, compression)
+        return _append_outgoing(log, made, now_ms if timestamp_ms is None else log.clock())
+    if key is not None or headers:
+        raise TypeError("key and headers go with a single value; give records their own")
+    if isinstance(records, Record | Batch | tuple):
+        records = (records,)
+    elif not isinstance(records, Iterable) or is_one_value(records):
+        raise not_appendable(records)
+    result = nothing_appended(log)
+    for batch in batches_of(
+        records,
+        now_ms=now_ms,
+        compression=compression,
+        target_bytes=full_batch_bytes(log.config) if target_bytes is None else target_bytes,
+    ):
+        result = result.joined(_append_outgoing(log, batch, log.clock()))
+    return result
+
+
+def append_ready(log: PartitionLog, data: Buffer) -> AppendInfo:
+    """Append ready batches in the log's newest epoch; see `Log.append_batches`."""
+    with log.lock:
+        epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
+        return append_many_as_leader(log, data, leader_epoch=epoch, now_ms=log.clock())
+
+
+def _append_outgoing(log: PartitionLog, batch: MadeBatch | bytes, now_ms: int) -> AppendInfo:
+    if not isinstance(batch, MadeBatch):
+        return append_ready(log, batch)
+    with log.lock:
+        epoch = max(log.latest_epoch, STAND_ALONE_EPOCH)
+        return append_made(log, batch, leader_epoch=epoch, now_ms=now_ms)
+
+
+def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+    """Append a batch that this process encoded (`outgoing.py`): its records are not read again.
+
+    Its bytes are stamped in place. Raises what `append_as_leader` raises.
+    """
+    with log.lock:
+        if log.changing or not log.is_writable:
+            begin_change(log)
+        try:
+            log.changing = APPENDING  # as `as_change`, without its cost
+            data = batch.data
+            if len(data) > log.config.segment_bytes or not may_enter(batch, now_ms, log.config):
+                info = append_one(log, bytes(data), leader_epoch, now_ms)
+            else:
+                first_offset, time_ms = log.log_end_offset, batch.timestamp_ms
+                last_offset = first_offset + batch.record_count - 1
+                set_offsets_and_epoch(data, base_offset=first_offset, leader_epoch=leader_epoch)
+                if leader_epoch != log.latest_epoch:
+                    log.enter_epoch(leader_epoch, first_offset)
+                extents = ((len(data), last_offset, time_ms),)
+                prepared = Prepared(data, extents, first_offset, last_offset, time_ms)
+                info = place_and_write(log, prepared, now_ms)
+            if not log.changing:
+                end_change(log)  # raises
+            log.changing = ""
+        except BaseException as error:
+            change_failed(log, error)
+            raise
+        if log.waiters.waiting:
+            log.waiters.wake()
+        return info
+
+
+def may_enter(batch: MadeBatch, now_ms: int, config: LogConfig) -> bool:
+    """Return whether a leader's validation would neither refuse the batch nor change it.
+
+    The batch must have been compressed with the topic's codec.
+    """
+    return (
+        len(batch.data) <= config.max_message_bytes
+        and config.message_timestamp_type == "CreateTime"
+        and max(now_ms - config.oldest_allowed_ms, 0) <= batch.timestamp_ms
+        and batch.timestamp_ms <= min(now_ms + config.newest_allowed_ms, MAX_LONG)
+        and (batch.is_keyed or "compact" not in config.cleanup_policy)
+    )
+
+
+def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | None:
+    """Append one record of `value` on the short path, at time `now_ms` and in the newest epoch.
+
+    None, with nothing changed, if the short path does not apply (`stretch.py`): then `append_made` appends
+    the value or raises the error, and `begin_short_path` opens the path again. Raises `DiskFull` or
+    `LogDirOffline`.
+    """
+    with log.lock:
+        stretch, offset = log.stretch, log.log_end_offset
+        if stretch is None or log.changing or not log.is_writable:
+            return None
+        try:
+            log.changing = APPENDING
+            active = log.segments.active
+            if not stretch.append(value, offset, now_ms, active, log.config, log.epoch_cache):
+                log.changing = ""
+                return None
+            if not log.changing:
+                end_change(log)  # raises
+            active.modified_ms = now_ms
+            log.log_end_offset = log.producer_state.end_offset = offset + 1
+            log.changing = ""
+        except OSError as error:
+            log.changing = ""
+            write_failed(log, error)
+        except BaseException as error:
+            change_failed(log, error)
+            raise
+        if log.waiters.waiting:
+            log.waiters.wake()
+        return new_info(
+            AppendInfo, (offset, offset, now_ms, NO_TIMESTAMP, log.log_start_offset, False, False)
+        )
+
+
+def begin_short_path(log: PartitionLog) -> None:
+    """Let `append_value` append the next values, unless the settings require a decision for each of them."""
+    with log.lock:
+        if log.is_writable:
+            log.stretch = begin_stretch(log.segments.active, log.config, log.epoch_cache)

@@ -24,6 +24,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -47,7 +48,6 @@ from logstore.format.record import (
     EndTransactionMarker,
     subtract_sequence,
 )
-from logstore.log.validation import AppendOrigin
 from logstore.segment.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ LATE_MS: Final = 5 * 60_000
 """A transaction is late if it is open this long after the largest timeout."""
 
 SNAPSHOT_VERSION: Final = 1
-_HEADER: Final = struct.Struct(">hIi")
-_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_HEADER, _ENTRY = struct.Struct(">hIi"), struct.Struct(">qhiqiqiq")
 _CRC_START: Final = 6
 
 
@@ -90,6 +89,14 @@ class ProducerStateConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+class AppendOrigin(Enum):
+    """The origin of a batch that a leader appends."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """The broker's own transaction or group coordinator: may write control batches, sends no sequences."""
 
 
 class Duplicate(NamedTuple):
@@ -391,7 +398,7 @@ class ProducerState:
             )
 
     def _check_marker(self, batch: Batch, entry: ProducerEntry | None) -> None:
-        marker = _marker(batch)
+        marker = marker_of(batch)
         if marker is None or entry is None:
             return
         self._check_epoch(batch, entry)
@@ -451,7 +458,7 @@ class ProducerState:
         return None
 
     def _replay_marker(self, batch: Batch) -> CompletedTransaction | None:
-        marker = _marker(batch)
+        marker = marker_of(batch)
         if marker is None:
             return None
         entry = self._entry(batch.producer_id)
@@ -572,13 +579,6 @@ def _decode_entry(fields: tuple[int, ...]) -> ProducerEntry:
     return entry
 
 
-def check_markers(batches: Iterable[Batch]) -> None:
-    """Raise `InvalidRecord` for a control batch that `replay` cannot apply."""
-    for batch in batches:
-        if batch.is_control and batch.has_producer_id:
-            _marker(batch)
-
-
 # The record of a marker as this engine and Kafka write it: its key is `i16 version 0, i16 type`, its value
 # `i16 version 0, i32 coordinator epoch`, and the rest has no choice.
 _PLAIN_MARKER: Final = struct.Struct(">7sh3siB")
@@ -587,8 +587,8 @@ _AROUND: Final = (b"\x20\0\0\0\x08\0\0", b"\x0c\0\0", 0)
 _ENDS: Final = {each.value: each for each in (ControlType.ABORT, ControlType.COMMIT)}
 
 
-def _marker(batch: Batch) -> EndTransactionMarker | None:
-    """The marker of a control batch; None if compaction emptied it, and for other control records."""
+def marker_of(batch: Batch) -> EndTransactionMarker | None:
+    """Return the marker of a control batch; None for an emptied one, and for other control records."""
     if batch.size == _PLAIN_MARKER_BYTES and not batch.attributes & CODEC_MASK and batch.record_count == 1:
         # Without the parser of records: a log may have as many markers as batches.
         head, number, middle, epoch, end = _PLAIN_MARKER.unpack_from(batch.buffer, HEADER_BYTES)

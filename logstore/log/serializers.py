@@ -12,14 +12,14 @@ writer of its log passes the module itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from logstore.errors import InvalidConfig
 from logstore.format.batch import Batch
 from logstore.format.record import Record
-from logstore.log.outgoing import Appendable
+from logstore.log.outgoing import Appendable, is_one_value
 
 Serializable: TypeAlias = object
 """A value of a type that the log's serializer knows."""
@@ -105,11 +105,6 @@ def serialized(serializer: Serializer, given: Any) -> Appendable | Iterator[Appe
     if isinstance(given, Iterable) and not isinstance(given, (*_READY, tuple)) and not is_one_value(given):
         return (_item(serializer, each) for each in given)
     return _item(serializer, given)
-
-
-def is_one_value(given: object) -> bool:
-    """Return whether an iterable is one value: text is not split, nor a mapping read for its keys alone."""
-    return isinstance(given, str | Mapping) or is_dataclass(given) or hasattr(given, "model_dump")
 
 
 def _item(serializer: Serializer, value: Any) -> Appendable:

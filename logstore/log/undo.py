@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from logstore.disk.files import File
 from logstore.errors import CannotUndo
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.losses import Loss, Piece, Quarantine, Standing
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import read_bytes

@@ -31,8 +31,8 @@ from logstore.disk.closing import Closing
 from logstore.disk.reentry import not_owned
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
-from logstore.log.append import AppendInfo, append_records
-from logstore.log.outgoing import RECORD_OVERHEAD, Appendable, full_batch_bytes, size_of
+from logstore.log.append import AppendInfo
+from logstore.log.outgoing import RECORD_OVERHEAD, Appendable, append_records, full_batch_bytes, size_of
 from logstore.log.partition_log import Clock, PartitionLog
 from logstore.log.serializers import Serializer, serialized
 

@@ -17,9 +17,8 @@ from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
-from logstore.log.producer_state import ProducerStateConfig
+from logstore.log.producer_state import AppendOrigin, ProducerStateConfig
 from logstore.log.upkeep import advance_log_start_offset
-from logstore.log.validation import AppendOrigin
 from logstore.testing.disks import MemoryDisk
 
 ROOT = "/data"

@@ -23,7 +23,8 @@ from logstore.errors import (
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.compression import Codec, InflatesTooFar, compress
 from logstore.format.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Record
-from logstore.log.validation import analyse_follower_batches, validate_and_assign
+from logstore.log.append import validate_and_assign
+from logstore.log.append_fetched import analyse_follower_batches
 from tests.logstore.forge import T0, forge, payload, values
 
 MIB = 1 << 20

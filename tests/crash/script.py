@@ -19,15 +19,15 @@ from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
-from logstore.log.append import append_as_follower, append_as_leader
+from logstore.log.append import append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.losses import LOST_DIRECTORY
-from logstore.log.producer_state import ProducerState, decode_snapshot
+from logstore.log.producer_state import AppendOrigin, ProducerState, decode_snapshot
 from logstore.log.read_committed import without_aborted
 from logstore.log.tails import sound_batches
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset
-from logstore.log.validation import AppendOrigin
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.crash import CrashLab, CrashRun
 from logstore.testing.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk

@@ -21,8 +21,8 @@ from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import Log
+from logstore.log.producer_state import AppendOrigin
 from logstore.log.read import FetchIsolation
-from logstore.log.validation import AppendOrigin
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
 from logstore.testing.disks import MemoryDisk
 from tests.crash.script import DIRECTORY, NOW_MS, ROOT, ForgetfulDisk, Held, held_by, log_parent

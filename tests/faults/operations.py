@@ -29,15 +29,16 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
-from logstore.log.append import append_as_follower, append_as_leader
+from logstore.log.append import append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import KEPT_MS
 from logstore.log.manager import LogManager
+from logstore.log.producer_state import AppendOrigin
 from logstore.log.tails import sound_batches
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.undo import put_back
 from logstore.log.upkeep import advance_log_start_offset, expire_losses
-from logstore.log.validation import AppendOrigin
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 ROOT = "/data"

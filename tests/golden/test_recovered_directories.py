@@ -12,7 +12,7 @@ import pytest
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.format.record import Record
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import LOST_DIRECTORY
 from logstore.log.recovery import load

@@ -21,7 +21,8 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.append import AppendInfo, append_as_follower, append_as_leader
+from logstore.log.append import AppendInfo, append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
@@ -29,6 +30,7 @@ from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import (
     REMEMBERED_BATCHES,
     AppendedBatch,
+    AppendOrigin,
     ProducerEntry,
     ProducerState,
     ProducerStateConfig,
@@ -41,7 +43,6 @@ from logstore.log.upkeep import (
     remove_deleted_files,
     remove_expired_producers,
 )
-from logstore.log.validation import AppendOrigin
 from tests.judge.java_process import JavaProcess
 
 SOURCE: Final = Path(__file__).parent / "java" / "Judge.java"

@@ -8,7 +8,7 @@ from random import Random
 
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import Loss
 from logstore.log.manager import LogManager

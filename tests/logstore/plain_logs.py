@@ -9,7 +9,7 @@ from logstore.format.batch import encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import AppendInfo, Log
-from logstore.log.validation import AppendOrigin
+from logstore.log.producer_state import AppendOrigin
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.disks import MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY

@@ -8,7 +8,7 @@ from logstore.compact.compaction_pass import compaction_pass, run
 from logstore.config import LogConfig
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.read import FetchIsolation, offset_for_timestamp
 from logstore.log.upkeep import advance_log_start_offset

@@ -22,8 +22,8 @@ from logstore.format.compression import Codec
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.append import append_as_leader
 from logstore.log.log import Log
+from logstore.log.producer_state import AppendOrigin
 from logstore.log.read import FetchIsolation
-from logstore.log.validation import AppendOrigin
 from logstore.testing.disks import MemoryDisk
 
 DIRECTORY: Final = "/data/orders-0"

@@ -7,7 +7,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.errors import DamagedLog
 from logstore.format.batch import walk
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.heal import Mended
 from logstore.log.log import Log
 from logstore.log.read import read_checked

@@ -13,7 +13,8 @@ from logstore.errors import OffsetOutOfRange
 from logstore.format.batch import encode_batch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, Header, Record
-from logstore.log.append import append_as_follower, append_as_leader
+from logstore.log.append import append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.manager import LogManager
 from logstore.log.upkeep import advance_log_start_offset

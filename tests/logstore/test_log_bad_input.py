@@ -34,7 +34,8 @@ from logstore.errors import (
 from logstore.format.batch import encode_batch, walk
 from logstore.format.compression import Codec, compress
 from logstore.format.record import Record
-from logstore.log.append import append_as_follower, append_as_leader
+from logstore.log.append import append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import AppendInfo, Log
 from logstore.log.reader import LogReader
 from logstore.queue.queue import Queue

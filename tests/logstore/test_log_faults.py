@@ -23,11 +23,12 @@ from logstore.errors import DiskFull, LogDirOffline
 from logstore.format.batch import encode_batch, encode_marker_batch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log import read as reads
-from logstore.log.append import append_as_follower, append_as_leader
+from logstore.log.append import append_as_leader
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
+from logstore.log.producer_state import AppendOrigin
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset, flush_sealed
-from logstore.log.validation import AppendOrigin
 from logstore.segment import segments
 from logstore.segment.segment import Segment
 from logstore.segment.transaction_index import AbortedTransaction

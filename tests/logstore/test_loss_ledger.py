@@ -13,7 +13,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline
 from logstore.format.batch import walk
 from logstore.format.crc import crc32c
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import (
     KEPT_MS,

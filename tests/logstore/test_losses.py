@@ -7,7 +7,7 @@ import pytest
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.losses import Loss, Quarantine, Standing, cuts_since
 from logstore.log.truncate import truncate_fully_and_start_at, truncate_to
 from logstore.segment.segments import end_offset_of

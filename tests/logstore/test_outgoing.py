@@ -25,7 +25,7 @@ from logstore.format.record import (
     encode_pairs,
     encode_values,
 )
-from logstore.log.append import may_enter
+from logstore.log.append import validate_and_assign
 from logstore.log.log import Log
 from logstore.log.outgoing import (
     ROWS_AT_A_TIME,
@@ -34,8 +34,8 @@ from logstore.log.outgoing import (
     MadeBatch,
     batch_of_one,
     batches_of,
+    may_enter,
 )
-from logstore.log.validation import validate_and_assign
 from logstore.testing.disks import MemoryDisk
 
 T0 = 1_700_000_000_000

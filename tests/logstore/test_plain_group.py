@@ -11,9 +11,9 @@ from logstore.errors import CorruptBatch, InvalidRecord
 from logstore.format.batch import encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import Record
-from logstore.log.append import append_as_leader
+from logstore.log.append import append_as_leader, validate_and_assign
+from logstore.log.append_many import validate_plain_group
 from logstore.log.log import Log
-from logstore.log.validation import validate_and_assign, validate_plain_group
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.scan import scan
 from logstore.testing.disks import MemoryDisk

@@ -28,14 +28,14 @@ from logstore.format.record import (
 )
 from logstore.log.producer_state import (
     AppendedBatch,
+    AppendOrigin,
     CompletedTransaction,
     Duplicate,
     ProducerEntry,
     ProducerState,
-    _marker,
     decode_snapshot,
+    marker_of,
 )
-from logstore.log.validation import AppendOrigin
 from logstore.segment.transaction_index import AbortedTransaction
 from tests.golden.reading import content
 from tests.logstore.forge import T0, forge
@@ -318,7 +318,7 @@ def test_a_plain_marker_needs_no_parser(writer: Writer, monkeypatch: pytest.Monk
     ends = [(ABORT, 0), (COMMIT, 0), (COMMIT, 7), (ABORT, MAX_INT)]
     batches = [writer.marker(1, 0, kind, coordinator_epoch=epoch) for kind, epoch in ends]
     monkeypatch.delattr(Batch, "records")
-    assert [_marker(each) for each in batches] == [EndTransactionMarker(*end) for end in ends]
+    assert [marker_of(each) for each in batches] == [EndTransactionMarker(*end) for end in ends]
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,9 @@ def test_other_markers_of_the_same_size(
     assert batch.size == len(plain)
     if isinstance(expected, str):
         with pytest.raises(InvalidRecord, match=expected):
-            _marker(batch)
+            marker_of(batch)
     else:
-        assert _marker(batch) == expected
+        assert marker_of(batch) == expected
 
 
 def test_row_141_idle_producers_expire(writer: Writer) -> None:

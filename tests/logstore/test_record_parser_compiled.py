@@ -18,7 +18,7 @@ from logstore.errors import InvalidRecord
 from logstore.format.batch import HEADER_BYTES, Batch, encode_batch
 from logstore.format.record import Header, Record
 from logstore.format.record_parser import check_many, check_plainly, use_compiled
-from logstore.log.validation import validate_plain_group
+from logstore.log.append_many import validate_plain_group
 from tests.logstore.forge import T0, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, times
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, InvalidRecord, LogClosed, LogDirOffline, RecordTooLarge
-from logstore.log.append import append_value
 from logstore.log.log import Log
+from logstore.log.outgoing import append_value
 from logstore.log.partition_log import PartitionLog
 from logstore.log.stretch import LARGEST_VALUE_BYTES
 from logstore.log.truncate import truncate_fully_and_start_at

@@ -11,7 +11,7 @@ from logstore.compact.compaction import encode_empty_batch
 from logstore.config import LogConfig
 from logstore.format.batch import Batch, walk
 from logstore.log import append, truncate
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.read import FetchIsolation, aborted_transactions
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset, remove_expired_producers

@@ -14,7 +14,8 @@ from logstore.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from logstore.log.append import append_as_follower, maybe_start_verification
+from logstore.log.append import maybe_start_verification
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.producer_state import OpenTransaction, ProducerStateConfig
 from logstore.log.read import late_transactions

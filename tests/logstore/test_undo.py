@@ -9,7 +9,7 @@ import pytest
 
 from logstore.disk.files import Disk
 from logstore.errors import CannotUndo, DiskFull, LogDirOffline
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import KEPT_MS, Standing
 from logstore.log.truncate import truncate_fully_and_start_at

@@ -20,13 +20,9 @@ from logstore.errors import (
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import MAX_LONG, ControlType, EndTransactionMarker, Record
-from logstore.log.validation import (
-    MAX_RECORDS,
-    AppendOrigin,
-    Prepared,
-    analyse_follower_batches,
-    validate_and_assign,
-)
+from logstore.log.append import MAX_RECORDS, Prepared, validate_and_assign
+from logstore.log.append_fetched import analyse_follower_batches
+from logstore.log.producer_state import AppendOrigin
 from tests.logstore.forge import T0, forge, payload, values
 
 CONFIG = LogConfig()

@@ -30,8 +30,8 @@ from logstore.errors import (
 )
 from logstore.format.batch import Batch, encode_batch
 from logstore.format.record import Header, Record
-from logstore.log.append import append_records
 from logstore.log.log import Log
+from logstore.log.outgoing import append_records
 from logstore.log.writer import Pending, Writer
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.logstore.logs import DIRECTORY

@@ -10,7 +10,7 @@ from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.manager import LogManager
 from logstore.replication import orders
 from logstore.replication.carrying import flush

@@ -12,7 +12,7 @@ import pytest
 from logstore.errors import InvalidRecord, UnexpectedAppendOffset
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.log.append import append_as_follower
+from logstore.log.append_fetched import append_as_follower
 from logstore.replication import following, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client

@@ -28,7 +28,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord, InvalidTimestamp
 from logstore.format.batch import MAGIC, MAGIC_END
 from logstore.format.compression import Codec, InflatesTooFar
-from logstore.log.validation import CheckedBatch, check_ahead
+from logstore.log.append import CheckedBatch, check_ahead
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ProduceResult, ResponseBody
 
 Checked: TypeAlias = dict[TopicPartition, CheckedBatch | ProduceResult]

@@ -28,7 +28,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
-from logstore.log.validation import validate_and_assign
+from logstore.log.append import validate_and_assign
 from tests.broker.groups.coordinating import NO_OFFSET, REQUESTS, delete, listed, offset_in
 from tests.broker.groups.desk import (
     GROUP,

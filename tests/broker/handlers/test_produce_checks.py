@@ -17,7 +17,7 @@ from logstore.errors import InvalidRecord
 from logstore.format.batch import Batch, encode_batch, walk
 from logstore.format.compression import Codec, InflatesTooFar
 from logstore.format.record import Record
-from logstore.log.validation import CheckedBatch, check_ahead, validate_and_assign
+from logstore.log.append import CheckedBatch, check_ahead, validate_and_assign
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 
