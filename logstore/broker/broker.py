@@ -28,7 +28,7 @@ from logstore.broker.identity import AskStore, LogDirMissing, claim_log_dirs, fi
 from logstore.broker.limits import Address
 from logstore.broker.pauses import Pauses
 from logstore.broker.readiness import until_topics_known
-from logstore.broker.runtime import Runtime, StoreClient
+from logstore.broker.runtime import Runtime
 from logstore.broker.scrubbing import Pace, Scrubbing
 from logstore.broker.security.audit import ACCESS_SUFFIX, Audit, AuditFile
 from logstore.broker.security.authorizer import Authorizer
@@ -44,13 +44,12 @@ from logstore.broker.server import Server
 from logstore.broker.settings import ServiceConfig, Settings
 from logstore.broker.since import Since
 from logstore.broker.store_reads import read
-from logstore.broker.store_session import StoreSession
+from logstore.broker.store_session import StoreOf, StoreSession
 from logstore.broker.threads import run_all
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.errors import InvalidConfig, LogDirOffline
 from logstore.log.manager import DirectoryProgress, LogManager
 from logstore.log.manager_config import LogManagerConfig
-from logstore.replication.effects import StoreEvent
 from logstore.replication.messages import Endpoint
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.node import Node
@@ -95,7 +94,7 @@ class Assembly:
         settings: Settings,
         listen: Address,
         log_dirs: Sequence[str],
-        store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
+        store_of: StoreOf,
         *,
         disk: Disk,
         clock: Callable[[], int],

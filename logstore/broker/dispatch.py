@@ -24,7 +24,7 @@ from logstore.broker.groups.service import GroupService
 from logstore.broker.log_dir_reports import LogDirReports
 from logstore.broker.producer_ids import ProducerIds
 from logstore.broker.receipts import Receipts
-from logstore.broker.runtime import CLIENT, Asked, Runtime
+from logstore.broker.runtime import Runtime
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.audited import ADMINISTRATIVE, changes_of
 from logstore.broker.security.authorizer import Authorizer
@@ -45,8 +45,7 @@ from logstore.broker.wire.headers import RequestHeader, decode_request_header, r
 from logstore.broker.wire.types import MetadataResponsePartition
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Buffer
-from logstore.replication.effects import Abandoned, Client, Peer
-from logstore.replication.messages import NewTopic, RequestBody, ResponseBody
+from logstore.replication.messages import NewTopic
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.node import Node
 
@@ -157,6 +156,18 @@ class Call:
                 self.hear(answer)
 
         self.on_lost = lost
+
+    def finish(self, then: Callable[P, Struct | None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Answer with what `then` returns, if anything. A bug in it closes the client's connection only."""
+        try:
+            response = then(*args, **kwargs)
+        except MalformedMessage as error:
+            self.refuse(str(error))
+        except Exception:
+            self.fail("the handler failed")
+        else:
+            if response is not None:
+                self.answer(response)
 
     def answer(self, body: Struct) -> None:
         """Send the answer; the connection's next request follows. A late answer has no effect."""
@@ -274,33 +285,6 @@ class Services:
             self._deleted = self.metadata.deleted
             self.traffic.forget({each.topic for each in self._deleted} - self.metadata.topic_ids.keys())
 
-    def ask(
-        self,
-        call: Call,
-        body: RequestBody,
-        then: Callable[[ResponseBody], Struct | None],
-        *,
-        source: int = CLIENT,
-        number: int = 0,
-    ) -> None:
-        """Pass a request to the engine; `then` builds the call's answer from the response (None: later).
-
-        `then` may be called at once, much later, or never: the call is then refused. `source` and `number`
-        belong to a request that another node made.
-        """
-
-        def answered(answer: ResponseBody | None) -> None:
-            if answer is None:
-                call.end()
-                return
-            finish(call, then, answer)
-
-        asked = Asked(answered, call.refuse)
-        self.runtime.ask(body, asked, source=source, number=number)
-        if not call.is_done:
-            address = Peer(source, number, asked) if source >= 0 else Client(asked)
-            call.on_lost = partial(self.runtime.deliver, Abandoned(address))
-
     def ask_group(self, call: Call, request: GroupRequest, then: Callable[[GroupResponse], Struct]) -> None:
         """Pass a request to the group coordinator; `then` builds the call's answer from the response."""
 
@@ -308,7 +292,7 @@ class Services:
             if isinstance(answer, JoinGroupResponse) and call.connection.is_closing:
                 assert isinstance(request, JoinGroupRequest)
                 self.groups.undelivered(request.group_id, answer.member_id)
-            finish(call, then, answer)
+            call.finish(then, answer)
 
         self.groups.ask(request, answered, call.refuse)
 
@@ -331,7 +315,7 @@ class Services:
 
         def done(task: asyncio.Task[Struct | None]) -> None:
             if not task.cancelled():
-                finish(call, task.result)
+                call.finish(task.result)
 
         self.go(work).add_done_callback(done)
 
@@ -372,7 +356,7 @@ class Services:
     def later(self, call: Call, delay_ms: int, then: Callable[[], Struct | None]) -> asyncio.TimerHandle:
         """Call `then` after a delay, and answer with what it returns."""
         loop = asyncio.get_running_loop()
-        return loop.call_later(delay_ms / 1000, finish, call, then)
+        return loop.call_later(delay_ms / 1000, call.finish, then)
 
     def when(
         self, call: Call, condition: Callable[[], bool], ends_ms: int, then: Callable[[], A | None]
@@ -390,22 +374,9 @@ class Services:
 Handler: TypeAlias = Callable[[Call, Any, Services], Struct | None]
 
 
-def finish(call: Call, then: Callable[P, Struct | None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Answer with what `then` returns, if anything. A bug in it closes the client's connection only."""
-    try:
-        response = then(*args, **kwargs)
-    except MalformedMessage as error:
-        call.refuse(str(error))
-    except Exception:
-        call.fail("the handler failed")
-    else:
-        if response is not None:
-            call.answer(response)
-
-
 def _finish_with(call: Call, then: Callable[[T], Struct | None], future: asyncio.Future[T]) -> None:
     if not future.cancelled():
-        finish(call, lambda: then(future.result()))
+        call.finish(lambda: then(future.result()))
 
 
 class Dispatch:
@@ -463,7 +434,7 @@ class Dispatch:
         is_forwarded = limiter.authorizer is not None and limiter.is_of_brokers(call)
         if call.api.key in ADMINISTRATIVE and not is_forwarded:
             call.hear = partial(self._services.audit_changes, call, body)
-        finish(call, self._handlers[call.api.key], call, body, self._services)
+        call.finish(self._handlers[call.api.key], call, body, self._services)
         if call.meter is not None:
             call.meter.handled()
 

@@ -37,13 +37,14 @@ from logstore.broker.loop import (
     settle_heap,
     survive_broken_pipes,
 )
-from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
+from logstore.broker.metadata.opening import EMBEDDED, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, gather
 from logstore.broker.security.config import refuse_open
 from logstore.broker.security.oauth import KeysUnreadable
 from logstore.broker.server import Descriptors, sufficient_descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
+from logstore.broker.store_session import StoreOf
 from logstore.disk.errors import EngineError, explained
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.running import boot_id

@@ -31,7 +31,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
 
 from logstore.broker.clock import processor_s, stopwatch_s
 from logstore.broker.errors import RequestUnanswered
@@ -41,15 +41,19 @@ from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, des
 from logstore.broker.peers import Peers
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.server import Server
+from logstore.broker.store_session import StoreOf
 from logstore.broker.ticker import Ticker
 from logstore.broker.wire.declarations import Struct
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.log import Log
 from logstore.replication.carrying import Outlets, carry_out
 from logstore.replication.effects import (
+    Abandoned,
+    Client,
     ClientRequest,
     Effect,
     Event,
+    Peer,
     Request,
     Respond,
     Response,
@@ -67,6 +71,9 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Multi, StoreError
 from logstore.replication.node import Node
 
+if TYPE_CHECKING:
+    from logstore.broker.dispatch import Call
+
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
@@ -82,24 +89,6 @@ _PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
 """Changes nothing, but is a write: servers order it, and refuse it for an expired session."""
 
 _log = logging.getLogger(__name__)
-
-
-class StoreClient(Protocol):
-    """A client of the metadata store that does not block: the outcome of a call is an event.
-
-    Events come in order, from any thread, through a function that was given to its constructor.
-    `close_session` and `close` may wait for the store. `name` is the store's address, for messages.
-    """
-
-    name: str
-
-    def open_session(self, timeout_ms: int) -> None: ...
-
-    def submit(self, call: StoreCall) -> None: ...
-
-    def close_session(self, session_id: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +121,7 @@ class Runtime:
         node: Node,
         *,
         clock: Callable[[], int],
-        store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
+        store_of: StoreOf,
         server: Server,
         limits: Limits | None = None,
         pauses: Pauses | None = None,
@@ -418,6 +407,33 @@ class Runtime:
                     self._settle()
 
     # --- requests that come in ----------------------------------------------------------------
+
+    def ask_for(
+        self,
+        call: Call,
+        body: RequestBody,
+        then: Callable[[ResponseBody], Struct | None],
+        *,
+        source: int = CLIENT,
+        number: int = 0,
+    ) -> None:
+        """Put a call's request to the engine; `then` builds the answer from the response (None: later).
+
+        `then` may be called at once, much later, or never: the call is then refused. `source` and `number`
+        belong to a request that another node made.
+        """
+
+        def answered(answer: ResponseBody | None) -> None:
+            if answer is None:
+                call.end()
+            else:
+                call.finish(then, answer)
+
+        asked = Asked(answered, call.refuse)
+        self.ask(body, asked, source=source, number=number)
+        if not call.is_done:
+            address = Peer(source, number, asked) if source >= 0 else Client(asked)
+            call.on_lost = partial(self.deliver, Abandoned(address))
 
     def ask(self, body: RequestBody, asked: Asked, *, source: int = CLIENT, number: int = 0) -> None:
         """Put a request to the engine: a client's, or one that node `source` sent as its `number`th.

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
-from logstore.broker.runtime import StoreClient
 from logstore.disk.closing import AsyncClosing
 from logstore.replication.effects import (
     SessionExpired,
@@ -36,12 +35,34 @@ from logstore.replication.metastore.operations import (
 _MOST_UNANSWERED: Final = 3
 
 
+class StoreClient(Protocol):
+    """A client of the metadata store that does not block: the outcome of a call is an event.
+
+    Events come in order, from any thread, through a function that was given to its constructor.
+    `close_session` and `close` may wait for the store. `name` is the store's address, for messages.
+    """
+
+    name: str
+
+    def open_session(self, timeout_ms: int) -> None: ...
+
+    def submit(self, call: StoreCall) -> None: ...
+
+    def close_session(self, session_id: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+StoreOf: TypeAlias = Callable[[Callable[[StoreEvent], None]], StoreClient]
+"""Makes a client of the metadata store from the callback for its events."""
+
+
 class StoreSession(AsyncClosing):
     """Sends operations to the store. Belongs to one event loop."""
 
     def __init__(
         self,
-        store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
+        store_of: StoreOf,
         *,
         session_timeout_ms: int = 18_000,
         patience_s: float = 30.0,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from logstore.broker.dispatch import Call, Dispatch, finish
+from logstore.broker.dispatch import Call, Dispatch
 from logstore.broker.errors import RequestFailed, RequestUnanswered
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address
@@ -98,8 +98,8 @@ def test_a_bug_of_a_handler_is_told_and_not_to_be_asked_for_again(caplog: pytest
     def broken() -> Struct:
         raise LookupError("as the test says")
 
-    finish(handlers.calls[0], broken)
-    finish(handlers.calls[0], t.MetadataResponse)
+    handlers.calls[0].finish(broken)
+    handlers.calls[0].finish(t.MetadataResponse)
     [failure] = told
     assert type(failure) is RequestFailed
     assert not failure.retriable

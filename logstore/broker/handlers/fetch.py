@@ -56,7 +56,7 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
     respond: Callable[[ResponseBody], t.FetchResponse] = partial(_response, body, names, services)
     if call.version < _WITH_STORAGE_ERROR:
         respond = partial(_as_of_old, respond)
-    ask = partial(services.ask, call, request, respond, source=request.replica_id)
+    ask = partial(services.runtime.ask_for, call, request, respond, source=request.replica_id)
     reads = _cold_reads(request, services)
     if not reads:
         ask()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from logstore.broker.dispatch import Call, Handler, Services, finish
+from logstore.broker.dispatch import Call, Handler, Services
 from logstore.broker.errors import AuthenticationFailed, NotConnected, RequestUnanswered
 from logstore.broker.security.audited import in_doubt
 from logstore.broker.translation import from_wire, to_wire
@@ -45,11 +45,11 @@ def at_the_controller(handle: Handler) -> Handler:
     def forwarded(call: Call, body: Struct, services: Services) -> Struct | None:
         def answered(answer: Struct | RequestUnanswered) -> None:
             if isinstance(answer, Struct):
-                finish(call, lambda: answer)
+                call.finish(lambda: answer)
                 return
             if call.hear is not None and not isinstance(answer, NotConnected | AuthenticationFailed):
                 call.hear(in_doubt(body, call.api.response))  # the controller may have made the change
-            finish(call, handle, call, body, services)
+            call.finish(handle, call, body, services)
 
         if not services.runtime.forward(body, call.version, call.client_id, answered):
             return handle(call, body, services)

@@ -31,7 +31,7 @@ def alter(call: Call, body: t.AlterReplicaLogDirsRequest, services: Services) ->
         for topic in each.topics
         for partition in topic.partitions
     }
-    services.ask(call, AlterReplicaLogDirsRequest(dirs), _altered)
+    services.runtime.ask_for(call, AlterReplicaLogDirsRequest(dirs), _altered)
 
 
 def _altered(answer: ResponseBody) -> t.AlterReplicaLogDirsResponse:

@@ -25,4 +25,4 @@ def handle(call: Call, body: Any, services: Services) -> None:
         call.refuse("the request names no sender")
     else:
         number = body.number if is_order else 0
-        services.ask(call, request_of(body), to_wire, source=sender, number=number)
+        services.runtime.ask_for(call, request_of(body), to_wire, source=sender, number=number)

@@ -71,7 +71,7 @@ def list_offsets(call: Call, body: t.ListOffsetsRequest, services: Services) -> 
                     timestamp = m.EARLIEST_TIMESTAMP
                 wanted[topic_partition] = m.ListOffsetsPartition(timestamp, partition.current_leader_epoch)
     request = m.ListOffsetsRequest(body.replica_id, wanted, committed_only=body.isolation_level == 1)
-    services.ask(call, request, partial(_offsets, call, body, refused), source=body.replica_id)
+    services.runtime.ask_for(call, request, partial(_offsets, call, body, refused), source=body.replica_id)
 
 
 def _offsets(
@@ -112,7 +112,7 @@ def offset_for_leader_epoch(call: Call, body: t.OffsetForLeaderEpochRequest, ser
     body.replica_id = max(body.replica_id, m.CONSUMER_REPLICA_ID)  # version 2 has none: -2
     request = from_wire(body, m.OffsetForLeaderEpochRequest)
     respond = partial(to_wire, kind=t.OffsetForLeaderEpochResponse)
-    services.ask(call, request, respond, source=body.replica_id)
+    services.runtime.ask_for(call, request, respond, source=body.replica_id)
 
 
 def delete_records(call: Call, body: t.DeleteRecordsRequest, services: Services) -> None:
@@ -129,7 +129,7 @@ def delete_records(call: Call, body: t.DeleteRecordsRequest, services: Services)
         return response
 
     request = from_wire(body, m.DeleteRecordsRequest)
-    services.ask(call, request, deleted)
+    services.runtime.ask_for(call, request, deleted)
     late = m.DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT)
     unanswered = m.DeleteRecordsResponse(dict.fromkeys(request.partitions, late))
     call.when_lost(partial(to_wire, unanswered, t.DeleteRecordsResponse))

@@ -157,7 +157,7 @@ def _append(
     else:
         if body.acks == 0:
             call.on_answer = partial(_count_unanswered, body, services, call.on_answer)
-        services.ask(call, request, partial(_response, call, body, services, refused))
+        services.runtime.ask_for(call, request, partial(_response, call, body, services, refused))
         if not call.is_done:
             call.connection.take_next()
 

@@ -88,7 +88,7 @@ def create(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
         respond = partial(_created, call, body, request, {**answer.topics, **refused}, services)
         return _when_led(call, services, {} if body.validate_only else counts, body.timeout_ms, respond)
 
-    services.ask(call, request, created)
+    services.runtime.ask_for(call, request, created)
 
 
 def _refusal(topic: t.CreateTopicsRequestCreatableTopic) -> m.CreateTopicsResult | None:
@@ -228,7 +228,7 @@ def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.Del
         for key, name in wanted.items()
         if isinstance(key, bytes) and isinstance(name, str)
     }
-    services.ask(call, m.DeleteTopicsRequest(names, by_id), recorded)
+    services.runtime.ask_for(call, m.DeleteTopicsRequest(names, by_id), recorded)
     return None
 
 
@@ -300,7 +300,7 @@ def create_partitions(call: Call, body: t.CreatePartitionsRequest, services: Ser
         respond = partial(to_wire, m.CreatePartitionsResponse(results), t.CreatePartitionsResponse)
         return _when_led(call, services, {} if body.validate_only else counts, body.timeout_ms, respond)
 
-    services.ask(call, m.CreatePartitionsRequest(new, body.validate_only), created)
+    services.runtime.ask_for(call, m.CreatePartitionsRequest(new, body.validate_only), created)
 
 
 def _assigned(
@@ -325,19 +325,23 @@ def elect_leaders(
             response.error_code = 0
         return response
 
-    services.ask(call, from_wire(body, m.ElectLeadersRequest), elected)
+    services.runtime.ask_for(call, from_wire(body, m.ElectLeadersRequest), elected)
     return None
 
 
 def alter_reassignments(call: Call, body: t.AlterPartitionReassignmentsRequest, services: Services) -> None:
     """Set the replicas that partitions are to have; null cancels a reassignment."""
     request = from_wire(body, m.AlterPartitionReassignmentsRequest)
-    services.ask(call, request, partial(_with_error_name, kind=t.AlterPartitionReassignmentsResponse))
+    services.runtime.ask_for(
+        call, request, partial(_with_error_name, kind=t.AlterPartitionReassignmentsResponse)
+    )
 
 
 def list_reassignments(call: Call, body: t.ListPartitionReassignmentsRequest, services: Services) -> None:
     request = from_wire(body, m.ListPartitionReassignmentsRequest)
-    services.ask(call, request, partial(_with_error_name, kind=t.ListPartitionReassignmentsResponse))
+    services.runtime.ask_for(
+        call, request, partial(_with_error_name, kind=t.ListPartitionReassignmentsResponse)
+    )
 
 
 R = TypeVar("R", t.AlterPartitionReassignmentsResponse, t.ListPartitionReassignmentsResponse)

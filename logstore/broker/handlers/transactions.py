@@ -80,7 +80,7 @@ def write_txn_markers(
         {where: tuple(markers) for where, markers in wanted.items()},
         services.settings.limits.request_timeout_ms,
     )
-    services.ask(call, request, partial(_written, body, request, services))
+    services.runtime.ask_for(call, request, partial(_written, body, request, services))
     call.when_lost(partial(_abandoned, body, request, services))
     return None
 

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from logstore.broker.clock import SteadyClock
 from logstore.broker.metadata.local import SharedStore
-from logstore.broker.runtime import StoreClient
 from logstore.broker.security.store import StoreSecurity, access_of
+from logstore.broker.store_session import StoreClient, StoreOf
 from logstore.config import SettingValue
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.memory import MemoryDisk
@@ -29,9 +29,6 @@ from logstore.replication.metastore.zookeeper_access import Access
 EMBEDDED: Final = "embedded"
 _IN_MEMORY: Final = "metadata"
 _PLAIN: Final = StoreSecurity()
-
-StoreOf = Callable[[Callable[[StoreEvent], None]], StoreClient]
-"""Makes a client of the metadata store from the callback for its events."""
 
 
 class OpenStore(Protocol):
