@@ -13,12 +13,11 @@ import sys
 from typing import cast
 
 from logstore.broker.broker import Assembly
-from logstore.broker.clock import SteadyClock
 from logstore.broker.limits import Address
 from logstore.broker.loop import compile_checks, fastest_loop, keep_freed_memory, settle_heap
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.settings import read_settings
-from logstore.disk.files import OsDisk
+from logstore.disk.files import OsDisk, SteadyClock
 from logstore.disk.memory import MemoryDisk
 from logstore.replication.metastore.embedded import EmbeddedStore
 

@@ -213,11 +213,11 @@ def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
     opened[0].close()
 
 
-@walk("produce, handler to kernel", max_files=8, files_today=10, between=("handle", "OsFile.pwrite"))
+@walk("produce, handler to kernel", max_files=8, files_today=9, between=("handle", "OsFile.pwrite"))
 @walk(
     "produce, socket to socket",
     max_files=22,
-    files_today=20,
+    files_today=19,
     between=("Frames.get_buffer", "Connection._flush"),
 )
 def _produce(place: Path) -> Iterator[Callable[[], object]]:

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from logstore.broker.clock import SteadyClock
 from logstore.broker.limits import Address
 from logstore.broker.metadata.entrance import read_entrance
 from logstore.broker.metadata.server import MetadataServer, session_secret
-from logstore.disk.files import Disk
+from logstore.disk.files import Disk, SteadyClock
 from logstore.disk.memory import MemoryDisk
 from logstore.replication.metastore.embedded import EmbeddedStore
 

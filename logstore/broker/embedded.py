@@ -34,7 +34,6 @@ from logstore.broker.async_topics import AsyncTopic
 from logstore.broker.broker import Assembly
 from logstore.broker.checked_calls import checked
 from logstore.broker.client import Client
-from logstore.broker.clock import SteadyClock
 from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address, parse_address
@@ -45,7 +44,7 @@ from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
 from logstore.config import SettingValue
 from logstore.disk.errors import EngineError
-from logstore.disk.files import Disk, OsDisk, wall_clock_ms
+from logstore.disk.files import Disk, OsDisk, SteadyClock, wall_clock_ms
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.running import boot_id
 from logstore.disk.topic_partition import TopicPartition

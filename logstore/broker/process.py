@@ -23,7 +23,7 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 from logstore.broker.broker import Assembly
-from logstore.broker.clock import SteadyClock, stopwatch_s
+from logstore.broker.clock import stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import Asked, HttpServer, Page, Route, Site
 from logstore.broker.http_access import HttpAccess, read_http
@@ -46,7 +46,7 @@ from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.broker.store_session import StoreOf
 from logstore.disk.errors import EngineError, explained
-from logstore.disk.files import Disk, OsDisk
+from logstore.disk.files import Disk, OsDisk, SteadyClock
 from logstore.disk.running import boot_id
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.errors import MetadataStoreFailed

@@ -216,12 +216,11 @@ def _missing(disk: Disk, lineage: Sequence[str]) -> Iterator[str]:
     for path in lineage:  # itself first: a parent may hold thousands
         try:
             disk.scan(path)
+            return
         except FileNotFoundError:
             if path != lineage[0]:
                 yield path
         except PermissionError:
-            return
-        else:
             return
 
 
@@ -254,12 +253,8 @@ def remove_if_exists(disk: Disk, path: str) -> bool:
 
 # Regular files only. O_NOFOLLOW: a link in a log dir must not redirect writes. O_NONBLOCK: opening a pipe
 # must not wait for its other end (no effect on a regular file).
-_FILE_FLAGS = (
-    getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_BINARY", 0)
+_FILE_FLAGS = sum(
+    getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
 )
 
 if sys.platform == "darwin":  # pragma: no cover - exercised on macOS only
@@ -423,13 +418,6 @@ class _OsLock:
             self._file.close()
             warnings.warn(f"unclosed owner of {self._directory}", ResourceWarning, stacklevel=2, source=self)
 
-    @classmethod
-    def abandon_all(cls) -> None:
-        """Close a forked child's copies of the descriptors; the parent keeps its locks."""
-        for file in [lock._file for lock in cls._held.values() if lock._file is not None]:
-            file.close()
-        cls._held.clear()
-
 
 def _open_locked(directory: str) -> io.FileIO:
     """Open the directory's lock file and take both locks. An interrupt drops, and closes, the file."""
@@ -437,7 +425,11 @@ def _open_locked(directory: str) -> io.FileIO:
     while True:
         file = io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT), "r+")
         try:
-            _lock_descriptor(file.fileno())
+            if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A JVM broker removes the file when it releases the lock. We then hold an unlinked file, and
             # another process could create and lock a new one. Start again with the current file.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -455,18 +447,12 @@ def _open_locked(directory: str) -> io.FileIO:
         file.close()
 
 
-def _lock_descriptor(descriptor: int) -> None:
-    if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def _after_fork_in_child() -> None:
     global _forks  # noqa: PLW0603 - a property of the process
     _forks += 1
-    _OsLock.abandon_all()
+    for file in [lock._file for lock in _OsLock._held.values() if lock._file is not None]:
+        file.close()
+    _OsLock._held.clear()
     _spares.renew_lock()
     _OsLock._guard.release()
 
@@ -598,3 +584,17 @@ def _synced(sync: Callable[[int], None], descriptor: int, path: str) -> None:
 def wall_clock_ms() -> int:
     """Return the current time in epoch milliseconds, for the outermost callers; other code gets a clock."""
     return time.time_ns() // 1_000_000
+
+
+class SteadyClock:
+    """A node's clock: returns epoch milliseconds that never go back and never jump.
+
+    The wall clock is read once; from then on the monotonic clock advances the time, also while the process is
+    stopped, so a pause shows as a gap. If the wall clock was wrong, append times stay wrong until a restart.
+    """
+
+    def __init__(self) -> None:
+        self._anchor_ns = wall_clock_ms() * 1_000_000 - time.monotonic_ns()
+
+    def __call__(self) -> int:
+        return (self._anchor_ns + time.monotonic_ns()) // 1_000_000

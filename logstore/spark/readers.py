@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from logstore.broker.clock import SteadyClock
+from logstore.disk.files import SteadyClock
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.brief_errors import briefly
 from logstore.spark.broker_logs import BrokerLogs

@@ -27,11 +27,11 @@ from logstore.broker import (
     SharedStore,
     open_store,
 )
-from logstore.broker.clock import SteadyClock
 from logstore.broker.errors import RequestFailed
 from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.broker.producing import Appendable
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import SteadyClock
 from logstore.disk.memory import MemoryDisk
 from logstore.errors import InvalidConfig
 from logstore.format.record import Header, Record

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, Protocol
 
-from logstore.broker.clock import SteadyClock
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.security.store import StoreSecurity, access_of
 from logstore.broker.store_session import StoreClient, StoreOf
 from logstore.config import SettingValue
-from logstore.disk.files import Disk, OsDisk
+from logstore.disk.files import Disk, OsDisk, SteadyClock
 from logstore.disk.memory import MemoryDisk
 from logstore.errors import InvalidConfig
 from logstore.replication.effects import StoreEvent

@@ -13,7 +13,6 @@ import random
 import sys
 from collections.abc import Mapping
 
-from logstore.broker.clock import SteadyClock
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
 from logstore.broker.loop import heed_stop_signals, survive_broken_pipes
@@ -21,7 +20,7 @@ from logstore.broker.metadata.entrance import OPEN, Entrance, read_entrance
 from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
-from logstore.disk.files import Disk, OsDisk
+from logstore.disk.files import Disk, OsDisk, SteadyClock
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from logstore.broker.clock import SteadyClock
 from logstore.broker.metadata.opening import open_store
 from logstore.broker.security import acl_store
 from logstore.broker.security.acls import Acl, Operation, Pattern, Permission, Resource, Rules
 from logstore.broker.security.audit import Audit
 from logstore.broker.security.authorizer import Authorizer
 from logstore.broker.store_session import StoreSession
+from logstore.disk.files import SteadyClock
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import (
