@@ -98,7 +98,8 @@ class Log(Reading, Closing):
         self.partition = partition
         self.serializer = serializer
         """What turns appended values that are not bytes into bytes; None: such values are refused."""
-        self._lookup = Lookup(partition)
+        self._lookup: Lookup | None = None
+        """What `get` has found out so far."""
         self._writers: list[Writer] = []
         self._is_closing = False
 
@@ -129,7 +130,7 @@ class Log(Reading, Closing):
         changed: no batch was touched then. With `accept_loss` the log is cut where the damage begins, or
         begins with the first segment that is left, and `partition.report.damages` lists the damage.
         """
-        chosen = serializer_of(serializer)
+        chosen = None if serializer is None else serializer_of(serializer)
         partition = open_stand_alone(
             as_directory(path),
             as_config(config, LogConfig, 'LogConfig.from_kafka({"segment.bytes": …}) reads a mapping'),
@@ -412,7 +413,9 @@ class Log(Reading, Closing):
         """
         if type(isolation) is not FetchIsolation:
             isolation = FetchIsolation(isolation)
-        return self._lookup.get(as_offset(offset), isolation)
+        if (lookup := self._lookup) is None:
+            lookup = self._lookup = Lookup(self.partition)
+        return lookup.get(as_offset(offset), isolation)
 
     def _pieces(self, first: int, end: int, isolation: Isolation) -> Iterator[Piece]:
         return iter_pieces(self.partition, first, FetchIsolation(isolation), until=end)

@@ -47,7 +47,8 @@ def judge_seals(loading: Loading, recovery_point: int | None, log_start_offset: 
     if not chain.damages:
         for base_offset in rewritten:
             _unseal_rewritten(loading, loading.segments[base_offset])
-        remove_segments(loading, chain.replaced, "a later segment took its place", None)
+        if chain.replaced:
+            remove_segments(loading, chain.replaced, "a later segment took its place", None)
         return durable_end, len(loading.segments)
     meet_damage(loading, *chain.damages)
     base_offset, segment = loading.segments.peekitem(chain.whole)

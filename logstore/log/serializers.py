@@ -75,7 +75,7 @@ class MessagePack:
 _NAMED: Final[dict[str, Callable[[], Serializer]]] = {"json": Json, "msgpack": MessagePack}
 
 
-def serializer_of(chosen: Serializer | str | None) -> Serializer | None:
+def serializer_of(chosen: Serializer | str) -> Serializer:
     """Return the serializer of this name, or the given one.
 
     Raises `InvalidConfig` for another name, `TypeError` for an object without `dumps` and `loads`, and
@@ -90,7 +90,7 @@ def serializer_of(chosen: Serializer | str | None) -> Serializer | None:
             f"serializer {chosen!r} is unknown: it is {names}, or an object with dumps and loads"
             + (f". Reading a pickle runs code from the log; {advice}" if chosen == "pickle" else "")
         )
-    if chosen is not None and not (hasattr(chosen, "dumps") and hasattr(chosen, "loads")):
+    if not (hasattr(chosen, "dumps") and hasattr(chosen, "loads")):
         raise TypeError(f"{type(chosen).__name__} is not a serializer: it has no dumps and loads")
     return chosen
 

@@ -24,6 +24,7 @@ def test_a_child_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> Non
             log.append(b"%d" % number)
         assert log[3].value == b"3"
         partition, held, free = log.partition, threading.Event(), threading.Event()
+        assert log._lookup is not None
         locks: list[Any] = [partition.lock, partition.waiters._mutex, log._lookup._lock, files._spares._lock]
         for segment in partition.segments:
             locks += [segment.lock, segment.sealing._lock]

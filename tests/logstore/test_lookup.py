@@ -261,6 +261,7 @@ def test_marks_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         offset = rng.randrange(30_000)
         assert value(log, offset) == b"x" * 100
     remembered = log._lookup
+    assert remembered is not None
     assert 10_000 < remembered._cost <= 20_000
     assert sorted(remembered._stretches) == remembered._bases
     assert remembered._cost == sum(each.cost for each in remembered._stretches.values())
