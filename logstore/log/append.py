@@ -175,6 +175,7 @@ def append_one(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     guard: VerificationGuard | None = None,
 ) -> AppendInfo:
+    """Do `append_as_leader` for a caller that holds the lock and has noted the change."""
     prepared = validate_and_assign(
         data,
         next_offset=log.log_end_offset,
@@ -501,6 +502,7 @@ def place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appen
 
 
 def write_failed(log: PartitionLog, error: OSError) -> NoReturn:
+    """Raise the refusal of a write for which there was no room; any other error takes the log offline."""
     if is_refusal(error):
         mark("append: no room")
         raise refusal(error, log.directory, "nothing of the append was kept", "append again") from error
