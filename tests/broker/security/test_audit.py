@@ -530,7 +530,8 @@ def test_what_a_client_does_not_wait_for_is_audited(key: int) -> None:
         call.on_lost = lambda: abandoned.append(call)
 
     services: Any = SimpleNamespace(
-        ask=waits, settings=SimpleNamespace(limits=SimpleNamespace(request_timeout_ms=1))
+        runtime=SimpleNamespace(ask_for=waits),
+        settings=SimpleNamespace(limits=SimpleNamespace(request_timeout_ms=1)),
     )
     HANDLERS[key](call, bodies[key], services)
     call.lost()
