@@ -10,7 +10,8 @@
 
 The operations are functions over this state, one module each:
 
-    append      prepare → place → write: leaders, followers, transaction markers
+    append      prepare → place → write: a leader's clients, transaction markers; `append_fetched` for
+                followers, `append_many` for ready batches by the megabyte
     read        batches by offset and by time, up to the bound of an isolation level
     truncate    truncation and restart; the removed bytes go to quarantine
     upkeep      log start offset, retention, compaction, flush by age
