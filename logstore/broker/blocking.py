@@ -77,6 +77,8 @@ class BlockingCalls(OfThisProcess, ABC):
 
     create_topic = _blocking(Client.create_topic)
     """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""
+    delete_topic = _blocking(Client.delete_topic)
+    """Delete a topic and wait until no broker lists it: see `Client.delete_topic`."""
     topics = _blocking(Client.topics)
     """Return the partition count of every topic."""
     topic_settings = _blocking(Client.topic_settings)

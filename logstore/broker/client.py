@@ -26,10 +26,11 @@ from typing import Any, Final, Literal, TypeAlias, overload
 
 from logstore.arguments import as_seconds, as_str
 from logstore.broker.checked_calls import as_group_offset, checked
-from logstore.broker.client_messages import is_not_controller, records_in
+from logstore.broker.client_messages import records_in
 from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
-from logstore.broker.cluster_view import ClusterView, address_of, is_led
+from logstore.broker.cluster_view import ClusterView
 from logstore.broker.connections import Connections, Way
+from logstore.broker.controller_requests import ask_controller, make_topic, remove_topic
 from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
 from logstore.broker.leader_requests import NO_LEADER, ask_leader
 from logstore.broker.limits import Address, Limits, addresses_of
@@ -49,8 +50,6 @@ from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
     FetchPartition,
     FetchRequest,
     FetchResult,
@@ -71,7 +70,6 @@ ACKS_ALL: Final = -1
 _TOPIC: Final = 2
 """The resource type of topics in DescribeConfigs."""
 _MAX_BYTES = 1 << 20
-_METADATA_SPREADS_S = 0.005
 
 Acks: TypeAlias = Literal["all", -1, 0, 1]
 
@@ -279,33 +277,17 @@ class Client(AsyncClosing):
 
         Raises `RequestRefused`: TOPIC_ALREADY_EXISTS (36), INVALID_REPLICATION_FACTOR (38), ….
         """
-        deadline = self._deadline(timeout)
         configs = {name: formatted(value) for name, value in (settings or {}).items()}
         new = NewTopic(topic, partitions, replication_factor, configs=configs)
-        was_lost = False
-        while True:
-            try:
-                answer = await self.of_controller(CreateTopicsRequest((new,)), timeout=left_s(deadline))
-            except RequestUnanswered as error:
-                is_final = not error.retriable or self._connections.closed is not None
-                if is_final or not left_s(deadline):
-                    raise
-                was_lost = True
-                continue
-            assert isinstance(answer, CreateTopicsResponse)
-            result = answer.topics[topic]
-            # After a lost answer, an existing topic is the one that the lost request created.
-            is_lost_one = result.error is ErrorCode.TOPIC_ALREADY_EXISTS and was_lost
-            if result.error is not ErrorCode.NONE and not is_lost_one:
-                raise RequestRefused(result.error, result.message)
-            break
+        await make_topic(self._cluster, self._connections, new, self._deadline(timeout))
 
-        async def known() -> None:
-            answers = await self._cluster.ask_all((topic,))
-            if not answers or not all(is_led(answer, topic) for answer in answers):
-                raise TryAgain(RequestUnanswered(f"not every broker knows the leaders of {topic} yet"))
+    @checked
+    async def delete_topic(self, topic: str, *, timeout: float | None = None) -> None:
+        """Delete a topic and wait until no broker lists it; brokers remove its files soon afterwards.
 
-        await self._cluster.retried(known, NO_BROKER, deadline, pause_s=_METADATA_SPREADS_S)
+        Raises `RequestRefused`: UNKNOWN_TOPIC_OR_PARTITION (3), TOPIC_DELETION_DISABLED (73), ….
+        """
+        await remove_topic(self._cluster, self._connections, topic, self._deadline(timeout))
 
     @checked
     async def cluster_id(self, *, timeout: float | None = None) -> str | None:
@@ -562,19 +544,7 @@ class Client(AsyncClosing):
 
         Raises `RequestUnanswered`: the request may have been served; look before you send it again.
         """
-
-        async def once() -> ResponseBody:
-            try:
-                metadata = await self._cluster.of_controller()
-            except RequestUnanswered as error:
-                raise TryAgain(error) from error
-            address = address_of(metadata, metadata.controller_id)
-            answer = await self.ask(address, body) if address is not None else None
-            if answer is None or is_not_controller(answer):
-                raise TryAgain
-            return answer
-
-        return await self._cluster.retried(once, "no controller was found", self._deadline(timeout))
+        return await ask_controller(self._cluster, self._connections, body, self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self._timeout_s if timeout is None else as_seconds(timeout, "timeout")

@@ -22,6 +22,8 @@ from logstore.format.record import Record
 from logstore.replication import messages as m
 
 _UNKNOWN = -1
+_DELETED_WITHIN_MS: Final = 60_000
+"""As long as creations may take by default."""
 _NEWEST: Final[Mapping[type[Struct], int]] = {
     t.FetchRequest: 12,
     t.FindCoordinatorRequest: 3,  # of one group
@@ -109,6 +111,23 @@ def _new_topic(topic: m.NewTopic) -> t.CreateTopicsRequestCreatableTopic:
     )
 
 
+def _delete_topics_request(request: m.DeleteTopicsRequest) -> t.DeleteTopicsRequest:
+    return t.DeleteTopicsRequest(
+        topic_names=list(request.topics),
+        topics=[t.DeleteTopicsRequestDeleteTopicState(name=name) for name in request.topics],
+        timeout_ms=_DELETED_WITHIN_MS,
+    )
+
+
+def _delete_topics_response(wire: t.DeleteTopicsResponse) -> m.DeleteTopicsResponse:
+    return m.DeleteTopicsResponse(
+        {
+            each.name or "": m.AdminResult(ErrorCode(each.error_code), each.error_message or "")
+            for each in wire.responses
+        }
+    )
+
+
 _Convert: TypeAlias = Callable[[Any], Any]
 _MESSAGES: Final[Mapping[type[Any], tuple[_Convert, type[Struct], _Convert]]] = {
     m.ProduceRequest: (_produce_request, t.ProduceResponse, _checked(m.ProduceResponse)),
@@ -125,6 +144,7 @@ _MESSAGES: Final[Mapping[type[Any], tuple[_Convert, type[Struct], _Convert]]] = 
         t.CreateTopicsResponse,
         _checked(m.CreateTopicsResponse),
     ),
+    m.DeleteTopicsRequest: (_delete_topics_request, t.DeleteTopicsResponse, _delete_topics_response),
 }
 """How each request is written, and how its response is read."""
 _READERS: Final = {response: read for _, response, read in _MESSAGES.values()}
