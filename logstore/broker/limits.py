@@ -38,7 +38,7 @@ class Limits:
     """New connections a second; above it, further ones wait to be accepted. Brokers on a listener of their
     own do not wait.
     """
-    ssl_handshake_timeout_ms: int = 10_000
+    ssl_handshake_timeout_ms: int = 60_000
     """Time that a client has for its TLS handshake. Not a Kafka setting."""
     connection_failed_authentication_delay_ms: int = 100
     """Time after which a failed login is answered and its connection closed."""

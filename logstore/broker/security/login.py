@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _VERSIONS, _HANDSHAKE, _AUTHENTICATE = 18, 17, 36
 _SIZE: Final = struct.Struct(">i")
-_LOGIN_S: Final = 10.0
-"""The longest login."""
+_LOGIN_S: Final = 60
+"""The longest login. A client that seldom polls takes a step at a time."""
 _RENEWAL_S: Final = 1.0
 """A connection logs in again at most once in this time."""
 

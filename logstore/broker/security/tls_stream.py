@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, cast
 from logstore.disk.files import Buffer
 
 HANDSHAKE_S: Final = 10.0
-"""The longest handshake."""
+"""The longest handshake, unless a listener's limits say otherwise."""
 _HANDSHAKE: Final = 0x16
 """The type of the first record of a TLS connection."""
 _PIECE: Final = 1 << 18

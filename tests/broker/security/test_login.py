@@ -24,6 +24,7 @@ from logstore.broker import (
 )
 from logstore.broker.config_nodes import change_entity
 from logstore.broker.errors import AuthenticationFailed
+from logstore.broker.limits import Limits
 from logstore.broker.metrics import Watched, page
 from logstore.broker.security import login, sasl, scram, users
 from logstore.broker.security.client import ClientLogin
@@ -344,6 +345,11 @@ def test_frames_may_be_larger_afterwards() -> None:
             assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
 
     run(test)
+
+
+def test_a_client_that_polls_seldom_may_log_in() -> None:
+    """The consumer of Debezium's signals polls for 100 ms in 5 s: Kafka logs it in after 26 s."""
+    assert min(login._LOGIN_S, Limits().ssl_handshake_timeout_ms / 1000) > 30
 
 
 def test_a_silent_client_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
