@@ -440,7 +440,10 @@ class Dispatch:
 
     def _refuse(self, connection: Connection, header: RequestHeader) -> None:
         if header.key != API_VERSIONS:
-            connection.refuse(f"API {header.key} version {header.version} is not served")
+            api = APIS.get(header.key)
+            name = api.name if api else f"API {header.key}"
+            others = f", versions {api.served[0]} to {api.served[-1]} are" if api else ""
+            connection.refuse(f"{name} version {header.version} is not served{others}")
             return
         call = Call(connection, APIS[API_VERSIONS], 0, header.correlation_id, header.client_id)
         call.answer(api_versions(ErrorCode.UNSUPPORTED_VERSION))

@@ -139,6 +139,25 @@ def test_rules_2_and_3_what_cannot_be_served_ends_its_connection_and_no_other(fr
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "said"),
+    [
+        (2, 0, "ListOffsets version 0 is not served, versions 1 to 8 are"),
+        (999, 0, "API 999 version 0 is not served"),
+    ],
+)
+def test_the_log_names_what_is_not_served(
+    key: int, version: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(_: Nodes, client: Asker) -> None:
+        client.send_bytes(struct.pack(">ihhih", 10, key, version, 1, -1))
+        assert await client.is_cut_off()
+
+    with caplog.at_level("WARNING", "logstore.broker.connection"):
+        run(test)
+    assert [each.getMessage() for each in caplog.records] == [f"disconnecting 127.0.0.1: {said}"]
+
+
 def test_bytes_after_a_body_are_ignored() -> None:
     """librdkafka 2.15 sends three too many in Metadata 12."""
 
