@@ -92,12 +92,14 @@ async def _carried_out(
             continue
         assert isinstance(answer, CreateTopicsResponse | DeleteTopicsResponse)
         result = answer.topics[topic]
-        is_done = result.error is ErrorCode.NONE
-        if isinstance(answer, DeleteTopicsResponse) and result.error is ErrorCode.REQUEST_TIMED_OUT:
-            is_done = True  # recorded, but not carried out yet
-        if not is_done and not (was_lost and result.error is done_before):
-            raise RequestRefused(result.error, result.message or f"topic {topic}")
-        return
+        is_deletion = isinstance(answer, DeleteTopicsResponse)
+        if (
+            result.error is ErrorCode.NONE
+            or (was_lost and result.error is done_before)
+            or (is_deletion and result.error is ErrorCode.REQUEST_TIMED_OUT)  # recorded, and continues
+        ):
+            return
+        raise RequestRefused(result.error, result.message or f"topic {topic}")
 
 
 async def _known(

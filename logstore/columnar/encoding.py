@@ -168,7 +168,7 @@ def batches_of(
         until = max(int(np.searchsorted(ends, begin + RUN_BYTES, side="right")), batch + 1)
         out = bytearray(int(ends[until - 1]) - begin)
         last = int(firsts[until - 1] + plan.counts[until - 1])
-        plan.write(out, begin, columns, (0, int(firsts[batch]), last), positions, written)
+        plan.write(out, begin, columns, range(int(firsts[batch]), last), positions, written)
         run = np.arange(batch, until)
         yield _sealed(out, plan, run, ends[run] - begin, codec, level)
         batch = until
@@ -196,7 +196,7 @@ def batches_by_slot(
     before = 0
     for part in parts:
         # In the order of the rows: memory is read once and in sequence, and is written in one stream a slot.
-        plan.write(out, 0, part, (before, 0, len(part.times)), positions, written)
+        plan.write(out, 0, part, range(len(part.times)), positions, written, before=before)
         before += len(part.times)
     bounds = [*np.flatnonzero(np.diff(plan.slots[order], prepend=-1)).tolist(), len(order)]
     for first, until in pairwise(bounds):
@@ -243,18 +243,19 @@ class _Plan(NamedTuple):
         out: bytearray,
         origin: int,
         part: Columns,
-        rows: tuple[int, int, int],
+        rows: range,
         positions: Longs,
         written: Longs,
+        *,
+        before: int = 0,
     ) -> None:
-        """Write rows of `part` with `writing.write`; `rows`: those before the part, then the range in it."""
-        before, first, end = rows
+        """Write these rows of `part` with `writing.write`; the parts before it have `before` rows."""
         times, keys, values, list_at, list_size, names, header_values = part
         writing.write(
             np.frombuffer(out, np.uint8),
             origin,
-            first,
-            end,
+            rows.start,
+            rows.stop,
             positions,
             written,
             self.batch_of[before:],

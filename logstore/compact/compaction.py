@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ from logstore.format.record import NO_TIMESTAMP, ControlRecord, ControlType
 from logstore.format.record_parser import RecordSpans, find_records
 from logstore.segment.scan import Scanned
 from logstore.segment.transaction_index import AbortedTransaction
+
+_KEPT_FLAGS: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
 class LastBatch(NamedTuple):
@@ -420,21 +422,8 @@ def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) 
     The header keeps everything but count, largest timestamp and checksum, so the records' deltas stay valid.
     Raises `UnsupportedCompression` if the codec's library is missing.
     """
-    return assemble_batch(
-        kept,
-        codec=batch.codec,
-        level=None,
-        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON),
-        base_offset=batch.base_offset,
-        leader_epoch=batch.leader_epoch,
-        last_offset_delta=batch.last_offset_delta,
-        base_timestamp_ms=batch.base_timestamp_ms,
-        max_timestamp_ms=max_timestamp_ms,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        count=len(kept),
-    )
+    flags = batch.attributes & (_KEPT_FLAGS | DELETE_HORIZON)
+    return _rewritten(batch, kept, batch.codec, flags, batch.base_timestamp_ms, max_timestamp_ms)
 
 
 def encode_empty_batch(batch: Batch) -> bytes:
@@ -443,18 +432,25 @@ def encode_empty_batch(batch: Batch) -> bytes:
     Offsets, epoch, sequences, flags and largest timestamp stay. There is no codec, no base timestamp and no
     delete horizon.
     """
+    flags = batch.attributes & _KEPT_FLAGS
+    return _rewritten(batch, [], Codec.NONE, flags, NO_TIMESTAMP, batch.max_timestamp_ms)
+
+
+def _rewritten(
+    batch: Batch, kept: list[bytes], codec: Codec, flags: int, base_timestamp_ms: int, max_timestamp_ms: int
+) -> bytes:
     return assemble_batch(
-        [],
-        codec=Codec.NONE,
+        kept,
+        codec=codec,
         level=None,
-        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
+        flags=flags,
         base_offset=batch.base_offset,
         leader_epoch=batch.leader_epoch,
         last_offset_delta=batch.last_offset_delta,
-        base_timestamp_ms=NO_TIMESTAMP,
-        max_timestamp_ms=batch.max_timestamp_ms,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
-        count=0,
+        count=len(kept),
     )

@@ -99,7 +99,7 @@ class Log(Reading, Closing):
         self.serializer = serializer
         """What turns appended values that are not bytes into bytes; None: such values are refused."""
         self._lookup: Lookup | None = None
-        """What `get` has found out so far."""
+        """The cache of `get`, made at its first call."""
         self._writers: list[Writer] = []
         self._is_closing = False
 
