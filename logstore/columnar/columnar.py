@@ -68,7 +68,7 @@ COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "timestamp_t
 """The default columns."""
 
 PIECE_BYTES: Final = 2 << 20
-"""Bytes per piece, stored or decompressed: large enough that work per piece costs nothing."""
+"""Bytes per piece, stored or decompressed. Pieces of a stretch are as long as the stretch."""
 _ARENA_MARGIN_BYTES: Final = 1 << 20
 """A batch that decompresses to no more than this fits behind a piece that is not full."""
 BATCH_BYTES: Final = 512 << 10
@@ -242,13 +242,8 @@ def _pieces(data: Buffer, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
 
 
 def _pieces_of_stretch(stretch: Stretch, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
-    first = 0
-    while first < len(stretch.positions):
-        after = int(np.searchsorted(stretch.positions, int(stretch.positions[first]) + PIECE_BYTES))
-        headers, positions = stretch.headers[first:after], stretch.positions[first:after]
-        chosen = choice.of(headers)
-        yield from _unpacked(stretch.data, headers[chosen], positions[chosen], max_bytes)
-        first = after
+    chosen = choice.of(stretch.headers)
+    return _unpacked(stretch.data, stretch.headers[chosen], stretch.positions[chosen], max_bytes)
 
 
 def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:
@@ -264,7 +259,8 @@ def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) 
 
 
 def _decompressed(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:
-    arena = _Buffer(PIECE_BYTES + _ARENA_MARGIN_BYTES, np.uint8).array
+    most = max(PIECE_BYTES, len(view))
+    arena = _Buffer(most + _ARENA_MARGIN_BYTES, np.uint8).array
     is_zstd = (headers["attributes"] & CODEC_MASK == Codec.ZSTD).tolist()
     after = (positions + headers["batch_length"] + LOG_OVERHEAD).tolist()
     first = used = 0
@@ -298,7 +294,7 @@ def _decompressed(view: Buffer, headers: Headers, positions: Longs, max_bytes: i
                 arena[used : used + size] = bytes_of(payload)
             used += size
             ends.append(used)
-            if used >= PIECE_BYTES or slot == len(positions) - 1:
+            if used >= most or slot == len(positions) - 1:
                 yield piece(bytes_of(arena.data), ends, first, slot + 1)
                 first, used, ends = slot + 1, 0, []
 

@@ -25,7 +25,10 @@ from logstore.log.reader import Hint, LogReader, Suspect, Walk
 from logstore.segment.damage import batch_at, find_batch, sound_batch
 from logstore.segment.scan import Fault, Scanned, check_history, last_offsets_of, order_faults, scan_buffer
 
-STRETCH_BYTES: Final = 4 << 20
+STRETCH_BYTES: Final = 8 << 20
+"""Spark's work per stretch costs little beside so many bytes."""
+_FIRST_BYTES: Final = 1 << 20
+"""The first stretch of a walk: a reader of a few records reads little. Each is twice the one before."""
 
 
 class Stretch(NamedTuple):
@@ -85,7 +88,7 @@ class Skipped(NamedTuple):
 
 
 class StretchReader(LogReader):
-    """A `LogReader` that yields `stretches`, each about `stretch_bytes` long or one batch."""
+    """A `LogReader` that yields `stretches`, each at most about `stretch_bytes` long or one batch."""
 
     def __init__(
         self,
@@ -194,7 +197,7 @@ class _StretchWalk(Walk):
         """Raises `Suspect` where something else than a batch lies."""
         newest_epoch = self.newest_epoch
         size = self._file.size()
-        wanted = stretch_bytes
+        wanted = usual = min(_FIRST_BYTES, stretch_bytes)
         while self.end < size:
             asked = min(max(wanted, self._size_at(self.end, size)), size - self.end)
             data = self._file.pread(asked, self.end)
@@ -209,7 +212,7 @@ class _StretchWalk(Walk):
                     continue
                 # Its successor, if there is one, is in the next chunk.
                 count -= bool(successor)
-            wanted = stretch_bytes
+            wanted = usual = min(2 * usual, stretch_bytes)
             if count:
                 stretch = self._taken(data, found, count)
                 newest_epoch = max(newest_epoch, int(stretch.headers["leader_epoch"].max()))

@@ -9,7 +9,7 @@ from logstore.format.batch import encode_batch, set_offsets_and_epoch
 from logstore.format.compression import Codec
 from logstore.format.record import Record
 from logstore.log.stretches import Skipped, Stretch, StretchReader
-from logstore.segment.scan import Fault
+from logstore.segment.scan import Fault, scan_buffer
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import BATCH_0, BATCH_3, BATCH_5, DIRECTORY, batch, disk_with, log_file
 
@@ -138,16 +138,30 @@ def test_a_stretch_decodes_as_its_bytes(codec: Codec) -> None:
     """Without judging checksums twice: the same columns, of any range."""
     from logstore.columnar.columnar import table
 
+    data = large_batches(20, codec)
+    stretch = Stretch.of(data, scan_buffer(data, len(data)))
+    for start, end in ((None, None), (5, 77), (79, 80)):
+        assert table(stretch, start_offset=start, end_offset=end).equals(
+            table(data, start_offset=start, end_offset=end)
+        )
+
+
+@pytest.mark.parametrize(
+    ("most", "batches"), [(3_500_000, [1, 1, 3, 3, 3, 3, 3, 3]), (100_000, [*[1] * 18, 2])]
+)
+def test_stretches_grow(most: int, batches: list[int]) -> None:
+    """A reader of a few records reads little, and a reader of a whole segment few stretches."""
+    disk = disk_with({log_file(0): large_batches(20)})
+    reader = StretchReader(DIRECTORY, disk=disk, stretch_bytes=most)
+    assert [len(each.positions) for each in reader.stretches()] == batches
+
+
+def large_batches(count: int, codec: Codec = Codec.NONE) -> bytes:
+    """Batches of 800,000 bytes of records, from offset 0."""
     records = [Record(number, 1000 + number, None, bytes(200_000)) for number in range(4)]
     data = bytearray()
-    for number in range(20):
+    for number in range(count):
         made = bytearray(encode_batch(records, codec=codec))
         set_offsets_and_epoch(made, base_offset=4 * number, leader_epoch=3)
         data += made
-    (stretch,) = StretchReader(
-        DIRECTORY, disk=disk_with({log_file(0): bytes(data)}), stretch_bytes=1 << 30
-    ).stretches()
-    for start, end in ((None, None), (5, 77), (79, 80)):
-        assert table(stretch, start_offset=start, end_offset=end).equals(
-            table(bytes(data), start_offset=start, end_offset=end)
-        )
+    return bytes(data)
