@@ -44,7 +44,7 @@ from logstore.format.compression import Codec
 from logstore.format.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.log.read import FetchedBytes
 from logstore.log.read_committed import Spans, is_aborted, spans_by_producer
-from logstore.log.stretches import Stretch
+from logstore.log.stretches import STRETCH_BYTES, Stretch
 from logstore.segment.scan import Fault, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 
@@ -259,7 +259,7 @@ def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) 
 
 
 def _decompressed(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:
-    most = max(PIECE_BYTES, len(view))
+    most = min(max(PIECE_BYTES, len(view)), STRETCH_BYTES)  # one batch may have a gigabyte
     arena = _Buffer(most + _ARENA_MARGIN_BYTES, np.uint8).array
     is_zstd = (headers["attributes"] & CODEC_MASK == Codec.ZSTD).tolist()
     after = (positions + headers["batch_length"] + LOG_OVERHEAD).tolist()
