@@ -1,4 +1,4 @@
-"""The losses of a recovery: accepted damage, and removed bytes, which go to quarantine first.
+"""The losses of a recovery: torn or damaged ends, accepted damage, and removed bytes, which go to quarantine.
 
 The ledger entry comes first, then the copy, then the cut (`losses.py`). Whole segments go newest first, each
 durably, so that no crash leaves a hole.
@@ -11,24 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from logstore.disk.marks import mark
-from logstore.errors import (
-    Damage,
-    DamagedLog,
-    DiskFull,
-    is_full,
-)
-from logstore.log.loading import (
-    Cut,
-    Loading,
-    delete_files,
-)
+from logstore.errors import Damage, DamagedLog, DiskFull, is_full
+from logstore.log.loading import Cut, Loading, delete_files
 from logstore.log.losses import LOST_DIRECTORY, Loss
 from logstore.log.tails import Survey, Tail, only_zeros, survey
-from logstore.segment.segment import (
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    file_name,
-)
+from logstore.segment.damage import Verdict, ends_whole, judge
+from logstore.segment.scan import Fault
+from logstore.segment.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment, file_name
 
 NOTHING: Final = Survey()
 
@@ -83,13 +72,53 @@ def sound_behind(loading: Loading, tail: Tail | None, later: Sequence[int], next
     return counted if counted.last_offset >= next_offset else Survey()
 
 
+def judge_tail(
+    loading: Loading, tail: Tail, fault: Fault, next_offset: int, durable_end: int, later: Sequence[int]
+) -> tuple[Fault, Verdict, Survey]:
+    """Judge the end of a segment, whose walk stopped at `fault`: the exact fault, and the batches behind it.
+
+    `next_offset` is the offset where it begins, and `later` are the segments that follow it.
+    """
+    behind = sound_behind(loading, tail, later, next_offset)
+    if fault is Fault.SIZE and only_zeros(tail.file, tail.from_byte, tail.to_byte):
+        fault = Fault.ZEROS
+    is_torn = fault is Fault.TORN and loading.opening.was_killed
+    if is_torn and ends_whole(tail.file, tail.from_byte, tail.to_byte):
+        fault = Fault.SIZE
+    below_durable = next_offset < durable_end if loading.knows_durable_end else None
+    if not below_durable and not loading.tail_may_be_torn:
+        below_durable = None
+    return fault, judge(fault, is_end=not behind.batches, below_durable=below_durable), behind
+
+
+def cut_tail(
+    loading: Loading,
+    segment: Segment,
+    tail: Tail,
+    later: list[int],
+    reason: str,
+    end_offset: int,
+    durable_end: int,
+) -> None:
+    """Move the end of a segment and those behind it to quarantine; the log then ends at `end_offset`."""
+    loss_id = _quarantine(loading, tail, later, reason, end_offset, durable_end)
+    # Before anything that it speaks of goes.
+    segment.sealing.remove()
+    loading.report.cuts.append(Cut(tail.name, tail.from_byte, tail.to_byte, reason, loss_id))
+    # The last first: were this one cut before them, a crash would leave them behind a hole, and
+    # a hole may be meant.
+    remove_segments(loading, later, "it follows a cut", loss_id)
+    segment.log_file.truncate(tail.from_byte)
+    segment.size = tail.from_byte
+
+
 def cut_segments(loading: Loading, bases: list[int], reason: str, end_offset: int, durable_end: int) -> None:
     """Move whole segments to quarantine; the log then ends at `end_offset`."""
-    loss_id = quarantine_loss(loading, None, bases, reason, end_offset, durable_end)
+    loss_id = _quarantine(loading, None, bases, reason, end_offset, durable_end)
     remove_segments(loading, bases, reason, loss_id)
 
 
-def quarantine_loss(
+def _quarantine(
     loading: Loading, tail: Tail | None, bases: list[int], reason: str, end_offset: int, durable_end: int
 ) -> int | None:
     """Enter the loss of `tail` and of the segments `bases` before they are cut; return its id.
@@ -108,7 +137,7 @@ def quarantine_loss(
         segment.sync_log()
         counted = counted.joined(survey(segment.log_file, 0, segment.size))
     loading.report.lost_records += counted.records
-    size = sum(segment.size for segment in moved) + (tail.to_byte - tail.from_byte if tail else 0)
+    size = sum(segment.size for segment in moved) + (tail.size if tail else 0)
     first_offset = min(end_offset, counted.first_offset) if counted.batches else end_offset
     loss = Loss(
         at_ms=loading.opening.now_ms,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
@@ -33,15 +34,8 @@ from logstore.disk.marks import mark
 from logstore.errors import CorruptBatch, CorruptIndex, Damage, DamagedLog, DamageKind
 from logstore.log.cursor_file import CURSORS_FILE, CursorFile, load_cursors
 from logstore.log.epoch_check import assign_epochs, check_epochs, read_epochs
-from logstore.log.giving_up import (
-    cut_segments,
-    meet_damage,
-    quarantine_loss,
-    remove_segments,
-    sound_behind,
-)
+from logstore.log.giving_up import cut_segments, cut_tail, judge_tail, meet_damage, sound_behind
 from logstore.log.loading import (
-    Cut,
     Jitter,
     LoadedLog,
     Loading,
@@ -59,8 +53,9 @@ from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.log.replacing import leave_out_deleted, split_segment
-from logstore.log.tails import Tail, only_zeros
-from logstore.segment.damage import Bad, Verdict, check_leap, ends_whole, judge
+from logstore.log.tails import Tail
+from logstore.segment.damage import Bad, Verdict, check_leap
+from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, check_end, check_history, scan
@@ -337,6 +332,17 @@ def _recover_from(loading: Loading, first_base: int, durable_end: int) -> None:
             return
 
 
+class _Walked(NamedTuple):
+    """A segment's batches that fit, which end at byte `end` and `next_offset`; `fault` lies there."""
+
+    end: int
+    next_offset: int
+    fault: Fault | None
+    epochs: LeaderEpochCache
+    indexed: IndexEntries
+    has_producers: bool
+
+
 def _recover_segment(
     loading: Loading,
     segment: Segment,
@@ -351,13 +357,72 @@ def _recover_segment(
     `later` are the bases of the segments behind it; they go with what is cut.
     """
     segment.make_own()
+    walked = _walk(loading, segment, next_offset, durable_end, total, later)
+    # Where nothing is known to be durable, an offset that leaps is as likely a wrong one.
+    is_overflow = walked.fault is Fault.OVERFLOW and loading.knows_durable_end
+    if is_overflow and (new := split_segment(loading, segment, later, durable_end)):
+        return _recover_parts(loading, new, durable_end, total + segment.size, later)
+    if walked.fault is None:
+        check_blocks(loading, segment)
+    walked.indexed.finish()
+    loading.epochs = walked.epochs
+    loading.recovered[segment.base_offset] = walked.has_producers
+    is_cut = walked.end < segment.size
+    if is_cut:
+        mark("recovery: a tail is cut")
+        tail = Tail(file_name(segment.base_offset, LOG_SUFFIX), segment.log_file, walked.end, segment.size)
+        fault, verdict, behind = judge_tail(
+            loading, tail, walked.fault or Fault.TORN, walked.next_offset, durable_end, later
+        )
+        if verdict is Verdict.DAMAGE:
+            was_deleted, again = leave_out_deleted(loading, segment, walked.end, walked.next_offset, later)
+            if again is not None:
+                return _recover_parts(loading, [again], durable_end, total, later)
+            if was_deleted:
+                return later[0], False
+            mark("recovery: damage below what had been synced")
+            kind, lost = _KINDS.get(fault, DamageKind.BAD_BATCH), tail.size + bytes_in(loading, later)
+            damage = Damage(kind, tail.name, walked.end, walked.next_offset, fault.value, lost)
+            meet_damage(loading, damage, behind=behind)
+        cut_tail(loading, segment, tail, later, fault.value, walked.next_offset, durable_end)
+    suffixes = (OffsetIndex.suffix, TimeIndex.suffix)
+    names = {suffix: file_name(segment.base_offset, suffix) for suffix in suffixes}
+    if rebuilt := segment.indexes.settle(walked.indexed):
+        mark("recovery: an index is built anew")
+    loading.report.rebuilt.extend(names[suffix] for suffix in rebuilt)
+    # Accepted bytes must be durable before a reader sees them.
+    segment.sync_log()
+    return walked.next_offset, is_cut
+
+
+def _recover_parts(
+    loading: Loading, parts: list[Segment], durable_end: int, total: int, later: list[int]
+) -> tuple[int, bool]:
+    """Recover the segments that took the place of one, as `_recover_segment`."""
+    next_offset, was_cut = 0, False
+    for number, segment in enumerate(parts):
+        next_offset, was_cut = _recover_segment(
+            loading,
+            segment,
+            next_offset=segment.base_offset,
+            durable_end=durable_end,
+            total=total,
+            later=[*(other.base_offset for other in parts[number + 1 :]), *later],
+        )
+        if was_cut:
+            break
+    return next_offset, was_cut
+
+
+def _walk(
+    loading: Loading, segment: Segment, next_offset: int, durable_end: int, total: int, later: list[int]
+) -> _Walked:
+    """Read a segment up to the first batch that does not fit. Nothing is changed but the report."""
     found = IndexEntries(segment.base_offset, loading.config.index_interval_bytes)
     fault: Fault | None = None
     end = 0
     has_producers = False
-    log_name = file_name(segment.base_offset, LOG_SUFFIX)
-    new_epochs = loading.epochs.copy()
-    history = loading.epochs_on_disk or ()
+    epochs = loading.epochs.copy()
     is_durable = bool(later) and later[0] < durable_end + (segment.seal is not None)
     for scanned in scan(
         segment.log_file,
@@ -368,7 +433,7 @@ def _recover_segment(
     ):
         scanned = check_history(
             scanned,
-            history,
+            loading.epochs_on_disk or (),
             next_offset=next_offset,
             # An epoch is in the checkpoint before its first batch is in the log.
             durable_end=durable_end if loading.knows_durable_end else MAX_LONG,
@@ -382,7 +447,7 @@ def _recover_segment(
         scanned = check_leap(scanned, segment.log_file, segment.size, next_offset, durable_end)
         found.add(scanned)
         has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
-        assign_epochs(new_epochs, scanned)
+        assign_epochs(epochs, scanned)
         if len(scanned.headers):
             next_offset = int(scanned.last_offsets[-1]) + 1
         loading.report.scanned_bytes += scanned.end - end
@@ -390,79 +455,7 @@ def _recover_segment(
         loading.opening.progress(loading.report.scanned_bytes, total)
         if fault is not None:
             break
-    # Where nothing is known to be durable, an offset that leaps is as likely a wrong one.
-    is_overflow = fault is Fault.OVERFLOW and loading.knows_durable_end
-    if is_overflow and (new := split_segment(loading, segment, later, durable_end)):
-        was_cut = False
-        for number, each in enumerate(new):
-            next_offset, was_cut = _recover_segment(
-                loading,
-                each,
-                next_offset=each.base_offset,
-                durable_end=durable_end,
-                total=total + segment.size,
-                later=[*(other.base_offset for other in new[number + 1 :]), *later],
-            )
-            if was_cut:
-                break
-        return next_offset, was_cut
-    if fault is None:
-        check_blocks(loading, segment)
-    found.finish()
-    loading.epochs = new_epochs
-    loading.recovered[segment.base_offset] = has_producers
-    cut = segment.size - end
-    if cut:
-        mark("recovery: a tail is cut")
-        fault = fault or Fault.TORN
-        tail = Tail(log_name, segment.log_file, end, segment.size)
-        behind = sound_behind(loading, tail, later, next_offset)
-        if fault is Fault.SIZE and only_zeros(*tail[1:]):
-            fault = Fault.ZEROS
-        if (
-            fault is Fault.TORN
-            and loading.opening.was_killed
-            and ends_whole(segment.log_file, end, segment.size)
-        ):
-            fault = Fault.SIZE
-        below_durable = next_offset < durable_end if loading.knows_durable_end else None
-        if not below_durable and not loading.tail_may_be_torn:
-            below_durable = None
-        if judge(fault, is_end=not behind.batches, below_durable=below_durable) is Verdict.DAMAGE:
-            was_deleted, again = leave_out_deleted(loading, segment, end, next_offset, later)
-            if again is not None:
-                return _recover_segment(
-                    loading,
-                    again,
-                    next_offset=again.base_offset,
-                    durable_end=durable_end,
-                    total=total,
-                    later=later,
-                )
-            if was_deleted:
-                return later[0], False
-            mark("recovery: damage below what had been synced")
-            kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
-            lost = cut + bytes_in(loading, later)
-            damage = Damage(kind, log_name, end, next_offset, fault.value, lost)
-            meet_damage(loading, damage, behind=behind)
-        loss_id = quarantine_loss(loading, tail, later, fault.value, next_offset, durable_end)
-        # Before anything that it speaks of goes.
-        segment.sealing.remove()
-        loading.report.cuts.append(Cut(log_name, end, end + cut, fault.value, loss_id))
-        # The last first: were this one cut before them, a crash would leave them behind a hole, and
-        # a hole may be meant.
-        remove_segments(loading, later, "it follows a cut", loss_id)
-        segment.log_file.truncate(end)
-        segment.size = end
-    suffixes = (OffsetIndex.suffix, TimeIndex.suffix)
-    names = {suffix: file_name(segment.base_offset, suffix) for suffix in suffixes}
-    if rebuilt := segment.indexes.settle(found):
-        mark("recovery: an index is built anew")
-    loading.report.rebuilt.extend(names[suffix] for suffix in rebuilt)
-    # Accepted bytes must be durable before a reader sees them.
-    segment.sync_log()
-    return next_offset, bool(cut)
+    return _Walked(end, next_offset, fault, epochs, found, has_producers)
 
 
 def _check_start(loading: Loading, durable_end: int) -> None:

@@ -23,6 +23,10 @@ class Tail(NamedTuple):
     from_byte: int
     to_byte: int
 
+    @property
+    def size(self) -> int:
+        return self.to_byte - self.from_byte
+
 
 class Survey(NamedTuple):
     """The intact batches in a range of bytes; offsets inclusive, -1 for none. Epochs: lowest, highest."""

@@ -298,21 +298,31 @@ _RECOVERY: Final = [
             "recovery_point=log_end_offset if is_clean and had_segments else min(durable_end, log_end_offset)",
             "recovery_point=log_end_offset",
         ),
-        (
-            "tail-cut-below-the-durable-end",
-            "below_durable = next_offset < durable_end if loading.knows_durable_end else None",
-            "below_durable = next_offset < 0 if loading.knows_durable_end else None",
-        ),
         ("lost-end-not-reported", "max(end_offset, log_start_offset) >= durable_end:", "end_offset >= 0:"),
         (
             "overlap-kept",
             "        if base_offset < next_offset:\n            # It begins",
             "        if base_offset < next_offset - 1_000_000:\n            # It begins",
         ),
+    ),
+    *_of(
+        Area.RECOVERY,
+        "logstore/log/giving_up.py",
+        (
+            "tests/logstore/test_recovery.py",
+            "tests/logstore/test_log_reopened.py",
+            "tests/logstore/test_losses.py",
+            "tests/logstore/test_stand_alone.py",
+        ),
+        (
+            "tail-cut-below-the-durable-end",
+            "below_durable = next_offset < durable_end if loading.knows_durable_end else None",
+            "below_durable = next_offset < 0 if loading.knows_durable_end else None",
+        ),
         (
             "hole-left-by-a-cut",
-            '        remove_segments(loading, later, "it follows a cut", loss_id)\n        segment.log_file.truncate(end)\n',
-            '        segment.log_file.truncate(end)\n        remove_segments(loading, later, "it follows a cut", loss_id)\n',
+            '    remove_segments(loading, later, "it follows a cut", loss_id)\n    segment.log_file.truncate(tail.from_byte)\n',
+            '    segment.log_file.truncate(tail.from_byte)\n    remove_segments(loading, later, "it follows a cut", loss_id)\n',
         ),
     ),
     *_of(
@@ -321,7 +331,7 @@ _RECOVERY: Final = [
         ("tests/logstore/test_open_reads.py", "tests/logstore/test_derived.py"),
         (
             "indexes-not-settled",
-            "    if rebuilt := segment.indexes.settle(found):\n",
+            "    if rebuilt := segment.indexes.settle(walked.indexed):\n",
             "    if rebuilt := list[str]():\n",
         ),
     ),
