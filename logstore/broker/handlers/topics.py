@@ -152,12 +152,12 @@ async def _with_settings(
     given: Mapping[str, Mapping[str, str]],
     services: Services,
 ) -> t.CreateTopicsResponse:
-    """Add the settings; null with the reason beside it if the metadata store does not answer."""
+    """Add the settings; none with the reason beside them if the metadata store does not answer."""
     try:
         live = await read_live(services.ask_store, services.node.node_id)
     except EngineError as error:
         for name in given:
-            made[name].configs, made[name].topic_config_error_code = None, error.code
+            made[name].topic_config_error_code = error.code
         return response
     for name, own in given.items():
         made[name].configs = [

@@ -387,7 +387,7 @@ def _create_topics(question: Question) -> Struct | None:
         for each in answer.topics:
             if not each.error_code and not question.has(O.DESCRIBE_CONFIGS, R.TOPIC, each.name):
                 each.topic_config_error_code = _CODES[R.TOPIC]
-                each.configs, each.num_partitions, each.replication_factor = None, -1, -1
+                each.configs, each.num_partitions, each.replication_factor = [], -1, -1
 
     question.amend(hide_settings)
     return _entries(O.CREATE, or_cluster=O.CREATE)(question)

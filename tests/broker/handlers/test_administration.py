@@ -119,7 +119,7 @@ class TestSettingsOfANewTopic:
 
             nodes.brokers[nodes.controller()].services.ask_store = lost
             (made,) = (await client.ask(asked_with("retention.ms", "123456789"), 7)).topics
-            assert (made.error_code, made.configs) == (ErrorCode.NONE, None)
+            assert (made.error_code, made.configs) == (ErrorCode.NONE, [])
             assert made.topic_config_error_code == MetadataStoreFailed.code
 
         run(test)

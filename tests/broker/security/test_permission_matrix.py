@@ -473,6 +473,6 @@ def test_settings_of_a_new_topic_need_describe_configs(version: int) -> None:
         assert {each.error_code for each in told.values()} == {0}
         assert [told[OURS].topic_config_error_code, told[OURS].num_partitions] == [0, 7]
         hidden = told[THEIRS]
-        assert [hidden.topic_config_error_code, hidden.num_partitions, hidden.configs] == [TOPIC, -1, None]
+        assert [hidden.topic_config_error_code, hidden.num_partitions, hidden.configs] == [TOPIC, -1, []]
 
     asyncio.run(test())
