@@ -11,8 +11,8 @@ from bench.bars import ratio_bar
 from bench.material import fill, fresh_log, read_raw, ready_batch
 from logstore.disk.files import OsDisk
 from logstore.format.crc import crc32c
-from logstore.segment.index_entries import IndexEntries
 from logstore.segment.scan import scan
+from logstore.segment.segment_indexes import IndexEntries
 
 MIB = 1 << 20
 BATCHES = 8192

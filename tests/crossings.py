@@ -197,7 +197,7 @@ def _read(place: Path) -> Iterator[Callable[[], object]]:
         yield lambda: list(log.read())
 
 
-@walk("open after a kill", max_files=14, files_today=31)
+@walk("open after a kill", max_files=14, files_today=30)
 def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
     config = LogConfig(segment_bytes=1 << 12)
     log = Log.open(place / "orders-0", config)

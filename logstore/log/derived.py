@@ -30,12 +30,12 @@ from logstore.format.crc import crc32c
 from logstore.lazily import np
 from logstore.log.producer_snapshots import replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
-from logstore.segment.index_entries import IndexEntries
 from logstore.segment.index_faults import Columns, OffsetFaults, TimeFaults, first_fault
 from logstore.segment.indexes import IndexFile, OffsetIndex, TimeIndex, entries_of
 from logstore.segment.scan import Scanned, scan
 from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from logstore.segment.segment_indexes import IndexEntries
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 if TYPE_CHECKING:

@@ -56,10 +56,10 @@ from logstore.log.replacing import leave_out_deleted, split_segment
 from logstore.log.tails import Tail
 from logstore.segment.damage import Bad, Verdict, check_leap
 from logstore.segment.epochs import LeaderEpochCache
-from logstore.segment.index_entries import IndexEntries
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import Fault, check_end, check_history, scan
 from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_name
+from logstore.segment.segment_indexes import IndexEntries
 from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 

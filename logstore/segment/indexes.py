@@ -26,7 +26,7 @@ past its end would, too). Kafka preallocates its files; zeros at their end are i
 A batch gets entries once more than `index.interval.bytes` lie between the last entry's batch and it; the
 first batch of a segment never does. A time entry is left out while the largest time has not risen, and the
 time index keeps one slot for the entry that is made when the segment stops being active. `Segment.append`
-applies this rule batch by batch, `index_entries.py` to the columns of thousands of batches.
+applies this rule batch by batch, `segment_indexes.py` to the columns of thousands of batches.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from logstore.format.record import Record
 from logstore.log.append import append_as_leader, validate_and_assign
 from logstore.log.append_many import validate_plain_group
 from logstore.log.log import Log
-from logstore.segment.index_entries import IndexEntries
 from logstore.segment.scan import scan
+from logstore.segment.segment_indexes import IndexEntries
 from logstore.testing.disks import MemoryDisk
 
 T0 = 1_700_000_000_000

@@ -16,8 +16,8 @@ from logstore.format.batch import encode_batch
 from logstore.format.record import MAX_INT, Record
 from logstore.segment import scan as scanning
 from logstore.segment.damage import find_batch
-from logstore.segment.index_entries import IndexEntries
 from logstore.segment.scan import Fault, Scanned, scan, scan_chunks
+from logstore.segment.segment_indexes import IndexEntries
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.forge import forge, payload, values
 from tests.logstore.logs import DIRECTORY, batch, disk_with
