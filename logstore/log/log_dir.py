@@ -574,5 +574,5 @@ def _unlinking_ms(log: PartitionLog) -> int:
 
 
 def _has_directory(disk: Disk, path: str, topic_partition: TopicPartition) -> bool:
-    """Return whether a damaged partition has a directory in the log dir (`missing.py`). Raises `OSError`."""
+    """Return whether a damaged partition has a directory in the log dir (`manager.py`). Raises `OSError`."""
     return topic_partition.directory_name in [entry.name for entry in disk.scan(path)]

@@ -21,12 +21,11 @@ from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.files import Disk, Room
 from logstore.disk.running import remove_running, write_running
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DamagedLog, LogDirOffline
+from logstore.errors import Damage, DamagedLog, DamageKind, LogDirOffline
 from logstore.log.log import Log
 from logstore.log.log_dir import DirectoryProgress, Leaving, LogDir, NodeFacts, RunAll, one_by_one
 from logstore.log.losses import Loss
 from logstore.log.manager_config import LogManagerConfig
-from logstore.log.missing import find_missing
 from logstore.log.moves import Moves
 from logstore.log.partition_log import Clock
 from logstore.log.retention import Expired
@@ -104,7 +103,7 @@ class LogManager:
                 reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
                 raise LogDirOffline(f"every log dir failed: {reasons}")
             self.moves.settle()
-            for log_dir, topic_partition in find_missing(self._dirs):
+            for log_dir, topic_partition in _find_missing(self._dirs):
                 if topic_partition in accept_loss:
                     log_dir.reopen(topic_partition, self._config_of(topic_partition), accept_loss=True)
         except BaseException:
@@ -414,3 +413,41 @@ class _Every:
             return False
         self.due_ms = now_ms + self._interval_ms
         return True
+
+
+def _find_missing(log_dirs: Sequence[LogDir]) -> list[tuple[LogDir, TopicPartition]]:
+    """Return the logs that are missing, with the log dir that knows of them, and list them as damaged there.
+
+    A deletion removes a partition from the checkpoints before it renames the directory. So an entry of the
+    recovery points without a directory tells of a log that somebody else has taken away: a command, or a
+    backup that was put back in part. An empty log in its place would count as in sync, could lead, and the
+    other replicas would truncate theirs. Kafka makes that empty log.
+
+    If a log dir has failed there are none: they may be in that one. A directory that was set aside is one
+    that another program was about to delete. A checkpoint entry beside an unfinished move's copy belongs to
+    the copy.
+    """
+    if any(log_dir.failure is not None for log_dir in log_dirs):
+        return []
+    held = {each for log_dir in log_dirs for each in log_dir.known | log_dir.set_aside}
+    ends: dict[TopicPartition, tuple[int, LogDir]] = {}
+    for log_dir in log_dirs:
+        for topic_partition, offset in log_dir.checkpoints.recovery_points.offsets.items():
+            if topic_partition in held or topic_partition in log_dir.futures:
+                continue
+            if offset > ends.get(topic_partition, (0, log_dir))[0]:
+                ends[topic_partition] = offset, log_dir
+    for topic_partition, (offset, log_dir) in ends.items():
+        log_dir.damaged[topic_partition] = _gone(log_dir.directory_of(topic_partition), offset)
+    return [(log_dir, topic_partition) for topic_partition, (_, log_dir) in ends.items()]
+
+
+def _gone(directory: str, end_offset: int) -> DamagedLog:
+    text = f"the directory is gone, and everything up to offset {end_offset} was durable"
+    damage = Damage(DamageKind.END_LOST, ".", 0, 0, text, 0)
+    return DamagedLog(
+        f"{directory}: {text}; put it back, or make an empty one and run "
+        f"`logstore recover --accept-loss {directory}`",
+        [damage],
+        end_offset,
+    )
