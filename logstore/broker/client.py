@@ -27,16 +27,24 @@ from typing import Any, Final, Literal, TypeAlias, overload
 from logstore.arguments import as_seconds, as_str
 from logstore.broker.checked_calls import as_group_offset, checked
 from logstore.broker.client_messages import records_in
-from logstore.broker.client_offsets import ask_coordinator, commit_request, committed_request, offsets_in
+from logstore.broker.client_requests import (
+    NO_LEADER,
+    ask_controller,
+    ask_coordinator,
+    ask_leader,
+    ask_receipt,
+    commit_request,
+    committed_request,
+    make_topic,
+    offsets_in,
+    remove_topic,
+)
 from logstore.broker.cluster_view import ClusterView
 from logstore.broker.connections import Connections, Way
-from logstore.broker.controller_requests import ask_controller, make_topic, remove_topic
 from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
-from logstore.broker.leader_requests import NO_LEADER, ask_leader
 from logstore.broker.limits import Address, Limits, addresses_of
 from logstore.broker.placement import placed
 from logstore.broker.producing import Appendable, Appended, Appender, is_one_record, records_of, split
-from logstore.broker.remote_receipts import ask_receipt
 from logstore.broker.retrying import NO_BROKER, TryAgain, check_code, left_s
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.wire import types as t
@@ -97,7 +105,6 @@ class Client(AsyncClosing):
             limits=self._limits, client_id=client_id, ways=ways or {}, check=self.check, security=security
         )
         self._cluster = ClusterView(addresses_of(bootstrap), self._connections)
-        self._ask_leader = partial(ask_leader, self._cluster, self._connections)
         self._appenders: dict[TopicPartition, Appender] = {}
         self._calls = 0
 
@@ -279,7 +286,7 @@ class Client(AsyncClosing):
         """
         configs = {name: formatted(value) for name, value in (settings or {}).items()}
         new = NewTopic(topic, partitions, replication_factor, configs=configs)
-        await make_topic(self._cluster, self._connections, new, self._deadline(timeout))
+        await make_topic(self._cluster, new, self._deadline(timeout))
 
     @checked
     async def delete_topic(self, topic: str, *, timeout: float | None = None) -> None:
@@ -287,7 +294,7 @@ class Client(AsyncClosing):
 
         Raises `RequestRefused`: UNKNOWN_TOPIC_OR_PARTITION (3), TOPIC_DELETION_DISABLED (73), ….
         """
-        await remove_topic(self._cluster, self._connections, topic, self._deadline(timeout))
+        await remove_topic(self._cluster, topic, self._deadline(timeout))
 
     @checked
     async def cluster_id(self, *, timeout: float | None = None) -> str | None:
@@ -364,7 +371,9 @@ class Client(AsyncClosing):
         # The leader times out before the connection does: its error is more precise than a timeout here.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(left_s(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
-        answer = await self._ask_leader(topic_partition, lambda _: body, deadline, str(topic_partition))
+        answer = await ask_leader(
+            self._cluster, topic_partition, lambda _: body, deadline, str(topic_partition)
+        )
         assert isinstance(answer, ProduceResult)
         return answer
 
@@ -391,9 +400,7 @@ class Client(AsyncClosing):
         """
         for where, offset in offsets.items():
             as_group_offset(offset, f"the offset of {where}")
-        once = partial(
-            ask_coordinator, self._cluster, self._connections, group, commit_request(group, offsets)
-        )
+        once = partial(ask_coordinator, self._cluster, group, commit_request(group, offsets))
         await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
 
     async def committed(
@@ -404,7 +411,7 @@ class Client(AsyncClosing):
         Raises as `produce`.
         """
         request = committed_request(as_str(group, "group"), partitions)
-        once = partial(ask_coordinator, self._cluster, self._connections, group, request)
+        once = partial(ask_coordinator, self._cluster, group, request)
         return offsets_in(await self._cluster.retried(once, NO_BROKER, self._deadline(timeout)))
 
     @checked
@@ -432,7 +439,7 @@ class Client(AsyncClosing):
             return FetchRequest(CONSUMER, wait_ms, 1, most, wanted, committed_only=committed_only)
 
         what = f"{topic_partition}, offset {offset}"
-        answer = await self._ask_leader(topic_partition, body, deadline, what)
+        answer = await ask_leader(self._cluster, topic_partition, body, deadline, what)
         assert isinstance(answer, FetchResult)
         return answer
 
@@ -503,7 +510,7 @@ class Client(AsyncClosing):
 
         Raises as `produce`; OFFSET_OUT_OF_RANGE (1) for a record that is deleted or not written yet.
         """
-        ask = ask_receipt(self._cluster, self._connections, TopicPartition(topic, partition), offset)
+        ask = ask_receipt(self._cluster, TopicPartition(topic, partition), offset)
         return await self._cluster.retried(ask, NO_LEADER, self._deadline(timeout))
 
     @checked
@@ -522,7 +529,7 @@ class Client(AsyncClosing):
         Raises as `durability`; INVALID_REQUEST (42) for what the topic cannot prove; `TimeoutError`.
         """
         known = TopicPartition(topic, partition)
-        ask = ask_receipt(self._cluster, self._connections, known, offset, level=level, copies=copies)
+        ask = ask_receipt(self._cluster, known, offset, level=level, copies=copies)
         deadline = self._deadline(timeout)
         receipt: Receipt | None = None
         while True:
@@ -544,7 +551,7 @@ class Client(AsyncClosing):
 
         Raises `RequestUnanswered`: the request may have been served; look before you send it again.
         """
-        return await ask_controller(self._cluster, self._connections, body, self._deadline(timeout))
+        return await ask_controller(self._cluster, body, self._deadline(timeout))
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self._timeout_s if timeout is None else as_seconds(timeout, "timeout")

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from logstore.broker.connections import Connections
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address
-from logstore.broker.retrying import BACKOFF_S, NO_BROKER, TryAgain, retried
+from logstore.broker.retrying import BACKOFF_S, NO_BROKER, TryAgain, or_again, retried
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -43,7 +43,7 @@ class ClusterView:
     """Metadata of a cluster, refreshed when a request fails."""
 
     def __init__(self, bootstrap: Sequence[Address], connections: Connections) -> None:
-        self._connections = connections
+        self.connections = connections
         self._addresses = dict.fromkeys(bootstrap)
         """Known addresses of brokers, current or former; the most recent ones first."""
         self._metadata: MetadataResponse | None = None
@@ -81,19 +81,17 @@ class ClusterView:
         """Return the answer of the best informed broker, and note the addresses in it."""
         newest = max(answers, key=_knowledge, default=None)
         if newest is None:
-            failures = self._connections.failures
+            failures = self.connections.failures
             reasons = [failures.get(each, f"{each} gave no metadata in time") for each in self._addresses]
-            raise self._connections.closed or RequestUnanswered(f"{NO_BROKER}: {'; '.join(reasons)}")
+            raise self.connections.closed or RequestUnanswered(f"{NO_BROKER}: {'; '.join(reasons)}")
         live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
         self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
         return newest
 
     async def refreshed(self) -> MetadataResponse:
         """Return fresh metadata as one attempt: raises `TryAgain` if no broker answers."""
-        try:
+        with or_again():
             return await self.metadata()
-        except RequestUnanswered as error:
-            raise TryAgain(error) from error
 
     async def ask_all(self, topics: tuple[str, ...] | None) -> list[MetadataResponse]:
         """Return the metadata of every broker that answers."""
@@ -103,7 +101,7 @@ class ClusterView:
     async def _metadata_of(self, address: Address, topics: tuple[str, ...] | None) -> MetadataResponse | None:
         try:
             async with asyncio.timeout(_METADATA_TIMEOUT_S):
-                answer = await self._connections.ask(address, MetadataRequest(topics))
+                answer = await self.connections.ask(address, MetadataRequest(topics))
         except TimeoutError:
             return None
         except RequestUnanswered as error:
@@ -122,7 +120,7 @@ class ClusterView:
     async def topic(self, name: str, deadline: float) -> Topic:
         """Return a topic; an unknown one is looked for during `NEW_TOPIC_S`."""
         loop = asyncio.get_running_loop()
-        self._connections.check_loop()
+        self.connections.check_loop()
         if name in self._topics and loop.time() < self._topics_until_s:
             return self._topics[name]
 
@@ -168,7 +166,7 @@ class ClusterView:
             raise TryAgain
         address = next(iter(self._addresses))
         try:
-            answer = await self._connections.ask_wire(address, request)
+            answer = await self.connections.ask_wire(address, request)
         except RequestUnanswered as error:
             self._addresses[address] = self._addresses.pop(address)
             raise TryAgain(error) from error
@@ -188,7 +186,7 @@ class ClusterView:
         def forget() -> None:
             self._metadata = None
 
-        check = self._connections.check
+        check = self.connections.check
         return await retried(attempt, unanswered, deadline, check=check, failed=forget, pause_s=pause_s)
 
 

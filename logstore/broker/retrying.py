@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
@@ -22,6 +23,15 @@ class TryAgain(Exception):
     def __init__(self, reason: EngineError | None = None) -> None:
         super().__init__()
         self.reason = reason
+
+
+@contextmanager
+def or_again() -> Iterator[None]:
+    """Raise `TryAgain` if nobody answers inside of it."""
+    try:
+        yield
+    except RequestUnanswered as error:
+        raise TryAgain(error) from error
 
 
 def check_code(error_code: int, what: str) -> None:

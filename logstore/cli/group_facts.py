@@ -120,7 +120,7 @@ def partitions_in(assignment: bytes) -> frozenset[TopicPartition]:
 
 def committed_offsets(brokers: Brokers, group: str) -> dict[TopicPartition, int]:
     """Return the committed offset of each partition that has one. Raises `RequestRefused`."""
-    from logstore.broker.client_offsets import offsets_in
+    from logstore.broker.client_requests import offsets_in
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 

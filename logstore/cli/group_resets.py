@@ -155,7 +155,7 @@ def _wanted(
 
 
 def _commit(brokers: Brokers, group: str, offsets: Offsets) -> None:
-    from logstore.broker.client_offsets import commit_request
+    from logstore.broker.client_requests import commit_request
     from logstore.cli.brokers import check
 
     answer = brokers.coordinator(group, commit_request(group, offsets))

@@ -21,7 +21,7 @@ from typing import Any, Final
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.handlers.metadata import INTERNAL_TOPICS
 from logstore.broker.limits import LONGEST_WAIT_MS
-from logstore.broker.remote_receipts import answer_receipts
+from logstore.broker.receipts import answer_receipts
 from logstore.broker.security.refused import refused_entry
 from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire import types as t

@@ -14,7 +14,7 @@ import pytest
 from logstore.broker import configs
 from logstore.broker.configs import InvalidConfigChange, Operation
 from logstore.broker.handlers import users
-from logstore.broker.remote_receipts import answer_receipts
+from logstore.broker.receipts import answer_receipts
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.errors import InvalidConfig
