@@ -1,8 +1,11 @@
-"""Transactions that hang: WriteTxnMarkers ends them; ListTransactions and DescribeTransactions know of none.
+"""DescribeProducers, and transactions that hang: WriteTxnMarkers ends them; the other requests know of none.
+
+A replica knows a producer by its batches: every replica has the same state up to its end, so a follower is
+asked for producers, too. Without a replica here a partition is NOT_LEADER_OR_FOLLOWER (6).
 
 No transaction is coordinated here. A directory that was written by Apache Kafka may hold an open one all the
 same: it holds the last stable offset back, and with it readers of committed data and compaction. Tools find
-it by DescribeProducers, ask whether a coordinator will end it, and then have the partition's leader write the
+it by its producers, ask whether a coordinator will end it, and then have the partition's leader write the
 marker (KIP-664).
 """
 
@@ -16,9 +19,10 @@ from logstore.broker.dispatch import Call, Services
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.translation import results_of_markers
 from logstore.broker.wire import types as t
-from logstore.disk.errors import ErrorCode
-from logstore.disk.topic_partition import TopicPartition
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.format.record import ControlType, EndTransactionMarker
+from logstore.log.producer_state import ProducerEntry
 from logstore.replication.messages import ResponseBody
 from logstore.replication.transaction_messages import (
     ProducerMarker,
@@ -46,6 +50,62 @@ _MAY_BE_WRITTEN: Final = frozenset(
 )
 _Place: TypeAlias = tuple[int, str, int]
 """Of a marker: producer id, topic, partition."""
+
+
+def describe_producers(
+    call: Call, body: t.DescribeProducersRequest, services: Services
+) -> t.DescribeProducersResponse:
+    """List the producers of each partition in the order of their first batches (KIP-664).
+
+    A partition that is listed twice is INVALID_REQUEST (42): a small request would ask for one long list
+    again and again.
+    """
+    listed = Counter(
+        TopicPartition(topic.name, each) for topic in body.topics for each in topic.partition_indexes
+    )
+    return t.DescribeProducersResponse(
+        topics=[
+            t.DescribeProducersResponseTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _producers(services, TopicPartition(topic.name, each), listed)
+                    for each in topic.partition_indexes
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+def _producers(
+    services: Services, where: TopicPartition, listed: Counter[TopicPartition]
+) -> t.DescribeProducersResponsePartitionResponse:
+    found: tuple[ProducerEntry, ...] = ()
+    error, message = ErrorCode.NONE, None
+    try:
+        check_topic_name(where.topic)
+        if listed[where] > 1:
+            error, message = ErrorCode.INVALID_REQUEST, f"{where} is listed twice"
+        else:
+            found = services.node.replicas.partition(where).log.producers()
+    except EngineError as refused:
+        error, message = refused.code, str(refused)
+    return t.DescribeProducersResponsePartitionResponse(
+        partition_index=where.partition,
+        error_code=error,
+        error_message=message,
+        active_producers=[
+            t.DescribeProducersResponseProducerState(
+                producer_id=each.producer_id,
+                producer_epoch=each.epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp=each.last_timestamp_ms,
+                coordinator_epoch=each.coordinator_epoch,
+                current_txn_start_offset=each.transaction_first_offset,
+            )
+            for each in found
+        ],
+    )
 
 
 def write_txn_markers(
