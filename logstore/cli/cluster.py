@@ -235,8 +235,7 @@ def show_log(
 ) -> int:
     """Show the last lines of a node's log, and its output if it could not start."""
     from logstore.cli.cluster_file import SUPERVISOR, existing
-    from logstore.cli.local_cluster import named
-    from logstore.cli.node_logs import last_lines
+    from logstore.cli.local_cluster import last_lines, named
 
     cluster = existing(directory)
     name = SUPERVISOR if node == SUPERVISOR else named(cluster, node)

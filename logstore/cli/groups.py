@@ -81,10 +81,12 @@ def describe(
 
 
 def _describe(brokers: Brokers, group: str, *, as_json: bool) -> int:
+    from logstore.replication.messages import LATEST_TIMESTAMP
+
     found, members = membership(brokers, group)
     committed = committed_offsets(brokers, group)
     assigned = {each: member for member in members for each in member.partitions}
-    ends = brokers.offsets(dict.fromkeys({*committed, *assigned}, _latest()))
+    ends = brokers.offsets(dict.fromkeys({*committed, *assigned}, LATEST_TIMESTAMP))
     state = found.group_state
     if state == "Dead" and not committed:
         print_error(f"no group {group}")
@@ -186,9 +188,3 @@ def delete_offsets(
 
 
 app.command()(reset)
-
-
-def _latest() -> int:
-    from logstore.replication.messages import LATEST_TIMESTAMP
-
-    return LATEST_TIMESTAMP

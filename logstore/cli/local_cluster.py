@@ -17,11 +17,13 @@ The processes outlive the command. Ports are chosen at the first start and kept.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -505,6 +507,25 @@ def last_line(directory: Path, member: Member) -> str:
         if lines:
             return lines[-1]
     return "no output"
+
+
+def last_lines(directory: Path, name: str, count: int) -> list[dict[str, object]]:
+    """Return the last lines of a node's log, and what its process last printed; the oldest first."""
+    found: deque[dict[str, object]] = deque(maxlen=count)
+    paths = [directory / f"{name}.{suffix}" for suffix in ("log.1", "log", "err")]
+    written = {path: path.stat().st_mtime_ns for path in paths if path.exists()}
+    for path in sorted(written, key=lambda path: written[path]):
+        with path.open(errors="backslashreplace") as lines:
+            found.extend(map(_parsed, lines))
+    return list(found)
+
+
+def _parsed(line: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"message": line.rstrip("\n")}
 
 
 def _end(directory: Path, members: Sequence[Member], patience_s: float) -> list[str]:

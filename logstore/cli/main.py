@@ -48,7 +48,6 @@ try:
         durability,
         elect,
         groups,
-        handed_on,
         health,
         lost,
         merge_state_changes,
@@ -126,8 +125,6 @@ for verb in (
 ):
     # `serve` says which option a path needs.
     app.command(context_settings={"allow_extra_args": True} if verb is serve.serve else None)(verb)
-app.command(context_settings=handed_on.ANYTHING)(handed_on.pipeline)
-app.command(context_settings=handed_on.ANYTHING)(handed_on.simulate)
 app.add_typer(queue.app, name="queue")
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
@@ -141,6 +138,26 @@ app.add_typer(quotas.app, name="quotas")
 app.add_typer(security.app, name="security")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(cluster.app, name="cluster")
+
+
+# Everything that follows these verbs, including `--help`, belongs to the job.
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_ANYTHING)
+def pipeline(context: typer.Context) -> int:
+    """Export, replay, compact, verify or repair logs with Spark; see `logstore pipeline --help`."""
+    from logstore.spark.jobs.command import main
+
+    return main(context.args, "logstore pipeline")
+
+
+@app.command(context_settings=_ANYTHING)
+def simulate(context: typer.Context) -> int:
+    """Run simulated clusters under seeds and report violations; see `logstore simulate --help`."""
+    from logstore.testing.__main__ import main
+
+    return main(context.args, "logstore simulate")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,6 +1,6 @@
 """The command line of all jobs, with three entry points:
 
-    logstore pipeline JOB …                            logstore/cli/handed_on.py
+    logstore pipeline JOB …                            logstore/cli/main.py
     python -m logstore.spark JOB …                     without the extra `cli`
     spark-submit … logstore/spark/__main__.py JOB …    in the submitted session, on its master
 
