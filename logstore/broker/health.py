@@ -23,9 +23,8 @@ from http import HTTPStatus
 
 from logstore.broker.http import Page
 from logstore.broker.metrics import Watched
-from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
-from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
+from logstore.disk.topic_partition import partitions_among
 from logstore.replication.healing import damaged_partitions, failed_partitions
 
 
@@ -61,14 +60,8 @@ def partition_directories(disk: Disk, log_dirs: Sequence[str]) -> list[str]:
             entries = disk.scan(log_dir)
         except OSError:
             continue  # the log manager reports it
-        for entry in entries:
-            if not entry.is_directory or set_aside_fate(entry.name) is not None:
-                continue
-            try:
-                parse_directory_name(entry.name)
-            except EngineError:
-                continue  # the log manager reports it
-            found.append(f"{log_dir}/{entry.name}")
+        names = (entry.name for entry in entries if entry.is_directory)
+        found += [f"{log_dir}/{name}" for _, name in partitions_among(names)]
     return found
 
 

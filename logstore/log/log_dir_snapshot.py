@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple
 
@@ -32,9 +31,8 @@ from logstore.checkpoint.entry_files import (
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
 from logstore.disk.copying import copy_file, is_there, made_whole, prepare_new, remove_tree
-from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import LOCK_FILE, Disk
-from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from logstore.disk.topic_partition import TopicPartition, partitions_among
 from logstore.errors import DamagedLog, LogClosed, LogGone, OffsetOutOfRange
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
@@ -56,12 +54,7 @@ class LogDirSnapshot(NamedTuple):
 
 def partitions_in(disk: Disk, directory: str) -> dict[TopicPartition, str]:
     """Return the partition directories in a log dir. Raises `OSError`."""
-    found = {}
-    for entry in disk.scan(directory):
-        if entry.is_directory and set_aside_fate(entry.name) is None:
-            with suppress(InvalidTopic):
-                found[parse_directory_name(entry.name)] = entry.name
-    return found
+    return dict(partitions_among(entry.name for entry in disk.scan(directory) if entry.is_directory))
 
 
 def snapshot_log_dir(

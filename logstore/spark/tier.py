@@ -34,9 +34,9 @@ from typing import Any, Final
 import numpy as np
 
 from logstore.broker.clock import stopwatch_s
-from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import OsDisk, make_durable_dir, publish
-from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.disk.topic_partition import TopicPartition, partitions_among
 from logstore.log.stretches import Stretch
 from logstore.segment.scan import scan_chunks
 from logstore.segment.transaction_index import AbortedTransaction
@@ -148,13 +148,8 @@ class Tier:
             entries = self.files.ls(self.root, detail=False, refresh=True)
         except FileNotFoundError:
             return []
-        found = []
-        for entry in entries:
-            try:
-                found.append(parse_directory_name(str(entry).rstrip("/").rpartition("/")[2]))
-            except InvalidTopic:
-                continue
-        return sorted(found)
+        names = (str(entry).rstrip("/").rpartition("/")[2] for entry in entries)
+        return sorted(partition for partition, _ in partitions_among(names))
 
     def manifest(self, partition: TopicPartition) -> Manifest:
         """Return the manifest of a partition; an empty one if there is none. Raises `CorruptTier`."""
