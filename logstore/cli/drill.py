@@ -100,11 +100,6 @@ class Producer:
     def is_done(self) -> bool:
         return self.acked == self.record_count
 
-    @property
-    def in_flight(self) -> int:
-        """Number of batches under way."""
-        return len(self._in_flight)
-
     def pump(self, cluster: InProcessCluster) -> None:
         """Process the responses and send what may be sent. Raises `Refused`."""
         for number, reply in list(self._in_flight.items()):
