@@ -10,9 +10,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from logstore.arguments import as_config
 from logstore.broker.blocking import BlockingCalls
@@ -20,9 +20,11 @@ from logstore.broker.embedded import AsyncBroker, BrokerConfig, not_started, sta
 from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.limits import Address
 from logstore.broker.loop import fastest_loop
+from logstore.disk.reentry import Flag
 from logstore.log.log_dir_snapshot import LogDirSnapshot
 
 T = TypeVar("T")
+Outcome: TypeAlias = list[AsyncBroker | BaseException]
 
 _PULSE_S = 1.0
 
@@ -58,30 +60,39 @@ class Broker(BlockingCalls):
         if self._inner is not None:
             raise started_already(self.node_id)
         self._process_id = os.getpid()
-        started: Future[AsyncBroker] = Future()
+        started, outcome = Flag(), Outcome()
         self._thread = threading.Thread(
-            target=self._run, args=(started,), name=f"broker-{self.config.node_id}", daemon=True
+            target=self._run, args=(started, outcome), name=f"broker-{self.config.node_id}", daemon=True
         )
         self._thread.start()
         try:
-            self._inner = started.result()
+            started.wait()
+            if isinstance(outcome[0], BaseException):
+                raise outcome[0]
+            self._inner = outcome[0]
         except BaseException:
+            started.wait()  # behind an interrupt; another one leaves the broker to the end of the process
+            if isinstance(outcome[0], AsyncBroker):
+                self._inner = outcome[0]
+                self.kill("its start was interrupted")
             self._thread.join()
             raise
 
-    def _run(self, started: Future[AsyncBroker]) -> None:
+    def _run(self, started: Flag, outcome: Outcome) -> None:
         with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             self._loop = runner.get_loop()
-            runner.run(self._live(started))
+            runner.run(self._live(started, outcome))
 
-    async def _live(self, started: Future[AsyncBroker]) -> None:
+    async def _live(self, started: Flag, outcome: Outcome) -> None:
         try:
             inner = AsyncBroker(self.config)
             await inner.start()
+            outcome.append(inner)
         except BaseException as error:
-            started.set_exception(error)
+            outcome.append(error)
             return
-        started.set_result(inner)
+        finally:
+            started.set()
         await inner.down.wait()
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
@@ -173,28 +184,38 @@ class Broker(BlockingCalls):
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call on the broker's own thread would wait for itself")
+        # No `Future` between the threads: an interrupt may leave its lock taken, and the broker would hang.
+        loop, ended = self._loop, Flag()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            tasks.append(loop.create_task(work))
+            tasks[0].add_done_callback(lambda _: ended.set())
+
+        def give_up() -> None:
+            for task in tasks:
+                task.cancel()
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            if not tasks:
+                work.close()
+
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # the loop is closed
-            work.close()
-            self._client.check()
-            raise
-        try:
-            while True:
-                try:
-                    return future.result(_PULSE_S)
-                except TimeoutError:
-                    if future.done():
-                        raise
-                    if not self._thread.is_alive():  # its loop ended before it got here
-                        self._client.check()
-                        raise
-                except CancelledError:  # its loop ended meanwhile
-                    self._client.check()
-                    raise
+            loop.call_soon_threadsafe(begin)
+            while not ended.wait(_PULSE_S) and self._thread.is_alive():
+                pass
         except BaseException:
-            future.cancel()
+            try:
+                loop.call_soon_threadsafe(give_up)
+            except RuntimeError:  # the loop is closed
+                work.close()
+                self._client.check()
             raise
+        if not tasks:
+            work.close()
+        elif not tasks[0].cancelled():
+            return tasks[0].result()
+        self._client.check()  # its loop ended before it got here, or meanwhile
+        raise CancelledError
 
     # --- facts ------------------------------------------------------------------------------------
 

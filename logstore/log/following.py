@@ -24,6 +24,7 @@ from typing import Protocol, Self
 from logstore.arguments import as_offset, as_timeout
 from logstore.disk.closing import OfThisProcess
 from logstore.disk.errors import EngineError
+from logstore.disk.reentry import Flag
 from logstore.errors import LogTruncated, OffsetOutOfRange
 from logstore.format.batch import Batch
 from logstore.format.record import Record
@@ -31,7 +32,7 @@ from logstore.log.waiters import Unwatch, Waiter
 
 
 class Bell(Protocol):
-    """The event that a follower waits for, as `threading.Event`; any thread may set it."""
+    """The event that a follower waits for, as `Flag`; any thread may set it."""
 
     def set(self) -> object: ...
     def clear(self) -> object: ...
@@ -65,7 +66,7 @@ class Follower(OfThisProcess):
         """
         self.offset = offset
         self.timeout = as_timeout(timeout)
-        self.bell: Bell = threading.Event()
+        self.bell: Bell = Flag()
         """What wakes it; exchange it before the first `look`."""
         self._read, self._watch, self._log_start, self._settle = batches, watch, log_start, settle
         self._batches: Iterator[Batch] = iter(())

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from logstore.arguments import as_offset, as_timeout, is_number
 from logstore.disk.closing import Closing
-from logstore.disk.reentry import not_owned
+from logstore.disk.reentry import Flag, not_owned
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
 from logstore.log.append import AppendInfo
@@ -53,7 +53,7 @@ class _Batch:
         self.size = 0
         self.due_s = 0.0
         """When it is written even if it is not full, by the monotonic clock."""
-        self.done = threading.Event()
+        self.done = Flag()
         self.outcomes: AppendInfo | list[AppendInfo | BaseException] = []
         """One result for all records, whose offsets follow each other, or one for each."""
 
@@ -213,8 +213,8 @@ class Writer(Closing):
                     if not number or self._is_idle:  # an interrupt may have ended the call for the first
                         batch.due_s = time.monotonic() + self._linger_s
                         if self._is_idle:
-                            self._is_idle = False
                             self._arrived.notify()
+                            self._is_idle = False
                     is_full = number + 1 == self._most or batch.size >= batch.target_bytes
                     break
             self._check()

@@ -34,7 +34,7 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, wall_clock_ms
-from logstore.disk.reentry import not_owned
+from logstore.disk.reentry import Flag, not_owned
 from logstore.errors import DiskFull, LogClosed
 from logstore.log.log import Log
 from logstore.log.partition_log import Clock
@@ -292,7 +292,7 @@ class Queue(Closing):
             wanted, lease_ms = as_topics(topics), self._lease(lease)
             with not_owned(self._lock):
                 return self._take(wanted, lease_ms)
-        bell = threading.Event()
+        bell = Flag()
         with self.waiting(bell.set, lambda: False, topics, timeout, lease) as wait:
             while True:
                 bell.clear()

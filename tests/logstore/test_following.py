@@ -25,6 +25,7 @@ from logstore import (
     OffsetOutOfRange,
     Record,
 )
+from logstore.disk.reentry import Flag
 from logstore.format.batch import encode_batch
 from logstore.log.append import append_as_leader
 from logstore.testing.disks import FaultyDisk, MemoryDisk, Operation, RecordingDisk
@@ -241,10 +242,10 @@ def test_a_start_that_passes_it_wakes_it(log: Log, threads: ThreadPoolExecutor) 
 def test_an_interrupt_leaves_no_waiter(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     follower = log.follow()
 
-    def interrupted(_seconds: float | None = None) -> bool:
+    def interrupted(_bell: Flag, _seconds: float | None = None) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(follower.bell, "wait", interrupted)
+    monkeypatch.setattr(Flag, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(follower)
     assert not log.partition.waiters.waiting

@@ -8,7 +8,7 @@ import pytest
 
 from logstore import Message, Queue
 from logstore.disk.memory import MemoryDisk
-from tests.logstore.test_interrupts import interrupted
+from tests.logstore.test_interrupts import done_by_another, interrupted
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -66,3 +66,17 @@ def test_nothing_is_lost_and_nothing_stands_still(action: Callable[[Queue, Messa
         if not was_interrupted:
             break
     assert at > 10
+
+
+def test_a_message_is_put_behind_an_interrupted_wait_for_it() -> None:
+    """The lock of an event stayed taken: whoever put waited for it for ever, with the queue's lock."""
+    for at in range(1, 400):
+        queue = Queue("/data/jobs", disk=MemoryDisk(directories=["/data"]))
+        was_interrupted = interrupted(lambda: queue.get(timeout=1e-9), at)  # noqa: B023
+        assert done_by_another(lambda: queue.put(b"0")), f"moment {at}"  # noqa: B023
+        message = queue.get()
+        assert message.value == b"0"
+        queue.close()
+        if not was_interrupted:
+            return
+    raise AssertionError("a wait has more moments")
