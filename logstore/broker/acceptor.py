@@ -123,6 +123,8 @@ class Acceptor:
         for listener in self._listeners:
             with suppress(NotImplementedError):  # a loop without readers
                 self._loop.remove_reader(listener)
+            with suppress(OSError):  # a forked child may have a copy, which would go on listening
+                listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         self._listeners = []
         for task in (*self._accepting, *self._opening):

@@ -152,6 +152,10 @@ class Batch:
         if self.magic != MAGIC or size < HEADER_BYTES or len(self.buffer) != size:
             _refuse(buffer, position, self.magic, length)
 
+    def __reduce__(self) -> tuple[type[Batch], tuple[bytes]]:
+        """Make a pickle or a copy, with bytes of its own."""
+        return type(self), (bytes(self.buffer),)
+
     @property
     def next_offset(self) -> int:
         """The offset after the last one; from the delta, not the count: compaction leaves gaps."""

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from logstore.arguments import as_offset, as_timeout, is_number
-from logstore.disk.closing import Closing
+from logstore.disk.closing import Closing, OfThisProcess
 from logstore.disk.reentry import Flag, not_owned
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
@@ -63,7 +63,7 @@ class _Batch:
         self.rows = []
 
 
-class Pending:
+class Pending(OfThisProcess):
     """A record accepted by `Writer.append`: waiting, written or synced."""
 
     __slots__ = ("_batch", "_number")

@@ -104,8 +104,12 @@ class RequestFailed(Exception):
     """
 
     def __init__(self, error: ErrorCode, what: str, message: str = "") -> None:
-        super().__init__(f"{what}: {error.name}" + (f", {message}" if message else ""))
+        super().__init__(error, what, message)
         self.error = error
+
+    def __str__(self) -> str:
+        error, what, message = self.args
+        return f"{what}: {error.name}" + (f", {message}" if message else "")
 
 
 @dataclass(slots=True, eq=False)

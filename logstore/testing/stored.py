@@ -27,9 +27,12 @@ class Violation(Exception):
     """An invariant does not hold: `invariant` is its name, `message` describes the observation."""
 
     def __init__(self, invariant: str, message: str) -> None:
-        super().__init__(f"{invariant}: {message}")
+        super().__init__(invariant, message)
         self.invariant = invariant
         self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.message}"
 
 
 class Stored(NamedTuple):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from logstore import AsyncLog, AsyncQueue, Log, OffsetOutOfRange, Queue
+from logstore import AsyncLog, AsyncQueue, Batch, Log, OffsetOutOfRange, Queue, Record, encode_batch
 from logstore.broker import RequestRefused
-from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.errors import ErrorCode
 from logstore.errors import (
     CorruptBatch,
     Damage,
@@ -26,6 +26,7 @@ from logstore.errors import (
     UnexpectedAppendOffset,
 )
 from logstore.replication.errors import NotEnoughReplicas
+from logstore.testing import RequestFailed, Violation
 
 DAMAGE = Damage(DamageKind.HOLE, "0.log", 7, 3, "no batch", 0)
 
@@ -43,10 +44,12 @@ DAMAGE = Damage(DamageKind.HOLE, "0.log", 7, 3, "no batch", 0)
         DamagedLog("bad", [DAMAGE], 4),
         NotEnoughReplicas("one of two"),
         RequestRefused(ErrorCode.INVALID_RECORD, "orders-0: no key"),
+        Violation("C1", "two leaders"),
+        RequestFailed(ErrorCode.REQUEST_TIMED_OUT, "orders-0", "no answer"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_pickled_error_is_the_same(error: EngineError) -> None:
+def test_a_pickled_error_is_the_same(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.args, vars(copy)) == (
         type(error),
@@ -67,12 +70,23 @@ def test_a_pool_of_processes_raises_the_error(tmp_path: Path) -> None:
     assert raised.value.log_end_offset == 0
 
 
+def test_a_batch_is_copied_with_its_bytes() -> None:
+    buffer = bytearray(encode_batch([Record(0, 0, b"k", b"v")]))
+    batch = Batch(buffer)
+    copies = [pickle.loads(pickle.dumps(batch)), copy.copy(batch), copy.deepcopy(batch)]
+    buffer[:] = bytes(len(buffer))
+    for each in copies:
+        each.check_crc()
+        assert [(record.key, record.value) for record in each.records()] == [(b"k", b"v")]
+
+
 def test_what_belongs_to_a_process_is_refused(tmp_path: Path) -> None:
     """The error named a function inside of the opening, or a lock; a shallow copy shared the files."""
     with Log.open(tmp_path / "orders-0") as log, log.writer() as writer, Queue(tmp_path / "jobs") as queue:
         cursor = log.cursor("billing")
-        for each in (log, writer, cursor, cursor.follower, queue, AsyncLog(log), AsyncQueue(queue)):
+        pending, of_tasks = writer.append(b"0"), (AsyncLog(log), AsyncQueue(queue))
+        for each in (log, writer, pending, cursor, cursor.follower, queue, *of_tasks):
             for copied in (pickle.dumps, copy.copy, copy.deepcopy):
                 with pytest.raises(TypeError, match=f"{type(each).__name__} objects cannot be pickled"):
                     copied(each)
-    assert repr(log) == f"Log({str(tmp_path / 'orders-0')!r}, [0, 0), closed)"
+    assert repr(log) == f"Log({str(tmp_path / 'orders-0')!r}, [0, 1), closed)"
