@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 LONGEST_S: Final = 1e9
 """31 years, the longest wait: clocks and event loops compute with times as far ahead as this."""
+_MOST_DIGITS: Final = 99
 
 
 def as_offset(offset: object, what: str = "an offset") -> int:
@@ -97,3 +98,10 @@ def as_config(config: T | None, kind: type[T], advice: str = "") -> T:
         name = kind.__name__
         raise TypeError(f"config is a {name}, not {type(config).__name__}; {advice or f'pass {name}(…)'}")
     return config
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number of ASCII digits, perhaps with a minus sign; None for other text."""
+    digits = text.removeprefix("-")
+    # Python refuses to read more than some thousand.
+    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS else None

@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
+from logstore.arguments import whole_number
 from logstore.errors import InvalidConfig
 
 SettingValue: TypeAlias = str | int | float
@@ -477,10 +478,9 @@ def _check_range(name: str, value: object, limits: Mapping[str, Any]) -> None:
 
 
 def _parse_int(name: str, text: str) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.removeprefix("-").isdigit()):
+    if (number := whole_number(text.strip())) is None:
         raise InvalidConfig(f"{name} is {text!r}, which is not an integer")
-    return int(digits)
+    return number
 
 
 def _parse_float(name: str, text: str) -> float:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any, get_type_hints
 
+from logstore.arguments import whole_number
 from logstore.broker.security.secret import Secret
 from logstore.errors import InvalidConfig
 
@@ -41,6 +42,6 @@ def _value(name: str, text: str, kind: Any) -> object:
         except ValueError:
             choices = ", ".join(str(member.value) for member in kind)
             raise InvalidConfig(f"{name} is {text!r}; expected one of {choices}") from None
-    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal()):
+    if (number := whole_number(text)) is None:
         raise InvalidConfig(f"{name} is {text!r}; expected a number")
-    return int(text)
+    return number

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.cli.drain import drain
 from logstore.cli.operating import CommandConfig, Json, Wait, named_values, properties_of, similar, wait_until
 from logstore.cli.operator import DeletedSettings, RequiredBootstrap, Topics, asked_at
@@ -308,11 +309,11 @@ def offsets(
     """Show the first offset or the log end offset of partitions, or the first one at or after a time."""
     from logstore.config import MAX_LONG
 
-    time_ms = {"latest": "-1", "earliest": "-2"}.get(at, at)
-    if not time_ms.removeprefix("-").isdecimal() or not -2 <= int(time_ms) <= MAX_LONG:
+    time_ms = whole_number({"latest": "-1", "earliest": "-2"}.get(at, at))
+    if time_ms is None or not -2 <= time_ms <= MAX_LONG:
         raise typer.BadParameter(f"--at {at!r}: write earliest, latest or epoch milliseconds")
     with asked_at(bootstrap, command_config) as asked:
-        found = asked.offsets(dict.fromkeys(asked.partitions_named(topics), int(time_ms)))
+        found = asked.offsets(dict.fromkeys(asked.partitions_named(topics), time_ms))
     for where, offset in sorted(found.items()):
         if as_json:
             print_json({"topic": where.topic, "partition": where.partition, "offset": offset})
@@ -337,15 +338,15 @@ def delete_records(
     from logstore.config import MAX_LONG
     from logstore.replication import messages as m
 
-    offset = "-1" if before == "latest" else before
-    if before != "latest" and not (offset.isdecimal() and int(offset) <= MAX_LONG):
+    offset = -1 if before == "latest" else whole_number(before)
+    if offset is None or not (before == "latest" or 0 <= offset <= MAX_LONG):
         raise typer.BadParameter(f"{before!r} is not an offset; write a number or latest")
     with asked_at(bootstrap, command_config) as asked:
         where, *others = asked.partitions_named([partition])
         if others:
             raise typer.BadParameter(f"{partition} is a topic; name one of its partitions, like {where}")
         (leader,) = asked.leaders([where])
-        wanted = m.DeleteRecordsRequest({where: int(offset)}, int(TIMEOUT_S * 1000))
+        wanted = m.DeleteRecordsRequest({where: offset}, int(TIMEOUT_S * 1000))
         answer = asked.broker(leader, to_wire(wanted, t.DeleteRecordsRequest))
         result = from_wire(answer, m.DeleteRecordsResponse).partitions[where]
         check(result.error, str(where))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.cli.operating import Json, LogDirs, partitions_with, require_log
 from logstore.cli.terminal import print_error, print_json, printable
 
@@ -80,8 +81,9 @@ def _change(directory: str, reset: str | None, to: str, remove: str | None) -> i
             print(f"{directory}: cursor {printable(name)} removed")
             return 0
         bounds = {"start": log.log_start_offset, "end": log.log_end_offset}
-        if to not in bounds and not to.isdecimal():
+        wanted = bounds[to] if to in bounds else whole_number(to)
+        if wanted is None or wanted < 0:
             raise typer.BadParameter(f"--to is {to!r}; give an offset, `start` or `end`")
-        offset = cursor.commit(bounds[to] if to in bounds else int(to), sync=True)
+        offset = cursor.commit(wanted, sync=True)
         print(f"{directory}: cursor {printable(name)} continues at offset {offset}")
     return 0

@@ -7,6 +7,7 @@ the checkpoint and deletes events in between, everything is read again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -48,7 +49,7 @@ def peek(disk: Disk, directory: str, topic: str, count: int) -> list[Message]:
         for record in messages.records()
         if record.offset >= state.next_offset or record.offset in state.unfinished
     )
-    return list(islice(unfinished, count))
+    return list(islice(unfinished, min(count, sys.maxsize)))
 
 
 def dead_letters(disk: Disk, directory: str) -> Iterator[DeadLetter]:

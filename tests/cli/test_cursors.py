@@ -70,6 +70,7 @@ def test_mistakes(command: Command, read: Path) -> None:
     assert "has no cursor nobody; its cursors: " in unknown.err
     assert command("cursors", read, "--reset", "billing", "--to", "x").code == 2
     assert command("cursors", read, "--reset", "billing", "--to", "99").code == 1
+    assert command("cursors", read, "--reset", "billing", "--to", "9" * 5000).code == 2
     assert command("cursors", read, "--reset", "billing", "--remove", "billing").code == 2
     assert command("cursors", read.parent, "--remove", "billing").code == 2
     assert (read / CURSORS_FILE).read_bytes() == before

@@ -43,6 +43,7 @@ def test_a_queue_in_use(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
         assert "1 dead letters" in command("queue", "stats", tmp_path / "jobs").out
         peeked = command("queue", "peek", tmp_path / "jobs", "-n", 5)
         assert peeked.out.splitlines() == ["default 6, delivered 0×: 6", "default 7, delivered 0×: 7"]
+        assert command("queue", "peek", tmp_path / "jobs", "-n", 1 << 63).code == 0
         mail = json.loads(command("queue", "peek", tmp_path / "jobs", "--topic", "mail", "--json").out)
         assert (mail["key"], mail["headers"]) == ("k", [["n", "v"]])
         shown = command("queue", "peek", tmp_path / "jobs", "--topic", "mail").out

@@ -31,6 +31,8 @@ def bootstrap() -> Iterator[str]:
     ("words", "said"),
     [
         (["offsets", "orders", "--at", 1 << 63], "write earliest, latest or epoch milliseconds"),
+        (["offsets", "orders", "--at", "9" * 5000], "write earliest, latest or epoch milliseconds"),
+        (["delete-records", "orders-0", "9" * 5000], "is not an offset"),
         (["offsets", "orders", "--at", "--1"], "write earliest, latest or epoch milliseconds"),
         (["delete-records", "orders-0", 1 << 63], "is not an offset"),
         (

@@ -74,6 +74,7 @@ Call = Callable[[Any], object]
 OPENING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: Log.open(w.path / "new-0", {"segment.bytes": "1"}), TypeError, "LogConfig.from_kafka"),
     (lambda w: LogConfig.from_kafka({"segment.bytes": None}), InvalidConfig, "must be of type int"),
+    (lambda w: LogConfig.from_kafka({"segment.bytes": "9" * 5000}), InvalidConfig, "is not an integer"),
     (lambda w: LogConfig.from_kafka({"segment.bytes": 1e6}), InvalidConfig, "must be of type int"),
     (lambda w: LogConfig.from_kafka({"preallocate": 1}), InvalidConfig, "must be of type bool"),
     (lambda w: LogConfig.from_kafka([("segment.bytes", 1)]), InvalidConfig, "are a mapping such as"),
