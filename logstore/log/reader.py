@@ -43,7 +43,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.config import MAX_LONG
 from logstore.disk.copying import is_there
-from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.errors import CorruptCheckpoint, is_shortage
 from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, OsDisk, read_small_file
 from logstore.disk.topic_partition import partitions_among
 from logstore.disk.watching import watcher
@@ -321,7 +321,10 @@ class LogReader:
 
     def unreadable(self, error: OSError) -> LogDirOffline:
         """Return the error for a directory that the disk does not let us read."""
-        return LogDirOffline(f"{self.directory} cannot be read: {error}. Check the disk and its permissions")
+        advice = "Check the disk and its permissions"
+        if is_shortage(error):
+            advice = "Raise the limits of the process (ulimit -n)"
+        return LogDirOffline(f"{self.directory} cannot be read: {error}. {advice}")
 
     def _settle_start(self, names: _Names) -> bool:
         """Set the log start; return False if the directory changes meanwhile and must be listed again."""

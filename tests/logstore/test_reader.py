@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from logstore.log.stretches import StretchReader
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.scan import Fault
-from logstore.testing.disks import MemoryDisk
+from logstore.testing import disks
+from logstore.testing.disks import FaultyDisk, MemoryDisk
 from tests.logstore.busy import SMALL, Appender, BusyDisk
 from tests.logstore.logs import (
     BATCH_0,
@@ -211,6 +213,15 @@ def test_a_disk_that_cannot_be_read_is_named() -> None:
     reader = LogReader(DIRECTORY, disk=disk)
     disk.power_cut(Random(1))
     with pytest.raises(LogDirOffline, match="cannot be read"):
+        offsets(reader)
+
+
+def test_a_reader_without_descriptors_names_the_limit() -> None:
+    """It said to check the disk and its permissions."""
+    disk = FaultyDisk(disk_with(THREE))
+    reader = LogReader(DIRECTORY, disk=disk)
+    disk.inject(disks.Fault(operation="open", errno=errno.EMFILE, forever=True))
+    with pytest.raises(LogDirOffline, match=r"Raise the limits of the process \(ulimit -n\)"):
         offsets(reader)
 
 
