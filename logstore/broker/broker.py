@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -52,6 +52,7 @@ from logstore.log.manager import DirectoryProgress, LogManager
 from logstore.log.manager_config import LogManagerConfig
 from logstore.replication.messages import Endpoint
 from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Get
 from logstore.replication.node import Node
 from logstore.replication.opening_configs import config_reads, configs_in
 from logstore.replication.rates import Windows
@@ -125,53 +126,22 @@ class Assembly:
         authorizer: Authorizer | None = None
         quotas: Followed | None = None
         try:
-            cluster_id = await find_cluster_id(store.ask, random)
-            claim = partial(
-                claim_log_dirs,
+            cluster_id = await _claim(store.ask, node_id, log_dirs, disk, random)
+            manager = partial(
+                LogManager,
                 log_dirs,
                 disk=disk,
-                broker_id=node_id,
-                cluster_id=cluster_id,
+                clock=clock,
                 random=random,
+                progress=progress,
+                boot_id=boot_id,
+                run_all=run_all,
             )
-            try:
-                offline = claim()
-            except LogDirMissing as error:
-                if lacking := await replicas_without_log(store.ask, node_id, log_dirs, disk=disk):
-                    raise error.for_want_of(lacking) from error
-                _log.warning("this broker starts on fewer log dirs than before: they have all its replicas")
-                offline = claim(may_be_fewer=True)
-            for failed in offline:
-                _log.error("log dir %s is offline: it cannot be read or written", failed)
-            live = await _live_logs(settings.logs, store.ask, node_id)
-            reads = config_reads(disk, log_dirs)
-            found = await asyncio.gather(*(read(store.ask, each, "settings") for each in reads.values()))
-            configs = configs_in(dict(zip(reads, found, strict=True)), live.topic_defaults)
-            loading = asyncio.get_running_loop().run_in_executor(
-                None,
-                partial(
-                    LogManager,
-                    log_dirs,
-                    disk=disk,
-                    clock=clock,
-                    random=random,
-                    configs=configs,
-                    settings=live,
-                    progress=progress,
-                    boot_id=boot_id,
-                    run_all=run_all,
-                ),
-            )
-            try:
-                logs = await asyncio.shield(loading)
-            except asyncio.CancelledError:
-                logs = await loading  # a thread cannot be cancelled
-                raise
+            logs = await _open_logs(manager, settings, store.ask, config_reads(disk, log_dirs))
             if settings.security is None:
                 address = await server.listen(listen)
                 known = advertised or address
             else:
-                assert settings.security is not None, "it has named listeners"
                 tokens = DelegationTokens(settings.security.tokens, store.ask, clock, audit)
                 endpoints = await _open_doors(server, settings, store.ask, tokens)
                 address = known = Address(endpoints[0].host, endpoints[0].port)
@@ -214,7 +184,7 @@ class Assembly:
             server.close()
             audit.close()
             if logs is not None and isinstance(error, asyncio.CancelledError):
-                logs.close(mark_clean=logs.was_clean)  # as `Node.is_clean`: the controller knows nothing yet
+                _close_unserved(logs)
             elif logs is not None:
                 logs.abandon()
             await store.close()
@@ -291,6 +261,47 @@ def _follow_quotas(settings: Settings, store: StoreSession, clock: Callable[[], 
         take_back=node.replicas.waiting.sessions.take_back,
     )
     return Followed(store, clock, limiter, node, settings.logs)
+
+
+async def _claim(ask: AskStore, node_id: int, log_dirs: Sequence[str], disk: Disk, random: Random) -> str:
+    """Make the log dirs this broker's, and return the cluster's id. Raises `LogDirMissing`."""
+    cluster_id = await find_cluster_id(ask, random)
+    claim = partial(
+        claim_log_dirs, log_dirs, disk=disk, broker_id=node_id, cluster_id=cluster_id, random=random
+    )
+    try:
+        offline = claim()
+    except LogDirMissing as error:
+        if lacking := await replicas_without_log(ask, node_id, log_dirs, disk=disk):
+            raise error.for_want_of(lacking) from error
+        _log.warning("this broker starts on fewer log dirs than before: they have all its replicas")
+        offline = claim(may_be_fewer=True)
+    for failed in offline:
+        _log.error("log dir %s is offline: it cannot be read or written", failed)
+    return cluster_id
+
+
+async def _open_logs(
+    manager: Callable[..., LogManager], settings: Settings, ask: AskStore, reads: Mapping[str, Get]
+) -> LogManager:
+    """Open the logs, in a thread, with the settings that `reads` find. Cancelled, close them in order."""
+    live = await _live_logs(settings.logs, ask, settings.node.node_id)
+    found = await asyncio.gather(*(read(ask, each, "settings") for each in reads.values()))
+    configs = configs_in(dict(zip(reads, found, strict=True)), live.topic_defaults)
+    loading = asyncio.get_running_loop().run_in_executor(
+        None, partial(manager, configs=configs, settings=live)
+    )
+    try:
+        return await asyncio.shield(loading)
+    except asyncio.CancelledError:
+        logs = await loading  # a thread cannot be cancelled
+        _close_unserved(logs)
+        raise
+
+
+def _close_unserved(logs: LogManager) -> None:
+    """Close in order, as `Node.is_clean` has it: the controller knows nothing of this start yet."""
+    logs.close(mark_clean=logs.was_clean)
 
 
 async def _live_logs(settings: LogManagerConfig, ask: AskStore, node_id: int) -> LogManagerConfig:
