@@ -89,138 +89,9 @@ class HttpServer:
         If the loop does not run a route within `patience_s`, the answer is 503. `site` answers what is no
         route, and every POST, in a thread.
         """
-        loop, doorkeeper = asyncio.get_running_loop(), access or HttpAccess()
-
-        def on_loop(act: Callable[[], Any]) -> Any:
-            answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-            def call() -> None:
-                try:
-                    answer.set_result(act())
-                except Exception as error:
-                    answer.set_exception(error)
-
-            loop.call_soon_threadsafe(call)
-            return answer.result(patience_s)
-
-        def page(path: str) -> Page:
-            route = routes.get(path)
-            if route is None:
-                known = ", ".join(sorted(routes)).encode()
-                return Page(b"not found; known paths: " + known + b"\n", "text/plain", HTTPStatus.NOT_FOUND)
-            try:
-                found: Page | Callable[[OnLoop], Page] = on_loop(route)
-                return found if isinstance(found, Page) else found(on_loop)
-            except (TimeoutError, RuntimeError):
-                late = b'{"alive":false,"why":"the event loop is blocked"}\n'
-                return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)
-            except Exception:
-                _log.exception("%s failed", path)
-                return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
-
-        def on_site(site: Callable[[Asked], Page], asked: Asked) -> Page:
-            try:
-                return site(asked)
-            except Exception:
-                _log.exception("%s %s failed", asked.method, asked.path)
-                return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 30
-            server_version, sys_version = "logstore", ""
-
-            def parse_request(self) -> bool:
-                if not super().parse_request():
-                    return False
-                if doorkeeper.admits(self.path, self.headers.get("Authorization")):
-                    return True
-                self.send_response(HTTPStatus.UNAUTHORIZED)
-                self.send_header("WWW-Authenticate", 'Basic realm="logstore", charset="UTF-8"')
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return False
-
-            def do_GET(self) -> None:
-                path, _, query = self.path.partition("?")
-                if site is None or path in routes:
-                    self._send(page(path))
-                else:
-                    self._send(on_site(site, Asked(self.command, path, query, self._lowered())))
-
-            do_HEAD = do_GET
-
-            def do_POST(self) -> None:
-                path, _, query = self.path.partition("?")
-                if site is None or path in routes:
-                    self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "nothing here takes a POST"))
-                    return
-                length = self.headers.get("Content-Length", "")
-                if not (length.isascii() and length.isdecimal()):
-                    self._send(_plain(HTTPStatus.LENGTH_REQUIRED, "a POST needs its Content-Length"))
-                elif len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
-                    text = f"the body may have {MOST_BODY_BYTES} bytes"
-                    self._send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
-                else:
-                    body = self.rfile.read(int(length))
-                    self._send(
-                        on_site(
-                            site, Asked("POST", path, query, self._lowered(), body, self.client_address[0])
-                        )
-                    )
-
-            def _lowered(self) -> dict[str, str]:
-                return {name.lower(): value for name, value in self.headers.items()}
-
-            def _send(self, found: Page) -> None:
-                self.send_response(found.status)
-                self.send_header("Content-Type", found.content_type)
-                self.send_header("Content-Length", str(len(found.content)))
-                for name, value in found.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(found.content)
-
-            def log_message(self, format: str, *args: object) -> None:
-                _log.debug(format, *args)
-
-        closing = self._closing = threading.Event()
-        spares = Spares(2)  # whoever asks how things are gets an answer even if files have all descriptors
-        spares.refill()
-        slots = threading.Semaphore(MOST_CONNECTIONS)
-
-        class Listener(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def get_request(self) -> tuple[socket.socket, object]:
-                try:
-                    return spares.run(super().get_request, leave=0)
-                except OSError as error:
-                    if is_shortage(error):
-                        closing.wait(_PAUSE_S)  # the same connection would fail again at once
-                    raise
-
-            def process_request(self, request: Any, client_address: Any) -> None:
-                if slots.acquire(blocking=False):
-                    super().process_request(request, client_address)
-                else:
-                    self.shutdown_request(request)
-
-            def finish_request(self, request: Any, client_address: Any) -> None:
-                with doorkeeper.accepted(request) as connection:
-                    super().finish_request(connection, client_address)
-
-            def process_request_thread(self, request: Any, client_address: Any) -> None:
-                try:
-                    super().process_request_thread(request, client_address)
-                finally:
-                    slots.release()
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                _log.debug("a connection to the HTTP port broke", exc_info=True)
-
+        doorkeeper = access or HttpAccess()
         try:
-            self._server = Listener((address.host, address.port), Handler)
+            self._server = _Listener(address, doorkeeper, _Pages(routes, site, patience_s))
         except OSError as error:
             raise explained(error, f"cannot open the HTTP port {address} (--http)") from error
         self.address = Address(address.host, self._server.server_address[1])
@@ -232,10 +103,151 @@ class HttpServer:
 
     def close(self) -> None:
         """Stop serving."""
-        self._closing.set()
+        self._server.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Pages:
+    """The answers: of routes, which run on the loop, and of the site."""
+
+    def __init__(
+        self, routes: Mapping[str, Route], site: Callable[[Asked], Page] | None, patience_s: float
+    ) -> None:
+        self._routes, self._site = routes, site
+        self._loop, self._patience_s = asyncio.get_running_loop(), patience_s
+
+    def site_of(self, path: str) -> Callable[[Asked], Page] | None:
+        """Return the site if it answers for this path."""
+        return None if path in self._routes else self._site
+
+    def answer(self, asked: Asked) -> Page:
+        site = self.site_of(asked.path)
+        try:
+            return self._of_route(asked.path) if site is None else site(asked)
+        except Exception:
+            _log.exception("%s %s failed", asked.method, asked.path)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
+
+    def _of_route(self, path: str) -> Page:
+        if (route := self._routes.get(path)) is None:
+            known = ", ".join(sorted(self._routes))
+            return _plain(HTTPStatus.NOT_FOUND, f"not found; known paths: {known}")
+        try:
+            found: Page | Callable[[OnLoop], Page] = self._on_loop(route)
+            return found if isinstance(found, Page) else found(self._on_loop)
+        except (TimeoutError, RuntimeError):
+            late = b'{"alive":false,"why":"the event loop is blocked"}\n'
+            return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _on_loop(self, act: Callable[[], Any]) -> Any:
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def call() -> None:
+            try:
+                answer.set_result(act())
+            except Exception as error:
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(call)
+        return answer.result(self._patience_s)
+
+
+class _Listener(ThreadingHTTPServer):
+    """Accepts connections, each with a thread, up to a limit."""
+
+    daemon_threads = True
+
+    def __init__(self, address: Address, doorkeeper: HttpAccess, pages: _Pages) -> None:
+        self.doorkeeper, self.pages, self.closing = doorkeeper, pages, threading.Event()
+        self._spares = Spares(
+            2
+        )  # whoever asks how things are gets an answer even if files have all descriptors
+        self._spares.refill()
+        self._slots = threading.Semaphore(MOST_CONNECTIONS)
+        super().__init__((address.host, address.port), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        try:
+            return self._spares.run(super().get_request, leave=0)
+        except OSError as error:
+            if is_shortage(error):
+                self.closing.wait(_PAUSE_S)  # the same connection would fail again at once
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        with self.doorkeeper.accepted(request) as connection:
+            super().finish_request(connection, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        _log.debug("a connection to the HTTP port broke", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads one request after the other from a connection, and writes the answers."""
+
+    server: _Listener
+    timeout = 30
+    server_version, sys_version = "logstore", ""
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        if self.server.doorkeeper.admits(self.path, self.headers.get("Authorization")):
+            return True
+        self.send_response(HTTPStatus.UNAUTHORIZED)
+        self.send_header("WWW-Authenticate", 'Basic realm="logstore", charset="UTF-8"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return False
+
+    def do_GET(self) -> None:
+        self._send(self.server.pages.answer(self._asked()))
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        asked, length = self._asked(), self.headers.get("Content-Length", "")
+        if self.server.pages.site_of(asked.path) is None:
+            self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "nothing here takes a POST"))
+        elif not (length.isascii() and length.isdecimal()):
+            self._send(_plain(HTTPStatus.LENGTH_REQUIRED, "a POST needs its Content-Length"))
+        elif len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
+            text = f"the body may have {MOST_BODY_BYTES} bytes"
+            self._send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
+        else:
+            self._send(self.server.pages.answer(asked._replace(body=self.rfile.read(int(length)))))
+
+    def _asked(self) -> Asked:
+        path, _, query = self.path.partition("?")
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return Asked(self.command, path, query, headers, peer=self.client_address[0])
+
+    def _send(self, found: Page) -> None:
+        self.send_response(found.status)
+        self.send_header("Content-Type", found.content_type)
+        self.send_header("Content-Length", str(len(found.content)))
+        for name, value in found.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(found.content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        _log.debug(format, *args)
 
 
 def _plain(status: HTTPStatus, text: str) -> Page:
