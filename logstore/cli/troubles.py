@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from logstore.cli.clocks import Clock, wrong_clocks
 from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
@@ -163,14 +163,26 @@ def _of_the_cluster(observed: Observed) -> Iterator[Trouble]:
         yield Trouble(Rank.AT_RISK, node, "it cannot be read", why, "repair or remove it")
 
 
+_Hosted: TypeAlias = dict[int, set[TopicPartition]]
+"""The partitions with a replica on each broker."""
+
+
 def _of_brokers(observed: Observed) -> Iterator[Trouble]:
-    hosted: dict[int, set[TopicPartition]] = {}
+    hosted: _Hosted = {}
     for each, replicas in observed.cluster.partitions():
         for broker in replicas:
             hosted.setdefault(broker, set()).add(each)
     for name in observed.cluster.doomed:
         for broker in _obstacles(observed.cluster, name):
             hosted.setdefault(broker, set())  # brokers no longer list the partitions
+    yield from _of_ended(observed, hosted)
+    yield from _of_clocks(observed)
+    yield from _of_silent(observed, hosted)
+    yield from _of_damaged(observed, hosted)
+    yield from _of_stopping(observed, hosted)
+
+
+def _of_ended(observed: Observed, hosted: _Hosted) -> Iterator[Trouble]:
     for broker, partitions in sorted(hosted.items()):
         restarts = observed.restarts(broker)
         if broker not in observed.cluster.brokers:
@@ -200,6 +212,9 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 waits_for=f"a minute in which broker {broker} stays",
                 no_help="restarting it, or an election: its replicas leave the ISR each time",
             )
+
+
+def _of_clocks(observed: Observed) -> Iterator[Trouble]:
     for wrong in wrong_clocks(observed.clocks):
         yield Trouble(
             Rank.AT_RISK,
@@ -211,6 +226,9 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             waits_for=f"the restart of broker {wrong.broker}",
             no_help="setting the clock without a restart; records keep the timestamps that they have",
         )
+
+
+def _of_silent(observed: Observed, hosted: _Hosted) -> Iterator[Trouble]:
     for broker, why in sorted(observed.silent.items()):
         is_closing = _CLOSED in why
         leads = broker == observed.cluster.controller
@@ -233,6 +251,9 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
             waits_for=f"broker {broker}",
             no_help="restarting the brokers that answer",
         )
+
+
+def _of_damaged(observed: Observed, hosted: _Hosted) -> Iterator[Trouble]:
     for broker, damaged in sorted(observed.damaged.items()):
         named = {str(each): frozenset((each,)) for each in hosted.get(broker, ())}
         for name, why in sorted(damaged.items()):
@@ -249,6 +270,9 @@ def _of_brokers(observed: Observed) -> Iterator[Trouble]:
                 acts="the broker, while another replica is intact; otherwise you",
                 no_help="restarting the broker, or deleting files by hand",
             )
+
+
+def _of_stopping(observed: Observed, hosted: _Hosted) -> Iterator[Trouble]:
     for broker in sorted(observed.stopping):
         led = [each for each, state in observed.cluster.states.items() if state.leader == broker]
         yield Trouble(
