@@ -161,9 +161,8 @@ class _Listener(ThreadingHTTPServer):
 
     def __init__(self, address: Address, doorkeeper: HttpAccess, pages: _Pages) -> None:
         self.doorkeeper, self.pages, self.closing = doorkeeper, pages, threading.Event()
-        self._spares = Spares(
-            2
-        )  # whoever asks how things are gets an answer even if files have all descriptors
+        # A health check is answered even if files have taken all descriptors.
+        self._spares = Spares(2)
         self._spares.refill()
         self._slots = threading.Semaphore(MOST_CONNECTIONS)
         super().__init__((address.host, address.port), _Handler)

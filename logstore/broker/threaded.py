@@ -24,7 +24,8 @@ from logstore.disk.reentry import Flag
 from logstore.log.log_dir_snapshot import LogDirSnapshot
 
 T = TypeVar("T")
-Outcome: TypeAlias = list[AsyncBroker | BaseException]
+_Outcome: TypeAlias = list[AsyncBroker | BaseException]
+"""The result of a start: empty, then the broker or the error."""
 
 _PULSE_S = 1.0
 
@@ -60,7 +61,7 @@ class Broker(BlockingCalls):
         if self._inner is not None:
             raise started_already(self.node_id)
         self._process_id = os.getpid()
-        started, outcome = Flag(), Outcome()
+        started, outcome = Flag(), _Outcome()
         self._thread = threading.Thread(
             target=self._run, args=(started, outcome), name=f"broker-{self.config.node_id}", daemon=True
         )
@@ -78,12 +79,12 @@ class Broker(BlockingCalls):
             self._thread.join()
             raise
 
-    def _run(self, started: Flag, outcome: Outcome) -> None:
+    def _run(self, started: Flag, outcome: _Outcome) -> None:
         with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             self._loop = runner.get_loop()
             runner.run(self._live(started, outcome))
 
-    async def _live(self, started: Flag, outcome: Outcome) -> None:
+    async def _live(self, started: Flag, outcome: _Outcome) -> None:
         try:
             inner = AsyncBroker(self.config)
             await inner.start()

@@ -1,4 +1,4 @@
-"""The losses of a recovery: torn or damaged ends, accepted damage, and removed bytes, which go to quarantine.
+"""Judge the end of a segment, accept damage, and cut: removed bytes go to quarantine first.
 
 The ledger entry comes first, then the copy, then the cut (`losses.py`). Whole segments go newest first, each
 durably, so that no crash leaves a hole.

@@ -26,9 +26,9 @@ from logstore.segment.damage import batch_at, find_batch, sound_batch
 from logstore.segment.scan import Fault, Scanned, check_history, last_offsets_of, order_faults, scan_buffer
 
 STRETCH_BYTES: Final = 8 << 20
-"""Spark's work per stretch costs little beside so many bytes."""
+"""Spark's cost per stretch is small compared with the cost of this many bytes."""
 _FIRST_BYTES: Final = 1 << 20
-"""The first stretch of a walk: a reader of a few records reads little. Each is twice the one before."""
+"""The first stretch of a walk, so that a read of a few records stays small; later ones double."""
 
 
 class Stretch(NamedTuple):

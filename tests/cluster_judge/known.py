@@ -102,7 +102,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
     "leader epochs when controller and leader die": lambda met: (
         met.is_rise
         and (
-            # Whoever is paused while another one comes was the only live broker, and so the controller.
+            # The broker that is paused was the only live one, and therefore the controller.
             (
                 (met.step.endswith("the controller") or " and pause " in met.step)
                 and (met.kafka, met.ours) == (2, 1)
