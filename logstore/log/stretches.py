@@ -124,6 +124,7 @@ class StretchReader(LogReader):
                     yield stretch.reaching(self.next_offset)
                     self.next_offset = stretch.next_offset
                     self._hint = stretch._hint()
+                del stretch
             self.log_end_offset = walk.next_offset
             self.tail = None
         finally:
@@ -218,11 +219,13 @@ class _StretchWalk(Walk):
                 newest_epoch = max(newest_epoch, int(stretch.headers["leader_epoch"].max()))
                 self.next_offset, self.end = stretch.next_offset, self.end + len(stretch.data)
                 yield stretch
+                del stretch
             if odd is not None:
                 raise self.suspect(self.end, size, found.headers[odd].tobytes())
             if found.fault not in (None, Fault.TORN) or count == 0 or (found.fault and is_whole):
                 rest = memoryview(data)[found.end :]
                 raise self.suspect(self.end, size, rest, found.fault or Fault.TORN)
+            del data, found  # before the next read: it gets the same memory, whose pages are there
 
     def _size_at(self, position: int, size: int) -> int:
         """The size of the batch at `position` by its length field; 0 if the file does not hold it."""

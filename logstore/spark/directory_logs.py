@@ -378,6 +378,7 @@ class DirectoryLogs:
             if self._on_batches is not None:
                 self._on_batches(stretch.headers)
             counted = len(missing)
+            del stretch
         missing.extend(count.missing())
 
     def stretches(self, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
@@ -404,6 +405,7 @@ class DirectoryLogs:
                     offset = stretch.next_offset
                     if offset >= end:
                         return
+                    del stretch
                 tail = reader.tail
                 is_torn = tail is None or tail.fault is Fault.TORN
                 detail = "" if tail is None else f"{tail.file} at byte {tail.position}: {tail.fault.value}"

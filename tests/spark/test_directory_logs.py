@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -23,6 +25,7 @@ from logstore.checkpoint.entry_files import (
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
 from logstore.disk.files import DirectoryEntry, Disk, OsDisk
+from logstore.disk.memory import MemoryFile
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_marker_batch, set_offsets_and_epoch
 from logstore.format.compression import Codec
@@ -568,3 +571,26 @@ def test_cut_points_are_where_batches_begin(tmp_path: Path) -> None:
         path.unlink()
     segments = {int(path.stem) for path in (tmp_path / "orders-0").glob("*.log")}
     assert set(logs.cut_points(wanted, 4)) <= segments
+
+
+def test_a_stretch_is_let_go_before_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory, with pages that are there already, then serves the next read."""
+    batches = [batch(number, [1000], value=b"v" * 400_000) for number in range(12)]
+    disk = disk_of({"/data/orders-0": {log_file(0): b"".join(batches)}})
+    held: list[weakref.ref[Any]] = []
+    pread = MemoryFile.pread
+
+    def tracked(file: MemoryFile, size: int, position: int) -> Any:
+        if size < 100_000:
+            return pread(file, size, position)
+        assert all(each() is None for each in held)
+        data = np.frombuffer(pread(file, size, position), np.uint8)
+        held.append(weakref.ref(data))
+        return data
+
+    monkeypatch.setattr(MemoryFile, "pread", tracked)
+    missing: list[Missing] = []
+    rows = sum(
+        each.num_rows for each in logs_of(disk).read(OffsetRange("orders", 0, 0, 12), ["value"], missing)
+    )
+    assert (rows, missing, len(held)) == (12, [], 3)
