@@ -87,6 +87,8 @@ class BlockingCalls(OfThisProcess, ABC):
     """Return an offset of a partition by time: see `Client.offset`."""
     offsets = _blocking(Client.offsets)
     """Return offsets of many partitions by time: see `Client.offsets`."""
+    delete_records = _blocking(Client.delete_records)
+    """Delete the records of a partition below an offset: see `Client.delete_records`."""
     commit = _blocking(Client.commit)
     """Commit the next offsets of a group: see `Client.commit`."""
     committed = _blocking(Client.committed)

@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequen
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, overload
 
-from logstore.arguments import as_seconds, as_str
+from logstore.arguments import as_offset, as_seconds, as_str
 from logstore.broker.checked_calls import as_group_offset, checked
 from logstore.broker.client_messages import records_in
 from logstore.broker.client_requests import (
@@ -35,6 +35,7 @@ from logstore.broker.client_requests import (
     ask_receipt,
     commit_request,
     committed_request,
+    delete_before,
     make_topic,
     offsets_in,
     remove_topic,
@@ -43,8 +44,7 @@ from logstore.broker.cluster_view import ClusterView
 from logstore.broker.connections import Connections, Way
 from logstore.broker.errors import PASSING, RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits, addresses_of
-from logstore.broker.placement import placed
-from logstore.broker.producing import Appendable, Appended, Appender, is_one_record, records_of, split
+from logstore.broker.producing import Appendable, Appended, Appenders, is_one_record, records_of
 from logstore.broker.retrying import NO_BROKER, TryAgain, check_code, left_s
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.wire import types as t
@@ -105,8 +105,7 @@ class Client(AsyncClosing):
             limits=self._limits, client_id=client_id, ways=ways or {}, check=self.check, security=security
         )
         self._cluster = ClusterView(addresses_of(bootstrap), self._connections)
-        self._appenders: dict[TopicPartition, Appender] = {}
-        self._calls = 0
+        self._appenders = Appenders(self, self._cluster)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._cluster}{', closed' if self._connections.closed else ''})"
@@ -115,8 +114,7 @@ class Client(AsyncClosing):
         """Close all connections. Calls that wait raise `why`, later ones too; default `RequestUnanswered`."""
         self._connections.close(why)
         await asyncio.sleep(0)
-        for appender in self._appenders.values():
-            await appender.finished()
+        await self._appenders.finished()
 
     def check(self) -> None:
         """Raise the error that calls raise after `close`, or in a forked child; do nothing before that."""
@@ -175,32 +173,8 @@ class Client(AsyncClosing):
         if wanted not in (-1, 0, 1):
             raise ValueError(f'acks is {acks!r}; it takes "all", 1 or 0')
         rows = records_of(records, key, headers, wall_clock_ms())
-        return self._append(topic, rows, partition, wanted, timeout, is_one=is_one_record(records))
-
-    async def _append(
-        self,
-        topic: str,
-        rows: Sequence[Record],
-        partition: int | None,
-        acks: int,
-        timeout: float | None,
-        *,
-        is_one: bool,
-    ) -> Appended | list[Appended]:
-        deadline = self._deadline(timeout)
-        known = await self._cluster.topic(topic, deadline)
-        self._calls += 1
-        chosen = placed(topic, [row.key for row in rows], partition, known, self._calls)
-        pieces = [(where, piece) for where, numbers in chosen.items() for piece in split(numbers, rows)]
-        self._appenders |= {where: Appender(self, where) for where in chosen.keys() - self._appenders.keys()}
-        works = [self._appenders[where].append(piece, acks, deadline) for where, piece in pieces]
-        found: dict[int, Appended] = {}
-        results = await asyncio.gather(*works, return_exceptions=True)
-        for (_, piece), result in zip(pieces, results, strict=True):
-            if isinstance(result, BaseException):
-                raise result
-            found.update(zip(piece.numbers, result, strict=True))
-        return found[0] if is_one else [found[number] for number in range(len(rows))]
+        until = partial(self._deadline, timeout)
+        return self._appenders.append(topic, rows, partition, wanted, until, is_one=is_one_record(records))
 
     @checked
     async def read(
@@ -499,6 +473,20 @@ class Client(AsyncClosing):
 
         await self._cluster.retried(once, NO_LEADER, self._deadline(timeout))
         return found
+
+    @checked
+    async def delete_records(
+        self, topic: str, partition: int, before_offset: int, *, timeout: float | None = None
+    ) -> int:
+        """Delete records below an offset (-1: all) on every live replica; return where the log starts now.
+
+        Raises as `produce`; OFFSET_OUT_OF_RANGE (1) for an offset above the high watermark,
+        POLICY_VIOLATION (44) for a topic that is only compacted. Without an answer the leader may have
+        deleted them.
+        """
+        where = TopicPartition(topic, partition)
+        ask = delete_before(self._cluster, where, as_offset(before_offset, "before_offset"))
+        return await self._cluster.retried(ask, NO_LEADER, self._deadline(timeout))
 
     # --- receipts -----------------------------------------------------------------------------------
 

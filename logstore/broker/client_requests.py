@@ -45,6 +45,8 @@ from logstore.replication.messages import (
 from logstore.replication.receipts import Receipt
 
 NO_LEADER: Final = "no leader answers"
+_DELETION_MS: Final = 5000
+"""How long a leader waits for the replicas; then the client asks again."""
 _METADATA_SPREADS_S: Final = 0.005
 """Pause between looks at every broker's metadata after a change of topics."""
 
@@ -135,6 +137,31 @@ def ask_receipt(
             found.receipt_synced_on,
             found.receipt_is_committed,
         )
+
+    return once
+
+
+def delete_before(
+    cluster: ClusterView, topic_partition: TopicPartition, offset: int
+) -> Callable[[], Coroutine[Any, Any, int]]:
+    """Return a request to delete the records below `offset`; its answer is the new log start.
+
+    It raises `TryAgain`, and `RequestRefused`.
+    """
+    asked_s = asyncio.get_running_loop().time()
+    index = topic_partition.partition
+    partition = t.DeleteRecordsRequestDeleteRecordsPartition(partition_index=index, offset=offset)
+    topic = t.DeleteRecordsRequestDeleteRecordsTopic(name=topic_partition.topic, partitions=[partition])
+    request = t.DeleteRecordsRequest(topics=[topic], timeout_ms=_DELETION_MS)
+
+    async def once() -> int:
+        leader = await cluster.leader(topic_partition, asked_s)
+        with or_again():
+            answer: Any = await cluster.connections.ask_wire(leader.address, request)
+        found = answer.topics[0].partitions[0]
+        check_code(found.error_code, f"deletion of records of {topic_partition} below {offset}")
+        start: int = found.low_watermark
+        return start
 
     return once
 

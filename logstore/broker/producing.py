@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from logstore.arguments import as_offset, as_str
 from logstore.broker.errors import SEQUENCE_LOST, RequestRefused, RequestUnanswered
+from logstore.broker.placement import placed
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.disk.files import wall_clock_ms
@@ -32,6 +33,7 @@ from logstore.replication.messages import ProduceResult
 
 if TYPE_CHECKING:
     from logstore.broker.client import Client
+    from logstore.broker.cluster_view import ClusterView
 
 Appendable: TypeAlias = bytes | tuple[bytes | None, bytes | None] | Record
 """A value; a (key, value) pair; or a record, whose offset is ignored and whose timestamp -1 means now."""
@@ -218,6 +220,46 @@ class Appender:
                 if not each.done.done():
                     each.done.set_result((first, result))
                 first += len(each.records) if first >= 0 else 0
+
+
+class Appenders:
+    """The appenders of a client's partitions; places the records of each call among them."""
+
+    def __init__(self, client: Client, cluster: ClusterView) -> None:
+        self._client, self._cluster = client, cluster
+        self._of: dict[TopicPartition, Appender] = {}
+        self._calls = 0
+
+    async def append(
+        self,
+        topic: str,
+        rows: Sequence[Record],
+        partition: int | None,
+        acks: int,
+        until: Callable[[], float],
+        *,
+        is_one: bool,
+    ) -> Appended | list[Appended]:
+        """Append the records of one call; `until` gives its deadline. Raises as `Client.append`."""
+        deadline = until()
+        known = await self._cluster.topic(topic, deadline)
+        self._calls += 1
+        chosen = placed(topic, [row.key for row in rows], partition, known, self._calls)
+        pieces = [(where, piece) for where, numbers in chosen.items() for piece in split(numbers, rows)]
+        self._of |= {where: Appender(self._client, where) for where in chosen.keys() - self._of.keys()}
+        works = [self._of[where].append(piece, acks, deadline) for where, piece in pieces]
+        found: dict[int, Appended] = {}
+        results = await asyncio.gather(*works, return_exceptions=True)
+        for (_, piece), result in zip(pieces, results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            found.update(zip(piece.numbers, result, strict=True))
+        return found[0] if is_one else [found[number] for number in range(len(rows))]
+
+    async def finished(self) -> None:
+        """Wait until no batch is in flight: the client was closed."""
+        for appender in self._of.values():
+            await appender.finished()
 
 
 def _fail(together: Iterable[_Waiting], error: EngineError) -> None:

@@ -1,7 +1,7 @@
 """A queue that several processes share through a broker: the calls of `Queue`, over the broker's topics.
 
     jobs.mail                  the messages
-    jobs.mail.__events         what happened to them (`logstore/queue/state.py`)
+    jobs.mail.__events         what happened to them, and checkpoints (`shared_lane.py`)
     jobs.__dead-letters        the messages that were given up
 
 The queue has no owner. Each process builds its own state from the events. All processes read the events in
@@ -11,32 +11,27 @@ has the message, and the others look for another one.
     get   read the events → choose → append TAKEN → read up to it: is the message ours?
     ack   append FINISHED → read up to it: was the lease still ours?
 
-It costs three or four requests a message. Differences from `Queue`: leases outlive the process that took
-them; the state is read from the first event at each connection; nothing is deleted; keys are not compared;
-`written` is `acks=all` at the level `replicated`, and a power cut that takes messages and keeps their events
-leaves the offsets finished for those that come next; the clocks of the processes must agree, as they do on
-one host.
+That is three requests and two, for one message or for many that are new and taken together. Differences
+from `Queue`: leases outlive the process that took them; keys are not compared; `written` is `acks=all` at the
+level `replicated`, and a power cut that takes messages and keeps their events leaves the offsets finished for
+those that come next; the clocks of the processes must agree, as they do on one host.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Self, overload
 
 from logstore.arguments import as_config, as_int, as_timeout
 from logstore.broker.blocking import BlockingCalls, BlockingClient
-from logstore.broker.errors import RequestRefused
 from logstore.broker.limits import parse_address
-from logstore.config import MAX_INT, LogConfig
+from logstore.broker.shared_lane import EVENTS, KEPT, SharedLane, create
+from logstore.config import MAX_INT
 from logstore.disk.closing import Closing
-from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, check_topic_name
-from logstore.errors import InvalidConfig, RecordTooLarge
-from logstore.format.batch import HEADER_BYTES, encode_batch
-from logstore.format.record import Record
-from logstore.log.outgoing import size_of
+from logstore.errors import InvalidConfig
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
@@ -48,25 +43,21 @@ from logstore.queue.arguments import (
 )
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS
-from logstore.queue.errors import LeaseEnded, QueueClosed
-from logstore.queue.lane import check_lease
+from logstore.queue.errors import QueueClosed
 from logstore.queue.messages import (
     DeadLetter,
     Message,
     dead_letter_of,
     dead_record,
     message_of,
-    not_before_ms,
     record_of,
 )
 from logstore.queue.queue import DEFAULT_TOPIC, QueueStats
-from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
+from logstore.queue.state import Event, EventKind
 from logstore.queue.waiting import Deadline
 from logstore.replication.durability import DURABILITY_LEVEL, Durability
 
-_EVENTS: Final = ".__events"
-_KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-_KEPT_IN_ANY_SIZE: Final = {**_KEPT, "max.message.bytes": str(MAX_INT)}
+_KEPT_IN_ANY_SIZE: Final = {**KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
 _SYNCED: Final = {DURABILITY_LEVEL: Durability.SYNCED.value}
 _LONGEST_WAIT_S: Final = 0.5
@@ -99,7 +90,7 @@ class SharedQueue(Closing):
             raise InvalidConfig("a shared queue does not compare keys: leave out deduplication_window")
         check_topic_name(name)
         self._calls, self._name, self._clock = calls, name, clock
-        self._lanes: dict[str, _SharedLane] = {}
+        self._lanes: dict[str, SharedLane] = {}
         self._turn = 0
         self._learned = Deadline(0)
         """Until when the known topics will do while they have messages."""
@@ -107,7 +98,7 @@ class SharedQueue(Closing):
         self._owned: BlockingClient | None = None
         self._dead = f"{name}.{DEAD_LETTERS}"
         self._level = _SYNCED if self.config.durability == "synced" else {}
-        _create(calls, self._dead, {**_KEPT_IN_ANY_SIZE, **self._level})
+        create(calls, self._dead, {**_KEPT_IN_ANY_SIZE, **self._level})
 
     @classmethod
     def connect(cls, address: str, name: str, config: QueueConfig | None = None) -> Self:
@@ -159,11 +150,11 @@ class SharedQueue(Closing):
         records = [record_of(value, key, (), now_ms, due_ms) for key, value in as_pairs(values)]
         return self._lane(topic).put(records) if records else []
 
-    def _lane(self, topic: str) -> _SharedLane:
+    def _lane(self, topic: str) -> SharedLane:
         self._check_open()
         lane = self._lanes.get(topic)
         if lane is None:
-            check_topic(topic, most=LONGEST_TOPIC_NAME - len(f"{self._name}.{_EVENTS}"))
+            check_topic(topic, most=LONGEST_TOPIC_NAME - len(f"{self._name}.{EVENTS}"))
             if "." in topic:
                 raise InvalidTopic(
                     f"topic name {topic!r}: topics of a shared queue have no '.' in their names"
@@ -173,11 +164,11 @@ class SharedQueue(Closing):
             self._lanes[topic] = lane
         return lane
 
-    def _shared_lane(self, topic: str) -> _SharedLane:
+    def _shared_lane(self, topic: str) -> SharedLane:
         name = f"{self._name}.{topic}"
-        return _SharedLane(self._calls, name, topic, self.config.max_message_bytes, self._level)
+        return SharedLane(self._calls, name, topic, self.config.max_message_bytes, self._level)
 
-    def _existing(self, topic: str) -> _SharedLane | None:
+    def _existing(self, topic: str) -> SharedLane | None:
         """Return the lane of a topic that may be another process's; None if no process has made it."""
         self._check_open()
         if topic not in self._lanes:
@@ -204,23 +195,31 @@ class SharedQueue(Closing):
         lease: float | None = None,
     ) -> Message | None:
         """Lease the next message, of `topics` or of any; see `Queue.get`."""
+        found = self._get(as_topics(topics), 1, as_timeout(timeout), self._lease_ms(lease))
+        return found[0] if found else None
+
+    def _lease_ms(self, lease: float | None) -> int:
+        return as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
+
+    def _get(
+        self, wanted: Collection[str] | None, most: int, timeout: float | None, lease_ms: int
+    ) -> list[Message]:
+        """Lease some messages of one topic; empty if the time is over."""
         self._check_open()
-        wanted = as_topics(topics)
-        lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
-        deadline = Deadline(as_timeout(timeout))
+        deadline = Deadline(timeout)
         while True:
             is_due = not self._learned.left_s()
             if is_due:
                 self._learn()
-            message = self._take_first(wanted, lease_ms)
-            if message is None and not is_due and self._learn():
-                message = self._take_first(wanted, lease_ms)
-            if message is not None:
-                return message
+            found = self._take_first(wanted, lease_ms, most)
+            if not found and not is_due and self._learn():
+                found = self._take_first(wanted, lease_ms, most)
+            if found:
+                return found
             lanes = self._ordered(wanted)
             left_s = deadline.left_s()
             if not left_s:
-                return None
+                return []
             self._turn += 1
             now_ms = self._clock()
             wakes = [each for lane in lanes if (each := lane.state.wake_ms()) is not None]
@@ -241,25 +240,26 @@ class SharedQueue(Closing):
         timeout: float | None = None,
         lease: float | None = None,
     ) -> list[Message]:
-        """Lease up to `most` messages; see `Queue.get_many`."""
-        most, topics = as_int(most, "most", least=1), as_topics(topics)
+        """Lease up to `most` messages, new ones with one event; see `Queue.get_many`."""
+        most, wanted = as_int(most, "most", least=1), as_topics(topics)
+        lease_ms, timeout = self._lease_ms(lease), as_timeout(timeout)
         found: list[Message] = []
         while len(found) < most:
             try:
-                message = self.get(topics, timeout=0 if found else timeout, lease=lease)
+                some = self._get(wanted, most - len(found), 0 if found else timeout, lease_ms)
             except EngineError:
                 if not found:
                     raise
                 break  # the next call meets it as well; raised here, it would hide what is leased
-            if message is None:
+            if not some:
                 break
-            found.append(message)
+            found += some
         return found
 
-    def _take_first(self, wanted: Collection[str] | None, lease_ms: int) -> Message | None:
-        return next(filter(None, (self._take(lane, lease_ms) for lane in self._ordered(wanted))), None)
+    def _take_first(self, wanted: Collection[str] | None, lease_ms: int, most: int) -> list[Message]:
+        return next(filter(None, (self._take(lane, lease_ms, most) for lane in self._ordered(wanted))), [])
 
-    def _ordered(self, wanted: Collection[str] | None) -> list[_SharedLane]:
+    def _ordered(self, wanted: Collection[str] | None) -> list[SharedLane]:
         """Return the known lanes to look at, by falling priority."""
         lanes = [lane for lane in self._lanes.values() if wanted is None or lane.topic in wanted]
         return sorted(lanes, key=lambda lane: -self.config.priorities.get(lane.topic, 0))
@@ -271,8 +271,8 @@ class SharedQueue(Closing):
         """
         before, prefix = len(self._lanes), f"{self._name}."
         for name in self._calls.topics():
-            topic = name.removeprefix(prefix).removesuffix(_EVENTS)
-            is_ours = name.startswith(prefix) and name.endswith(_EVENTS) and "." not in topic
+            topic = name.removeprefix(prefix).removesuffix(EVENTS)
+            is_ours = name.startswith(prefix) and name.endswith(EVENTS) and "." not in topic
             if is_ours and topic not in self._lanes:
                 lane = self._shared_lane(topic)
                 lane.check_level()
@@ -280,42 +280,49 @@ class SharedQueue(Closing):
         self._learned = Deadline(_LONGEST_WAIT_S)
         return len(self._lanes) > before
 
-    def _take(self, lane: _SharedLane, lease_ms: int) -> Message | None:
+    def _take(self, lane: SharedLane, lease_ms: int, most: int) -> list[Message]:
         lane.catch_up()
         now_ms = self._clock()
         while (first := lane.state.leases.first()) is not None and first[0] <= now_ms:
             self._return(lane, first[1], lane.state.unfinished[first[1]], 0, "its lease ended")
-        return lane.take(now_ms, lease_ms)
+        return lane.take(now_ms, lease_ms, most)
 
     # --- the end of a lease -------------------------------------------------------------------------
 
     def ack(self, message: Message) -> None:
         """Finish a leased message. Raises `LeaseEnded`, `AlreadyFinished`, `TypeError`; see `Queue.ack`."""
-        lane = self._lane_of(message)
-        if not lane.happen(Event(EventKind.FINISHED, (message.offset,), 0, message.deliveries)):
-            self._refuse(lane, message)
+        self._lane_of(message).finish([message])
 
     def ack_many(self, messages: Iterable[Message]) -> None:
-        """Finish several messages. Raises as `ack`; messages before a refused one are finished."""
-        for message in messages:
-            self.ack(message)
+        """Finish several messages, those of one topic and count of deliveries with one event.
+
+        Raises as `ack`, before any message of that topic is finished. Those whose leases end meanwhile are
+        not finished, and raise it afterwards.
+        """
+        by_topic: dict[SharedLane, list[Message]] = {}
+        for message in list(messages):
+            by_topic.setdefault(self._lane_of(message), []).append(message)
+        for lane, some in by_topic.items():
+            lane.finish(some)
 
     def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
         """Return a leased message, or give it up; see `Queue.nack`."""
         check_reason(reason)
         lane = self._lane_of(message)
+        lane.catch_up()
+        lane.check(message)
         due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
         return self._return(lane, message.offset, message.deliveries, due_ms, reason)
 
     def extend(self, message: Message, lease: float | None = None) -> None:
         """Let the lease end `lease` from now; see `Queue.extend`."""
         lane = self._lane_of(message)
-        lease_ms = as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
-        until_ms = self._clock() + lease_ms
+        lane.check_leased([message])
+        until_ms = self._clock() + self._lease_ms(lease)
         if not lane.happen(Event(EventKind.EXTENDED, (message.offset,), until_ms, message.deliveries)):
-            self._refuse(lane, message)
+            lane.refuse(message)
 
-    def _lane_of(self, message: Message) -> _SharedLane:
+    def _lane_of(self, message: Message) -> SharedLane:
         if type(message) is not Message:
             raise TypeError(f"{type(message).__name__} is not a message; pass what get() returned")
         lane = self._existing(message.topic)
@@ -323,15 +330,9 @@ class SharedQueue(Closing):
             raise ValueError(
                 f"the queue {self._name} has no topic {message.topic}: the message is another queue's"
             )
-        lane.catch_up()
-        check_lease(lane.state, message, max(lane.end, lane.state.next_offset))
         return lane
 
-    def _refuse(self, lane: _SharedLane, message: Message) -> None:
-        check_lease(lane.state, message, max(lane.end, lane.state.next_offset))
-        raise LeaseEnded(f"message {message.offset} of topic {message.topic} was taken by another process")
-
-    def _return(self, lane: _SharedLane, offset: int, deliveries: int, due_ms: int, reason: str) -> bool:
+    def _return(self, lane: SharedLane, offset: int, deliveries: int, due_ms: int, reason: str) -> bool:
         if deliveries < self.config.max_deliveries:
             lane.happen(Event(EventKind.RETURNED, (offset,), due_ms, deliveries))
             return True
@@ -359,6 +360,24 @@ class SharedQueue(Closing):
         self._check_open()
         return map(dead_letter_of, self._calls.scan(self._dead))
 
+    def redrive(self) -> int:
+        """Put every dead letter into its topic again, as a new message; returns how many.
+
+        Two processes that do so at once may both put a letter. See `Queue.redrive`.
+        """
+        self._check_open()
+        count, end_offset = 0, -1
+        try:
+            for record in self._calls.scan(self._dead):
+                message = dead_letter_of(record).message
+                made = record_of(message.value, message.key, message.headers, self._clock())
+                self._lane(message.topic).put([made])
+                count, end_offset = count + 1, record.offset + 1
+        finally:
+            if count:
+                self._calls.delete_records(self._dead, 0, end_offset)
+        return count
+
     def stats(self) -> QueueStats:
         """Return the figures of every topic; `stored_bytes` is 0, for only the broker knows."""
         self._check_open()
@@ -366,119 +385,10 @@ class SharedQueue(Closing):
         lanes = self._ordered(None)
         for lane in lanes:
             lane.catch_up()
-        return QueueStats({lane.topic: lane.stats() for lane in lanes}, self._end_of_dead_letters())
+        dead = self._calls.topic(self._dead).partition(0)
+        count = dead.log_end_offset - dead.log_start_offset
+        return QueueStats({lane.topic: lane.stats() for lane in lanes}, count)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise QueueClosed(f"the queue {self._name} was closed; connect again")
-
-
-class _SharedLane:
-    """One topic: the state that its events make, as far as they were read."""
-
-    def __init__(
-        self, calls: BlockingCalls, messages: str, topic: str, largest_bytes: int, level: Mapping[str, str]
-    ) -> None:
-        self._calls, self._messages, self._events = calls, messages, f"{messages}{_EVENTS}"
-        self._largest_bytes, self._level = largest_bytes, level
-        self.topic = topic
-        self.state = QueueState()
-        self._position = 0
-        self._ahead: deque[Record] = deque()
-        self.end = 0
-        """The end of the messages that were read."""
-
-    def create(self) -> None:
-        """Create the two topics unless they are there; the one that others look for comes last."""
-        # Never below the broker's limit: a batch of small messages may be larger than each.
-        is_more = self._largest_bytes > LogConfig().max_message_bytes
-        larger = {"max.message.bytes": str(self._largest_bytes)} if is_more else {}
-        _create(self._calls, self._messages, {**_KEPT, **larger, **self._level})
-        _create(self._calls, self._events, {**_KEPT, **self._level})
-
-    def check_level(self) -> None:
-        """Raise `InvalidConfig` if one of the two topics has another level than the queue."""
-        for topic in (self._messages, self._events):
-            _check_level(self._calls, topic, self._level)
-
-    def put(self, records: Sequence[Record]) -> list[int]:
-        for record in records:
-            if size_of(record) + HEADER_BYTES > self._largest_bytes:
-                size = len(encode_batch([record]))  # that was an upper bound
-                if size > self._largest_bytes:
-                    raise RecordTooLarge(size, self._largest_bytes)
-        return [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
-
-    def catch_up(self, through: int = -1) -> bool:
-        """Read the events to their end, past `through`; return whether that one changed the state."""
-        is_applied = False
-        while True:
-            wait_s = 0.0 if self._position > through else 1.0
-            records = self._calls.read(self._events, 0, self._position, wait=wait_s)
-            for record in records:
-                changed = self.state.apply(decode_event(record.value))
-                self._position = record.offset + 1
-                if record.offset == through:
-                    is_applied = bool(changed)
-            if not records and self._position > through:
-                return is_applied
-
-    def happen(self, event: Event) -> bool:
-        """Append `event` and read up to it; returns whether it changed anything."""
-        return self.catch_up(self._calls.append(self._events, event.encode(), partition=0).offset)
-
-    def take(self, now_ms: int, lease_ms: int) -> Message | None:
-        state = self.state
-        while True:
-            self._read_ahead()
-            offset = state.candidate(self.end, now_ms)
-            if offset is None:
-                return None
-            record, deliveries = self.record(offset), state.unfinished.get(offset, 0) + 1
-            if (due_ms := not_before_ms(record.headers)) > now_ms:
-                state.give_back(offset, deliveries - 1, due_ms)
-            elif self.happen(Event(EventKind.TAKEN, (offset,), now_ms + lease_ms, deliveries)):
-                return message_of(record, self.topic, deliveries)
-
-    def _read_ahead(self) -> None:
-        while self._ahead and self._ahead[0].offset < self.state.next_offset:
-            self._ahead.popleft()
-        if not self._ahead:
-            self._ahead.extend(self._calls.read(self._messages, 0, self.state.next_offset, wait=0))
-        if self._ahead:
-            self.end = self._ahead[-1].offset + 1
-
-    def wait(self, seconds: float) -> None:
-        """Return when there is a message behind those that were read, at the latest after `seconds`."""
-        self._calls.read(self._messages, 0, max(self.end, self.state.next_offset), wait=seconds, max_bytes=1)
-
-    def record(self, offset: int) -> Record:
-        if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:
-            return self._ahead[offset - self._ahead[0].offset]
-        return self._calls.topic(self._messages).partition(0)[offset]
-
-    def log_end(self) -> int:
-        return self._calls.topic(self._messages).partition(0).log_end_offset
-
-    def stats(self) -> LaneStats:
-        return self.state.stats(self.log_end(), 0)
-
-
-def _create(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
-    """Create a topic unless it is there. Raises as `_check_level`."""
-    try:
-        calls.create_topic(topic, 1, settings=settings)
-    except RequestRefused as refusal:
-        if refusal.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise
-        _check_level(calls, topic, settings)
-
-
-def _check_level(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
-    """Raise `InvalidConfig` if a topic has another level than `settings` have; they may have none."""
-    wanted = settings.get(DURABILITY_LEVEL)
-    if wanted and (level := calls.topic_settings(topic).get(DURABILITY_LEVEL)) != wanted:
-        raise InvalidConfig(
-            f"topic {topic} has {DURABILITY_LEVEL}={level}: connect without durability={wanted!r}, or change "
-            f"it (logstore configs alter --topic {topic} --config {DURABILITY_LEVEL}={wanted})"
-        )

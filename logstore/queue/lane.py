@@ -52,7 +52,7 @@ _BYTES_BETWEEN_CHECKPOINTS: Final = 64 << 20
 _SEGMENT_BYTES: Final = 64 << 20
 """What recovery reads at most of the messages, and what stays on disk although all of it is finished."""
 _EVENTS_SEGMENT_BYTES: Final = 8 << 20
-_OFFSETS_AN_EVENT: Final = 1 << 15
+OFFSETS_AN_EVENT: Final = 1 << 15
 _EVENT_BYTES: Final = 1 << 20
 _AHEAD_RECORDS: Final = 1024
 _AHEAD_BYTES: Final = 4096
@@ -320,8 +320,8 @@ class Lane:
         offsets = [message.offset for message in messages]
         if len(set(offsets)) < len(offsets):
             raise ValueError(f"a message of topic {self.topic} is acknowledged twice in one call")
-        for start in range(0, len(offsets), _OFFSETS_AN_EVENT):
-            some = offsets[start : start + _OFFSETS_AN_EVENT]
+        for start in range(0, len(offsets), OFFSETS_AN_EVENT):
+            some = offsets[start : start + OFFSETS_AN_EVENT]
             self._write(Event(EventKind.FINISHED, some), now_ms)
             for offset in some:
                 self.state.finish(offset)

@@ -181,6 +181,9 @@ class QueueState:
         """The offset below which every message is finished."""
         return next(iter(self.unfinished), self.next_offset)
 
+    def is_finished(self, offset: int) -> bool:
+        return offset < self.next_offset and offset not in self.unfinished
+
     # --- what happened --------------------------------------------------------------------------
 
     def apply(self, event: Event) -> list[int]:

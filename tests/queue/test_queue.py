@@ -432,7 +432,7 @@ def test_many_acknowledgements_in_one_call_count_as_many_towards_a_checkpoint(
 ) -> None:
     """Else an opening would read them all again: a million in thirty events."""
     monkeypatch.setattr(lane, "EVENTS_BETWEEN_CHECKPOINTS", 10)
-    monkeypatch.setattr(lane, "_OFFSETS_AN_EVENT", 5)
+    monkeypatch.setattr(lane, "OFFSETS_AN_EVENT", 5)
     hands = Hands()
     hands.queue.put_many([b"%d" % number for number in range(103)])
     hands.queue.ack_many(hands.queue.get_many(102))

@@ -68,6 +68,9 @@ def test_the_state_agrees_with_a_line_for_each_message(seed: int) -> None:
     assert (found.state.next_offset, found.state.unfinished) == wanted_state
     assert (found.events_offset, found.keys_offset, found.is_clean, found.keys) == (7, 8, True, b"keys")
     assert dict(found.state.delays.items()) == dict(state.delays.items())
+    assert not len(found.state.leases)
+    shared = decode_checkpoint(encode_checkpoint(Checkpoint(state, 7, 8, True), with_leases=True), "offset 9")
+    assert dict(shared.state.leases.items()) == dict(state.leases.items())
 
 
 def test_an_event_about_an_earlier_delivery_changes_nothing() -> None:

@@ -1,0 +1,310 @@
+"""One topic of a shared queue: two topics of the broker, and the state that their events make.
+
+    events   … 9,998  9,999  checkpoint(10,000) …                    checkpoint(20,007) …
+             ╰─ deleted with the next checkpoint ─╯ the state before event 10,000, as one record
+
+Every process reads the same events in the same order, so the state at an event is the same in all. After
+10,000 events any of them appends its state as a checkpoint, and deletes the events below the checkpoint
+before it, and the messages that were finished there. A process that opens the queue, or was away for so long
+that its next event is gone, begins with the first checkpoint that is still there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import groupby, islice, takewhile
+from operator import attrgetter
+from typing import Final, NamedTuple, NoReturn
+
+from logstore.broker.blocking import BlockingCalls
+from logstore.broker.errors import RequestRefused
+from logstore.config import LogConfig
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.errors import InvalidConfig, RecordTooLarge
+from logstore.format.batch import HEADER_BYTES, encode_batch
+from logstore.format.record import Record
+from logstore.log.outgoing import size_of
+from logstore.queue.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from logstore.queue.errors import AlreadyFinished, LeaseEnded
+from logstore.queue.lane import OFFSETS_AN_EVENT, check_lease
+from logstore.queue.messages import Message, message_of, not_before_ms
+from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
+from logstore.replication.durability import DURABILITY_LEVEL
+
+EVENTS: Final = ".__events"
+CHECKPOINT_EVENTS: Final = 10_000
+KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+_CHECKPOINT_KEY: Final = b"checkpoint"
+_deliveries: Final = attrgetter("deliveries")
+_MOST_CHECKPOINT_BYTES: Final = 900_000
+"""Below the broker's default limit of a batch."""
+_DELETION_S: Final = 2.0
+"""How long a caller waits for replicas to delete; they do it later, too."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Place(NamedTuple):
+    """What a checkpoint lets go: events below `events_offset`, messages below `low_mark`."""
+
+    events_offset: int
+    low_mark: int
+
+
+class SharedLane:
+    """One topic: the state that its events make, as far as they were read."""
+
+    def __init__(
+        self,
+        calls: BlockingCalls,
+        messages: str,
+        topic: str,
+        largest_bytes: int,
+        level: Mapping[str, str],
+    ) -> None:
+        self._calls, self._messages, self._events = calls, messages, f"{messages}{EVENTS}"
+        self._largest_bytes, self._level = largest_bytes, level
+        self._due = CHECKPOINT_EVENTS
+        """The position where the next checkpoint is due."""
+        self.topic = topic
+        self.state = QueueState()
+        self._position = 0
+        self._places: deque[_Place] = deque()
+        """Those of the checkpoints that were read or written, ascending."""
+        self._has_warned = False
+        self._ahead: deque[Record] = deque()
+        self.end = 0
+        """The end of the messages that were read."""
+
+    def create(self) -> None:
+        """Create the two topics unless they are there; the one that others look for comes last."""
+        # Never below the broker's limit: a batch of small messages may be larger than each.
+        is_more = self._largest_bytes > LogConfig().max_message_bytes
+        larger = {"max.message.bytes": str(self._largest_bytes)} if is_more else {}
+        create(self._calls, self._messages, {**KEPT, **larger, **self._level})
+        create(self._calls, self._events, {**KEPT, **self._level})
+
+    def check_level(self) -> None:
+        """Raise `InvalidConfig` if one of the two topics has another level than the queue."""
+        for topic in (self._messages, self._events):
+            _check_level(self._calls, topic, self._level)
+
+    def put(self, records: Sequence[Record]) -> list[int]:
+        for record in records:
+            if size_of(record) + HEADER_BYTES > self._largest_bytes:
+                size = len(encode_batch([record]))  # that was an upper bound
+                if size > self._largest_bytes:
+                    raise RecordTooLarge(size, self._largest_bytes)
+        return [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def catch_up(self, through: int = -1) -> list[int] | None:
+        """Read the events up to `through`, or all; return the messages that the event at `through` changed.
+
+        None: that event was deleted before it was read, and the state is a checkpoint's.
+        """
+        changed: list[int] | None = None
+        while True:
+            records = self._read_events(0.0 if self._position > through else 1.0)
+            for record in records:
+                found = self._apply(record)
+                if record.offset == through:
+                    changed = found
+            if self._position > through and (through >= 0 or not records):
+                self._keep_short()
+                return changed
+
+    def happen(self, event: Event) -> list[int]:
+        """Append `event` and read up to it; returns the messages that it changed."""
+        changed = self.catch_up(self._calls.append(self._events, event.encode(), partition=0).offset)
+        if changed is None:  # an end is an end; a lease may be another's of the same time
+            is_end = event.kind is EventKind.FINISHED
+            changed = [each for each in event.offsets if is_end and self.state.is_finished(each)]
+        return changed
+
+    def check(self, message: Message) -> None:
+        """Raise `AlreadyFinished`, `LeaseEnded` or `ValueError` unless `message` is leased as it says."""
+        check_lease(self.state, message, max(self.end, self.state.next_offset))
+
+    def check_leased(self, messages: Sequence[Message]) -> None:
+        """Raise as `check` for the first of them; read events only if the known ones tell of no lease."""
+        try:
+            for message in messages:
+                self.check(message)
+        except (AlreadyFinished, LeaseEnded, ValueError):
+            self.catch_up()
+            for message in messages:
+                self.check(message)
+
+    def _apply(self, record: Record) -> list[int]:
+        self._position = record.offset + 1
+        if record.key == _CHECKPOINT_KEY:
+            self._remember(self._checkpoint_in(record))
+            return []
+        return self.state.apply(decode_event(record.value))
+
+    def _read_events(self, wait_s: float) -> list[Record]:
+        try:
+            return self._calls.read(self._events, 0, self._position, wait=wait_s)
+        except RequestRefused as refusal:
+            if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or not self._restore():
+                raise
+            return self._calls.read(self._events, 0, self._position, wait=0)
+
+    def _restore(self) -> bool:
+        """Continue with the first checkpoint if the log begins later; return whether it does.
+
+        A power cut of all brokers may take the checkpoint and leave the deletion. Then all messages that are
+        stored are delivered again.
+        """
+        records = self._calls.read(self._events, 0, wait=0)
+        if not records or records[0].offset <= self._position:
+            return False
+        start = records[0].offset
+        while records:
+            for record in records:
+                if record.key == _CHECKPOINT_KEY:
+                    found = self._checkpoint_in(record)
+                    if found.events_offset >= start:
+                        self.state, self._position = found.state, found.events_offset
+                        self._ahead.clear()
+                        self._remember(found)
+                        return True
+            records = self._calls.read(self._events, 0, records[-1].offset + 1, wait=0)
+        _log.warning(
+            "topic %s: the events below offset %d are gone, and no checkpoint of them is left; all stored "
+            "messages are delivered again",
+            self._messages,
+            start,
+        )
+        self.state = QueueState(self._calls.topic(self._messages).partition(0).log_start_offset)
+        self._position = start
+        self._ahead.clear()
+        return True
+
+    def _checkpoint_in(self, record: Record) -> Checkpoint:
+        return decode_checkpoint(record.value or b"", f"offset {record.offset} of topic {self._events}")
+
+    def _remember(self, checkpoint: Checkpoint) -> None:
+        place = _Place(checkpoint.events_offset, checkpoint.state.low_mark)
+        if not self._places or place.events_offset > self._places[-1].events_offset:
+            self._places.append(place)
+        self._due = max(self._due, place.events_offset + CHECKPOINT_EVENTS)
+
+    def _keep_short(self) -> None:
+        """Append a checkpoint if one is due, and delete what an earlier one lets go."""
+        if self._position < self._due:
+            return
+        self._due = self._position + CHECKPOINT_EVENTS
+        made = Checkpoint(self.state, self._position, keys_offset=0, is_clean=False)
+        data = encode_checkpoint(made, with_leases=True)
+        if len(data) > _MOST_CHECKPOINT_BYTES:
+            return  # there will be fewer unfinished messages
+        try:
+            self._calls.append(self._events, (_CHECKPOINT_KEY, data), partition=0)
+            self._remember(made)
+            self._delete()
+        except EngineError as error:  # the call that comes here has done its work; a later one tries again
+            if not self._has_warned:
+                _log.warning(
+                    "queue topic %s: finished messages and their events stay stored: %s",
+                    self._messages,
+                    error,
+                )
+            self._has_warned = True
+
+    def _delete(self) -> None:
+        old: _Place | None = None
+        while self._places and self._places[0].events_offset <= self._position - CHECKPOINT_EVENTS:
+            old = self._places.popleft()
+        if old is None:
+            return
+        self._places.appendleft(old)
+        for topic, offset in ((self._messages, old.low_mark), (self._events, old.events_offset)):
+            self._calls.delete_records(topic, 0, offset, timeout=_DELETION_S)
+
+    # --- messages -------------------------------------------------------------------------------------
+
+    def finish(self, messages: list[Message]) -> None:
+        """Finish leased messages; raises as `SharedQueue.ack_many`."""
+        self.check_leased(messages)
+        if len({message.offset for message in messages}) < len(messages):
+            raise ValueError(f"a message of topic {self.topic} is acknowledged twice in one call")
+        missed: list[Message] = []
+        for deliveries, same in groupby(sorted(messages, key=_deliveries), _deliveries):
+            while some := list(islice(same, OFFSETS_AN_EVENT)):
+                event = Event(EventKind.FINISHED, [each.offset for each in some], 0, deliveries)
+                ended = set(self.happen(event))
+                missed += [each for each in some if each.offset not in ended]
+        if missed:
+            self.refuse(missed[0])
+
+    def refuse(self, message: Message) -> NoReturn:
+        """Raise why nothing happened to `message`."""
+        self.check(message)
+        raise LeaseEnded(f"message {message.offset} of topic {message.topic} was taken by another process")
+
+    def take(self, now_ms: int, lease_ms: int, most: int) -> list[Message]:
+        """Lease the next message; several if they are new and were read together. Empty: there is none."""
+        while True:
+            self._read_ahead()
+            offset = self.state.candidate(self.end, now_ms)
+            if offset is None:
+                return []
+            records, deliveries = [self.record(offset)], self.state.unfinished.get(offset, 0) + 1
+            if (due_ms := not_before_ms(records[0].headers)) > now_ms:
+                self.state.give_back(offset, deliveries - 1, due_ms)
+                continue
+            if offset == self.state.next_offset and self._ahead:
+                new = takewhile(lambda each: not_before_ms(each.headers) <= now_ms, self._ahead)
+                records = list(islice(new, min(most, OFFSETS_AN_EVENT)))
+            offsets = [record.offset for record in records]
+            ours = set(self.happen(Event(EventKind.TAKEN, offsets, now_ms + lease_ms, deliveries)))
+            if ours:
+                return [message_of(each, self.topic, deliveries) for each in records if each.offset in ours]
+
+    def _read_ahead(self) -> None:
+        while self._ahead and self._ahead[0].offset < self.state.next_offset:
+            self._ahead.popleft()
+        if not self._ahead:
+            self._ahead.extend(self._calls.read(self._messages, 0, self.state.next_offset, wait=0))
+        if self._ahead:
+            self.end = self._ahead[-1].offset + 1
+
+    def wait(self, seconds: float) -> None:
+        """Return when there is a message behind those that were read, at the latest after `seconds`."""
+        self._calls.read(self._messages, 0, max(self.end, self.state.next_offset), wait=seconds, max_bytes=1)
+
+    def record(self, offset: int) -> Record:
+        if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:
+            return self._ahead[offset - self._ahead[0].offset]
+        return self._calls.topic(self._messages).partition(0)[offset]
+
+    def log_end(self) -> int:
+        return self._calls.topic(self._messages).partition(0).log_end_offset
+
+    def stats(self) -> LaneStats:
+        return self.state.stats(self.log_end(), 0)
+
+
+def create(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
+    """Create a topic unless it is there. Raises `InvalidConfig` if it is, with another durability level."""
+    try:
+        calls.create_topic(topic, 1, settings=settings)
+    except RequestRefused as refusal:
+        if refusal.error is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
+        _check_level(calls, topic, settings)
+
+
+def _check_level(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:
+    """Raise `InvalidConfig` if a topic has another level than `settings` have; they may have none."""
+    wanted = settings.get(DURABILITY_LEVEL)
+    if wanted and (level := calls.topic_settings(topic).get(DURABILITY_LEVEL)) != wanted:
+        raise InvalidConfig(
+            f"topic {topic} has {DURABILITY_LEVEL}={level}: connect without durability={wanted!r}, or change "
+            f"it (logstore configs alter --topic {topic} --config {DURABILITY_LEVEL}={wanted})"
+        )

@@ -1,0 +1,219 @@
+"""Checkpoints of a shared queue: how short its topics stay, and what becomes of a client that was away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestRefused, SharedQueue, shared_lane
+from logstore.disk.errors import ErrorCode
+from logstore.queue import AlreadyFinished, Message, QueueConfig
+
+EVERY = 6
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_lane, "CHECKPOINT_EVENTS", EVERY)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(BrokerConfig()) as running:
+        yield running
+
+
+def got(queue: SharedQueue) -> Message:
+    message = queue.get(timeout=0)
+    assert message is not None, queue.stats()
+    return message
+
+
+def work(queue: SharedQueue, count: int) -> None:
+    """Put, get and finish so many messages: two events each."""
+    for number in range(count):
+        queue.put(b"%d" % number)
+        queue.ack(got(queue))
+
+
+def starts(broker: Broker) -> tuple[int, int]:
+    """Where the messages and the events begin."""
+    names = ("jobs.default", "jobs.default.__events")
+    messages, events = (broker.topic(name).partition(0).log_start_offset for name in names)
+    return messages, events
+
+
+def test_finished_messages_and_their_events_are_deleted(broker: Broker) -> None:
+    """All but those of about two intervals, whatever the queue has done before."""
+    with SharedQueue(broker, "jobs") as queue:
+        for round_ in range(5):
+            work(queue, 20)
+            messages, events = starts(broker)
+            ends = [
+                broker.topic(name).partition(0).log_end_offset
+                for name in queue._calls.topics()
+                if "default" in name
+            ]
+            assert ends[0] - messages <= 2 * EVERY, round_
+            assert ends[1] - events <= 3 * EVERY, round_
+        assert queue.stats().topics["default"][:4] == (0, 0, 0, 100)
+        with SharedQueue(broker, "jobs") as other:
+            assert other.get(timeout=0) is None
+            assert other.stats().topics["default"][:4] == (0, 0, 0, 100)
+
+
+def test_an_old_unfinished_message_keeps_its_place(broker: Broker) -> None:
+    """Lease, deliveries and delay are those of the checkpoint, for one who knows nothing else."""
+    now_ms = [1_700_000_000_000]
+    queue = SharedQueue(broker, "jobs", clock=lambda: now_ms[0])
+    queue.put_many([b"returned", b"leased", b"delayed"])
+    first, second, third = got(queue), got(queue), got(queue)
+    queue.nack(first)
+    first = got(queue)
+    queue.nack(third, delay=1000)
+    queue.extend(second, lease=500)
+    for number in range(20):
+        queue.put(b"%d" % number)
+        message = got(queue)
+        assert message.value == b"%d" % number
+        queue.ack(message)
+    assert starts(broker)[0] == 0
+    assert starts(broker)[1] > EVERY
+    other = SharedQueue(broker, "jobs", clock=lambda: now_ms[0])
+    assert other.get(timeout=0) is None
+    assert other.stats().topics["default"][:4] == (0, 2, 1, 20)
+    now_ms[0] += 30_000
+    again = got(other)
+    assert (again.value, again.deliveries) == (b"returned", 3)
+    now_ms[0] += 470_000
+    other.ack(again)
+    again = got(other)
+    assert (again.value, again.deliveries) == (b"leased", 2)
+    other.ack(again)
+    now_ms[0] += 500_000
+    again = got(other)
+    assert (again.value, again.deliveries) == (b"delayed", 2)
+
+
+def test_a_client_that_was_away(broker: Broker) -> None:
+    """Its next event is gone: it goes on with a checkpoint, and its message is still its own."""
+    with SharedQueue(broker, "jobs") as queue, SharedQueue(broker, "jobs") as away:
+        queue.put(b"mine")
+        mine = got(away)
+        work(queue, 20)
+        assert starts(broker)[1] > EVERY
+        away.ack(mine)
+        assert away.get(timeout=0) is None
+        assert starts(broker)[0] == 0
+        work(queue, 20)
+        assert starts(broker)[0] > 2
+
+
+@pytest.mark.parametrize("is_finished_by_it", [True, False])
+def test_an_event_that_is_deleted_before_it_is_read(broker: Broker, is_finished_by_it: bool) -> None:
+    """An acknowledgement has its effect; a lease that may be another's is left alone."""
+    with SharedQueue(broker, "jobs") as queue, SharedQueue(broker, "jobs") as slow:
+        queue.put_many([b"0", b"1"])
+        message = got(slow) if is_finished_by_it else None
+        append, patch = slow._calls.append, pytest.MonkeyPatch()
+
+        def then_others(topic: str, *args: Any, **options: Any) -> Any:
+            placed = append(topic, *args, **options)
+            patch.undo()
+            work(queue, 5 * EVERY)
+            return placed
+
+        lane = slow._existing("default")
+        assert lane is not None
+        lane.catch_up()
+        patch.setattr(slow._calls, "append", then_others)
+        if message is not None:
+            slow.ack(message)
+            with pytest.raises(AlreadyFinished):
+                slow.ack(message)
+        else:
+            taken = slow.get(timeout=0)
+            assert taken is None or taken.value != b"0"
+
+
+def test_a_client_that_may_not_delete(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so once, and works on; openings are short nevertheless."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RequestRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no Delete on jobs.default")
+
+    with SharedQueue(broker, "jobs") as queue, caplog.at_level(logging.WARNING, shared_lane.__name__):
+        with monkeypatch.context() as forbidden:
+            forbidden.setattr(broker, "delete_records", refuse)
+            work(queue, 20)
+        assert starts(broker) == (0, 0)
+        warnings = [each.getMessage() for each in caplog.records]
+        assert len(warnings) == 1
+        assert "no Delete on jobs.default" in warnings[0]
+        work(queue, 20)
+        assert min(starts(broker)) > 20
+
+
+def test_a_checkpoint_that_would_be_too_large_waits(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SharedQueue(broker, "jobs") as queue:
+        with monkeypatch.context() as limited:
+            limited.setattr(shared_lane, "_MOST_CHECKPOINT_BYTES", 10)
+            work(queue, 20)
+        assert starts(broker) == (0, 0)
+        work(queue, 20)
+        assert min(starts(broker)) > 20
+
+
+def test_events_without_a_checkpoint(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """A power cut of all brokers may take it: every message that is stored is delivered again."""
+    with SharedQueue(broker, "jobs") as queue:
+        queue.put_many([b"0", b"1", b"2"])
+        queue.ack(got(queue))
+        broker.delete_records("jobs.default.__events", 0, -1)
+        queue.ack(got(queue))
+    with SharedQueue(broker, "jobs") as other, caplog.at_level(logging.WARNING, shared_lane.__name__):
+        assert sorted(message.value for message in other.get_many(10, timeout=0)) == [b"0", b"2"]
+    assert "all stored messages are delivered again" in caplog.text
+
+
+def test_dead_letters_are_put_again(broker: Broker) -> None:
+    with SharedQueue(broker, "jobs", QueueConfig(max_deliveries=1)) as queue:
+        assert queue.redrive() == 0
+        queue.put(b"0", key=b"key", headers=[("name", b"value")], topic="mail")
+        queue.put(b"1")
+        while (message := queue.get(timeout=0)) is not None:
+            assert not queue.nack(message)
+        assert queue.stats().dead_letters == 2
+        assert queue.redrive() == 2
+        assert (queue.stats().dead_letters, queue.redrive()) == (0, 0)
+        again = queue.get("mail", timeout=0)
+        assert again is not None
+        assert (again.value, again.key, again.headers, again.deliveries) == (
+            b"0",
+            b"key",
+            (("name", b"value"),),
+            1,
+        )
+        assert got(queue).value == b"1"
+        assert list(queue.dead_letters()) == []
+
+
+def test_deleting_records(broker: Broker) -> None:
+    """From within, and over a connection."""
+    broker.create_topic("orders")
+    broker.append("orders", [b"0", b"1", b"2"])
+    with BlockingClient([broker.address]) as client:
+        assert client.delete_records("orders", 0, 1) == 1
+        assert broker.delete_records("orders", 0, 0) == 1
+        with pytest.raises(RequestRefused) as refused:
+            client.delete_records("orders", 0, 4)
+        assert refused.value.error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert [each.value for each in client.scan("orders")] == [b"1", b"2"]
+        assert client.delete_records("orders", 0, -1) == 3
+    with pytest.raises(TypeError, match="before_offset"):
+        broker.delete_records("orders", 0, "1")  # type: ignore[arg-type]
