@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,10 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from logstore.broker.client import Client
-from logstore.broker.errors import RequestUnanswered
+from logstore.broker.errors import RequestFailed, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.client import ClientSecurity
+from logstore.broker.threads import check_is_no_greenlet
 from logstore.broker.topics import Topic
 from logstore.disk.closing import Closing, OfThisProcess
 from logstore.format.record import Record
@@ -104,7 +106,10 @@ class BlockingCalls(OfThisProcess, ABC):
 
 
 class BlockingClient(BlockingCalls, Closing):
-    """A `Client` with its own event loop, which runs during calls only. Belongs to one thread."""
+    """A `Client` with its own event loop, which runs during calls only. Belongs to one thread.
+
+    A call during another one raises `RequestFailed`.
+    """
 
     def __init__(
         self,
@@ -116,6 +121,8 @@ class BlockingClient(BlockingCalls, Closing):
     ) -> None:
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._calls: dict[None, object] = {}
+        """The call in progress; no lock, which an interrupt might leave taken."""
 
     def __repr__(self) -> str:
         return f"Blocking{self._inner!r}"
@@ -142,14 +149,29 @@ class BlockingClient(BlockingCalls, Closing):
         return self._run(work)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        call = object()
+        try:
+            if self._calls.setdefault(None, call) is not call:
+                work.close()
+                raise RequestFailed("this client is in another call; make a client for each thread")
+            return self._run_alone(work)
+        finally:
+            if self._calls.get(None) is call:
+                del self._calls[None]
+
+    def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
         loop = self._runner.get_loop()
         task = loop.create_task(work)
 
         async def outcome() -> T:
             return await task
 
-        run = partial(self._runner.run, outcome())
-        return _where_no_loop_runs(run, partial(loop.call_soon_threadsafe, task.cancel))
+        try:
+            return _where_no_loop_runs(
+                lambda: self._runner.run(outcome()), partial(loop.call_soon_threadsafe, task.cancel)
+            )
+        finally:
+            task.cancel()  # if it has not begun: the next call would begin it
 
     metadata = _blocking(Client.metadata)
     """Return the metadata of the best informed broker: see `Client.metadata`."""
@@ -171,6 +193,7 @@ def _where_no_loop_runs(action: Callable[[], T], cancel: Callable[[], object]) -
     except RuntimeError:
         return action()
     with ThreadPoolExecutor(1) as thread:
+        thread.submit(check_is_no_greenlet, threading.get_native_id()).result()
         running = thread.submit(action)
         try:
             return running.result()

@@ -20,6 +20,7 @@ from logstore.broker.embedded import AsyncBroker, BrokerConfig, not_started, sta
 from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.limits import Address
 from logstore.broker.loop import fastest_loop
+from logstore.broker.threads import check_is_no_greenlet
 from logstore.disk.reentry import Flag
 from logstore.log.log_dir_snapshot import LogDirSnapshot
 
@@ -56,14 +57,17 @@ class Broker(BlockingCalls):
         """Open the logs, listen, and begin to join the cluster; see `wait_until_ready`.
 
         Raises `InvalidConfig`, `ValueError` for a bad `listen`, `EngineError` and `OSError`; `RuntimeError`
-        for a broker that was started before.
+        for a broker that was started before, and where threads are greenlets.
         """
         if self._inner is not None:
             raise started_already(self.node_id)
         self._process_id = os.getpid()
         started, outcome = Flag(), _Outcome()
         self._thread = threading.Thread(
-            target=self._run, args=(started, outcome), name=f"broker-{self.config.node_id}", daemon=True
+            target=self._run,
+            args=(threading.get_native_id(), started, outcome),
+            name=f"broker-{self.config.node_id}",
+            daemon=True,
         )
         self._thread.start()
         try:
@@ -79,7 +83,13 @@ class Broker(BlockingCalls):
             self._thread.join()
             raise
 
-    def _run(self, started: Flag, outcome: _Outcome) -> None:
+    def _run(self, starter: int, started: Flag, outcome: _Outcome) -> None:
+        try:
+            check_is_no_greenlet(starter)
+        except RuntimeError as error:
+            outcome.append(error)
+            started.set()
+            return
         with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             self._loop = runner.get_loop()
             runner.run(self._live(started, outcome))

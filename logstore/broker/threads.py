@@ -50,6 +50,14 @@ def _find(act: Callable[[], T], found: asyncio.Future[T]) -> None:
         found.get_loop().call_soon_threadsafe(tell)
 
 
+def check_is_no_greenlet(starter: int) -> None:
+    """Raise `RuntimeError` if the calling thread runs in the one that started it, of that native id."""
+    if threading.get_native_id() == starter:
+        raise RuntimeError(
+            "an event loop needs a thread of its own, and gevent or eventlet has made greenlets of threads"
+        )
+
+
 def be_last() -> None:
     """Give the calling thread the lowest priority, where the system has priorities of threads."""
     if hasattr(os, "setpriority") and hasattr(threading, "get_native_id"):

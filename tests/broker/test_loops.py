@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -108,3 +108,41 @@ def test_a_blocking_client_leaves_the_threads_own_loop_alone() -> None:
     finally:
         asyncio.set_event_loop(None)
         own.close()
+
+
+def test_a_call_during_another_one_is_refused_and_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raised `This event loop is already running`, and its record was appended all the same."""
+
+    async def topics(_: Client) -> dict[str, int]:
+        with ThreadPoolExecutor(1) as thread:
+            for call in (thread.submit(client.append, "orders", b"refused"), thread.submit(client.close)):
+                with pytest.raises(RequestFailed, match="a client for each thread"):
+                    call.result()
+        return {}
+
+    with Broker() as broker, BlockingClient(broker.bootstrap) as client:
+        broker.create_topic("orders")
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "topics", topics)
+            client.topics()
+        client.append("orders", b"placed")
+        assert [record.value for record in client.scan("orders")] == [b"placed"]
+
+
+def test_greenlets_in_the_place_of_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After gevent's `patch_all()`, the start of a broker never returned, and a client's call raised
+    `Runner.run() cannot be called from a running event loop` and was served later."""
+
+    async def greenlet() -> None:
+        client.append("orders", b"refused")
+
+    with Broker() as broker, BlockingClient(broker.bootstrap) as client:
+        broker.create_topic("orders")
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.get_native_id", lambda: 7)
+            with pytest.raises(RuntimeError, match="gevent"):
+                Broker().start()
+            with pytest.raises(RuntimeError, match="gevent"):
+                asyncio.run(greenlet())
+        client.append("orders", b"placed")
+        assert [record.value for record in client.scan("orders")] == [b"placed"]
