@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from logstore.lazily import np
+from logstore.segment.indexes import rising
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -84,7 +85,7 @@ class TimeFaults:
         times, offsets = self._table.T
         is_past = offsets > self._end_offset
         return {
-            "does not ascend": (np.diff(times, prepend=-1) <= 0) | (np.diff(offsets, prepend=-1) < 0),
+            "does not ascend": ~rising(times, -1) | (np.diff(offsets, prepend=-1) < 0),
             "is past the segment's last offset": is_past,
             "is not the latest time up to its offset": ~self._is_latest & ~is_past,
         }

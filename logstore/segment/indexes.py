@@ -493,3 +493,11 @@ class TimeIndex(IndexFile):
     @staticmethod
     def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
         return bool(second[0] >= 0 and (first[1:] > first[:-1]).all() and (second[1:] >= second[:-1]).all())
+
+
+def rising(times: Int64s, before: int) -> npt.NDArray[np.bool_]:
+    """Where each time is larger than the one before it; their difference may not fit into 64 bits."""
+    rises = np.empty(len(times), np.bool_)
+    rises[:1] = times[:1] > before
+    np.greater(times[1:], times[:-1], out=rises[1:])
+    return rises

@@ -23,6 +23,7 @@ from logstore.segment.indexes import (
     OffsetIndex,
     TimeIndex,
     TimestampedOffset,
+    rising,
 )
 from logstore.segment.scan import Scanned, scan
 
@@ -299,7 +300,7 @@ def due_entries(
     slots, last_position = _due_slots(state.last_position, interval_bytes, positions)
     running = np.maximum.accumulate(np.maximum(times, state.max_timestamp_ms))
     # For each batch, the earliest one that had the largest time so far; -1: it was seen before.
-    rises = _steps(running, state.max_timestamp_ms) > 0
+    rises = rising(running, state.max_timestamp_ms)
     earliest = np.maximum.accumulate(np.where(rises, np.arange(len(running)), -1))
     holders = np.where(earliest < 0, state.offset_of_max_timestamp, last_offsets[earliest])
     return DueEntries(
@@ -379,7 +380,7 @@ class IndexEntries:
         return _joined(self._time_entries, TimeIndex)
 
     def _add_time_entries(self, times: Int64s, offsets: Int64s) -> None:
-        rises = np.diff(times, prepend=self._last_time_entry) > 0
+        rises = rising(times, self._last_time_entry)
         if rises.any():
             relative = offsets[rises] - self._base_offset
             self._time_entries.append(_table(TimeIndex, times[rises], relative))

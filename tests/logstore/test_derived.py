@@ -7,6 +7,7 @@ import pytest
 from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.errors import CorruptIndex, DamageKind
+from logstore.format.record import MAX_LONG
 from logstore.log.derived import check_segment_files
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.scrub import Scrubbed
@@ -266,6 +267,20 @@ def test_records_of_time_zero_are_no_reason_to_rebuild() -> None:
     log.append(b"x", timestamp_ms=0)
     log.partition.roll()
     assert log.scrub() == Scrubbed(log.size, None)
+
+
+def test_the_largest_time_of_all() -> None:
+    """Its difference to -1, the time before all others, does not fit into 64 bits: it did not ascend."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, LogConfig(), disk=disk)
+    log.append(b"x", timestamp_ms=MAX_LONG)
+    log.partition.roll()
+    assert log.scrub() == Scrubbed(log.size, None)
+    name = file_name(0, TimeIndex.suffix)
+    right = content_of(disk, name)
+    write(disk, name, b"\0" * len(right))
+    assert [each.file for each in log.scrub().rebuilt] == [name]
+    assert content_of(disk, name) == right
 
 
 def test_a_preallocated_index_that_recovery_seals() -> None:
