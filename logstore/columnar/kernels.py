@@ -34,6 +34,9 @@ Ints: TypeAlias = npt.NDArray[np.int32]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise ImportError("the kernels have to be compiled, and the environment has NUMBA_DISABLE_JIT")
+
 SOUND: Final = 0
 MALFORMED: Final = 1
 OFFSET_TOO_LARGE: Final = 2

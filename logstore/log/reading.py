@@ -342,7 +342,9 @@ def columnar_module() -> ModuleType:
     try:
         from logstore.columnar import columnar
     except ImportError as error:
-        raise ImportError("Arrow columns need the extra `arrow`: pip install 'pylogstore[arrow]'") from error
+        raise ImportError(
+            f"Arrow columns need the extra `arrow`: pip install 'pylogstore[arrow]' ({error})"
+        ) from error
     return columnar
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from pathlib import Path
 from typing import Any
 
+import numba
 import pyarrow as pa
 import pytest
 
@@ -134,3 +136,15 @@ def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         for call in (log.read_arrow, lambda: log.append_arrow(None)):
             with pytest.raises(ImportError, match=r"pip install 'pylogstore\[arrow\]'"):
                 call()
+
+
+def test_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `NUMBA_DISABLE_JIT` some kernels raised an error of numba, and a broker ran others as Python."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    monkeypatch.delattr("logstore.columnar.columnar", raising=False)
+    for module in [each for each in sys.modules if each.startswith("logstore.columnar.")]:
+        monkeypatch.delitem(sys.modules, module)
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append(b"value")
+        with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT"):
+            log.read_arrow()
