@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from math import inf
 from operator import index
 from typing import Final, TypeAlias, TypeVar
 
@@ -12,6 +14,7 @@ T = TypeVar("T")
 
 LONGEST_S: Final = 1e9
 """31 years, the longest wait: clocks and event loops compute with times as far ahead as this."""
+EMPTY_PATH: Final = "the path is empty; write . for the current directory"
 _MOST_DIGITS: Final = 99
 
 
@@ -90,6 +93,11 @@ def as_directory(path: Path) -> str:
     return text or "/"
 
 
+def names_path(metavar: object) -> bool:
+    """Return whether the value of a command line's argument is a path, by the name that its help shows."""
+    return any(word in str(metavar) for word in ("DIR", "FILE", "PATH"))
+
+
 def as_config(config: T | None, kind: type[T], advice: str = "") -> T:
     """Return `config`, by default one without settings. Raises `TypeError` for another type."""
     if config is None:
@@ -100,8 +108,20 @@ def as_config(config: T | None, kind: type[T], advice: str = "") -> T:
     return config
 
 
-def whole_number(text: str) -> int | None:
-    """Return the number of ASCII digits, perhaps with a minus sign; None for other text."""
-    digits = text.removeprefix("-")
+def whole_number(text: str, least: float = -inf, most: float = inf) -> int | None:
+    """Return the number of ASCII digits, with a minus sign if `least` is negative.
+
+    Returns None for other text, and for numbers out of range.
+    """
+    digits = text.removeprefix("-") if least < 0 else text
     # Python refuses to read more than some thousand.
-    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MOST_DIGITS:
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
+
+
+def whole_numbers(texts: Iterable[str]) -> list[int] | None:
+    """Return numbers of 0 or more, which may have blanks around them; None if one is something else."""
+    found = [whole_number(text.strip(), 0) for text in texts]
+    return None if None in found else [each for each in found if each is not None]

@@ -16,8 +16,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 if not __debug__:
     # Invariants are asserts: without them a bug could continue to write.
@@ -74,6 +74,7 @@ try:
 except KeyboardInterrupt:
     sys.exit(130)  # as later: no trace
 
+from logstore.arguments import EMPTY_PATH, names_path
 from logstore.cli.terminal import print_error, told
 from logstore.version import VERSION
 
@@ -186,7 +187,25 @@ def _command_line(verb: str) -> Any:
     narrow.registered_commands = [each for each in app.registered_commands if _name(each.callback) == verb]
     narrow.registered_groups = [each for each in app.registered_groups if each.name == verb]
     is_known = narrow.registered_commands or narrow.registered_groups
-    return typer.main.get_command(narrow if is_known else app)
+    command = typer.main.get_command(narrow if is_known else app)
+    _refuse_empty_paths(command)
+    return command
+
+
+def _refuse_empty_paths(command: Any) -> None:
+    """Check each path of a verb before `pathlib` makes the current directory of an empty one."""
+    for verb in getattr(command, "commands", {}).values():
+        _refuse_empty_paths(verb)
+    hints = get_type_hints(command.callback) if command.callback else {}
+    for each in command.params:
+        if "Path" in str(hints.get(each.name)) or names_path(each.metavar):
+            each.process_value = functools.partial(_path, each, each.process_value)
+
+
+def _path(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    if value == "" or (isinstance(value, list | tuple) and "" in value):
+        raise typer.BadParameter(EMPTY_PATH, context, parameter)
+    return process(context, value)
 
 
 def _name(callback: Any) -> str:

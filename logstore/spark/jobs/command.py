@@ -17,8 +17,9 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+from logstore.arguments import EMPTY_PATH, names_path
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError
 from logstore.disk.extras import how_to_install
@@ -64,6 +65,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadUsage(f"{message} (see {self.prog} --help)")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if names_path(action.metavar) and "" in arg_strings:
+            raise argparse.ArgumentError(action, EMPTY_PATH)
+        return super()._get_values(action, arg_strings)
 
 
 def parser(jobs: Mapping[str, Job], program: str) -> argparse.ArgumentParser:
