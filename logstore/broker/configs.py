@@ -17,6 +17,7 @@ from dataclasses import Field, dataclass, fields
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from logstore.arguments import whole_number
 from logstore.broker.properties import WITHOUT_EFFECT
 from logstore.broker.settings import OTHER_NAMES, Settings
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
@@ -323,8 +324,7 @@ def _count(name: str, text: str) -> str:
 
 def _digits(name: str, text: str, least: int, most: int, expected: str) -> str:
     digits = text.strip()
-    is_short = digits.isascii() and digits.isdecimal() and len(digits) <= len(str(most))
-    if not is_short or not least <= int(digits) <= most:
+    if whole_number(digits, least, most) is None:
         raise InvalidConfig(f"{name} is {text!r}; expected {expected}")
     return digits
 

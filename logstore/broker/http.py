@@ -17,6 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from logstore.arguments import whole_number
 from logstore.broker.http_access import HttpAccess
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import Spares
@@ -27,7 +28,6 @@ MOST_CONNECTIONS = 32
 """Each has a thread; further ones are closed."""
 MOST_BODY_BYTES = 1 << 20
 """A request with a larger body is refused."""
-_MOST_DIGITS = 9
 _PAUSE_S = 0.5
 
 _log = logging.getLogger(__name__)
@@ -219,16 +219,16 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        asked, length = self._asked(), self.headers.get("Content-Length", "")
+        asked, size = self._asked(), whole_number(self.headers.get("Content-Length", ""), 0)
         if self.server.pages.site_of(asked.path) is None:
             self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "nothing here takes a POST"))
-        elif not (length.isascii() and length.isdecimal()):
+        elif size is None:
             self._send(_plain(HTTPStatus.LENGTH_REQUIRED, "a POST needs its Content-Length"))
-        elif len(length) > _MOST_DIGITS or int(length) > MOST_BODY_BYTES:
+        elif size > MOST_BODY_BYTES:
             text = f"the body may have {MOST_BODY_BYTES} bytes"
             self._send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
         else:
-            self._send(self.server.pages.answer(asked._replace(body=self.rfile.read(int(length)))))
+            self._send(self.server.pages.answer(asked._replace(body=self.rfile.read(size))))
 
     def _asked(self) -> Asked:
         path, _, query = self.path.partition("?")

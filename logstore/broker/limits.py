@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from logstore.arguments import whole_number
 from logstore.errors import InvalidConfig
 
 LONGEST_WAIT_MS: Final = 300_000
@@ -81,11 +82,11 @@ def check_creation_rate(name: str, value: int) -> None:
 def _overrides(text: str) -> Iterator[tuple[str, int]]:
     for pair in filter(None, map(str.strip, text.split(","))):
         host, _, most = pair.rpartition(":")
-        if not host.strip() or not (most.strip().isascii() and most.strip().isdecimal()):
+        if not host.strip() or (number := whole_number(most.strip(), 0)) is None:
             raise InvalidConfig(
                 f"max.connections.per.ip.overrides has {pair!r}; expected host:number, separated by commas"
             )
-        yield host.strip(), int(most)
+        yield host.strip(), number
 
 
 class Address(NamedTuple):
@@ -100,10 +101,10 @@ class Address(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """Parse `host:port`. Raises `ValueError`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+    host, _, port = text.rpartition(":")
+    if not host or (number := whole_number(port, 0, 65535)) is None:
         raise ValueError(f"{text!r} is not a valid address; expected host:port")
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+    return Address(host.removeprefix("[").removesuffix("]"), number)
 
 
 def addresses_of(bootstrap: str | Iterable[Address | str]) -> list[Address]:

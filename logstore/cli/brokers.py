@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from logstore.arguments import whole_number
 from logstore.broker.connections import Connections
 from logstore.broker.errors import (
     AuthenticationFailed,
@@ -209,11 +210,11 @@ class Brokers:
         topics = self.topics()
         found: set[TopicPartition] = set()
         for name in names:
-            topic, dash, number = name.rpartition("-")
+            topic, _, number = name.rpartition("-")
             if name in topics:
                 found |= {TopicPartition(name, each) for each in topics[name]}
-            elif dash and number.isdecimal() and int(number) in topics.get(topic, ()):
-                found.add(TopicPartition(topic, int(number)))
+            elif (partition := whole_number(number, 0)) is not None and partition in topics.get(topic, ()):
+                found.add(TopicPartition(topic, partition))
             else:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 raise RequestRefused(error, f"no topic or partition {name}; {similar([name], topics)}")

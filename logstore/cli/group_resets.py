@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from logstore.arguments import whole_number, whole_numbers
 from logstore.cli.group_facts import committed_offsets, listed, membership, offset_text
 from logstore.cli.operating import CommandConfig, Json, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
@@ -185,8 +186,8 @@ def targets(brokers: Brokers, to: str, partitions: Sequence[TopicPartition], com
     A partition without a committed offset has the end of its log for the current one, as in Kafka's tool.
     """
     starts, ends = _bounds(brokers, partitions)
-    sign, number = (to[0], to[1:]) if to[:1] in "+-" else ("", to)
-    is_number = number.isascii() and number.isdecimal()
+    is_shift = to[:1] in ("+", "-")
+    number = whole_number(to[is_shift:], 0)
     wanted: Mapping[TopicPartition, int | None]
     if to == "earliest":
         wanted = starts
@@ -194,12 +195,12 @@ def targets(brokers: Brokers, to: str, partitions: Sequence[TopicPartition], com
         wanted = ends
     elif to == "current":
         wanted = {each: committed.get(each, ends[each]) for each in partitions}
-    elif sign and is_number:
+    elif is_shift and number is not None:
         if unknown := [each for each in partitions if each not in committed]:
             raise typer.BadParameter(f"--to {to}: no offset is committed for {', '.join(map(str, unknown))}")
-        wanted = {each: committed[each] + int(sign + number) for each in partitions}
-    elif is_number:
-        wanted = dict.fromkeys(partitions, int(number))
+        wanted = {each: committed[each] + (number if to[0] == "+" else -number) for each in partitions}
+    elif number is not None:
+        wanted = dict.fromkeys(partitions, number)
     elif (time_ms := time_in(to, time.time_ns() // 1_000_000)) is not None:
         wanted = brokers.offsets(dict.fromkeys(partitions, time_ms))
     else:
@@ -214,8 +215,8 @@ def time_in(text: str, now_ms: int) -> int | None:
     """
     from logstore.config import MAX_LONG
 
-    if text[:1] == "@" and text[1:].isascii() and text[1:].isdecimal() and int(text[1:]) <= MAX_LONG:
-        return int(text[1:])
+    if text[:1] == "@" and (time_ms := whole_number(text[1:], 0, MAX_LONG)) is not None:
+        return time_ms
     if match := _DURATION.fullmatch(text):
         days, hours, minutes, seconds = (float(each or 0) for each in match.groups())
         try:
@@ -284,14 +285,14 @@ def parsed(text: str, groups: Sequence[str]) -> dict[str, Offsets]:
         if len(row) == _OF_ONE and len(groups) != 1:
             raise ValueError(f"line {rows.line_num} names no group: name one, as in `groups reset GROUP`")
         group = groups[0] if len(row) == _OF_ONE else row[0]
-        topic, *numbers = (each.strip() for each in row[-_OF_ONE:])
-        if not all(each.isascii() and each.isdecimal() for each in numbers):
-            raise ValueError(f"line {rows.line_num}: {','.join(numbers)} is not a partition and an offset")
-        where = TopicPartition(topic, int(numbers[0]))
+        topic, *texts = (each.strip() for each in row[-_OF_ONE:])
+        if (numbers := whole_numbers(texts)) is None:
+            raise ValueError(f"line {rows.line_num}: {','.join(texts)} is not a partition and an offset")
+        where = TopicPartition(topic, numbers[0])
         of_group = found.setdefault(group, {})
         if where in of_group:
             raise ValueError(f"line {rows.line_num}: {where} is listed twice")
-        of_group[where] = int(numbers[1])
+        of_group[where] = numbers[1]
     if missing := [each for each in groups if each not in found]:
         raise ValueError(f"no line is of group {', '.join(missing)}")
     if not found:

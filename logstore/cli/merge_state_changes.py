@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.arguments import whole_numbers
 from logstore.cli.operating import Json, value_of
 from logstore.cli.terminal import print_error, print_json, printable
 
@@ -98,10 +99,10 @@ def partitions_wanted(text: str | None, topic: str | None) -> frozenset[int]:
         return frozenset()
     if topic is None:
         raise typer.BadParameter("--partitions needs --topic")
-    numbers = [part.strip() for part in text.split(",")]
-    if not all(number.isascii() and number.isdecimal() for number in numbers):
+    numbers = whole_numbers(text.split(","))
+    if numbers is None:
         raise typer.BadParameter(f"--partitions: {text!r} is not a list of numbers")
-    found = frozenset(map(int, numbers))
+    found = frozenset(numbers)
     if len(found) != len(numbers):
         raise typer.BadParameter(f"--partitions: {text!r} lists a number twice; list each once")
     return found

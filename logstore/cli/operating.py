@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.cli.terminal import Encoding
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def _below(name: str, disk: Disk, path: str) -> Iterator[str]:
 
 def time_ms(option: str, text: str) -> int:
     """Return the epoch milliseconds of `text`: those, or ISO 8601, in UTC if it names no zone."""
+    if (found := whole_number(text)) is not None:
+        return found
     try:
-        if text.removeprefix("-").isdecimal():
-            return int(text)
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {text!r} is neither epoch milliseconds nor a time") from error

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.cli.operating import Json, properties_of
 from logstore.cli.terminal import print_json
 
@@ -86,7 +87,7 @@ def _problems_of_settings(number: str, settings: dict[str, str]) -> Iterator[str
     from logstore.broker.settings import read_settings
     from logstore.errors import InvalidConfig
 
-    if not (number.isascii() and number.isdecimal()):
+    if whole_number(number, 0) is None:
         yield f"node.id: {number!r} is not a number, 0 or more"
     try:
         read_settings(settings, node_id=0, host="127.0.0.1", port=0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.cli.operating import named_values, properties_of, value_of
 
 if TYPE_CHECKING:
@@ -239,11 +240,10 @@ def _options(
     if of_http and "http" not in given:
         raise typer.BadParameter(f"{min(of_http)} has no effect without --http or http.listener")
     http, is_https = _http_address(given["http"]) if "http" in given else (None, False)
-    number = given["node.id"]
-    if not (number.isascii() and number.isdecimal()):
-        raise typer.BadParameter(f"--node-id: {number!r} is not a number, 0 or more")
+    if (node_id := whole_number(given["node.id"], 0)) is None:
+        raise typer.BadParameter(f"--node-id: {given['node.id']!r} is not a number, 0 or more")
     return ServeOptions(
-        node_id=int(number),
+        node_id=node_id,
         listen=_address(given["listen"], "--listen"),
         log_dirs=tuple(map(os.path.abspath, parse_log_dirs(given["log.dirs"]))),
         metadata=absolute(given.get("metadata", "embedded")),

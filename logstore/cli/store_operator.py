@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.broker.configs import REPLICATION_RATES
 from logstore.cli.cluster_plans import BadPlan, Plan, check_topics
 from logstore.cli.cluster_state import Cluster, Session, read_cluster
@@ -51,9 +52,9 @@ class NotWritten(EngineError):
 def own_min_isr(cluster: Cluster) -> dict[str, int]:
     """Return `min.insync.replicas` of the topics that have their own; the brokers' default is not here."""
     return {
-        name: int(topic.config[_MIN_ISR])
+        name: least
         for name, topic in cluster.topics.items()
-        if topic.config.get(_MIN_ISR, "").isdecimal()
+        if (least := whole_number(topic.config.get(_MIN_ISR, ""), 0)) is not None
     }
 
 

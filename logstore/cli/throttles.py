@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from logstore.arguments import whole_number
 from logstore.broker.configs import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from logstore.cli.cluster_plans import Plan
 from logstore.cli.cluster_state import Cluster
@@ -104,7 +105,8 @@ def rates_in(settings: Mapping[str, str], names: Iterable[str]) -> Rates:
     found = []
     for name in names:
         text = settings.get(name)
-        if text is not None and not (text.isascii() and text.isdecimal()):
+        rate = None if text is None else whole_number(text, 0)
+        if text is not None and rate is None:
             raise InvalidConfig(f"{name} is {text!r}; expected bytes a second")
-        found.append(int(text) if text is not None else None)
+        found.append(rate)
     return Rates(*found)

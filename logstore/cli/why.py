@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from logstore.arguments import whole_number
 from logstore.cli.health import Every, Watch, show
 from logstore.cli.operating import CommandConfig, Json, store_security_of
 from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
@@ -73,7 +74,7 @@ def parse_subject(words: list[str]) -> Subject:
             return Subject(_CLUSTER)
         case ["group", name]:
             return Subject(_GROUP, name)
-        case ["broker", name] if name.isascii() and name.isdecimal():
+        case ["broker", name] if whole_number(name, 0) is not None:
             return Subject(_BROKER, name)
         case [name]:
             try:

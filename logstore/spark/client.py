@@ -19,7 +19,7 @@ from logstore.broker.loop import fastest_loop
 from logstore.broker.security.client import client_security
 from logstore.errors import InvalidConfig
 from logstore.spark.errors import InvalidOption
-from logstore.spark.read_options import BOOTSTRAP_SERVERS, KAFKA, whole_number
+from logstore.spark.read_options import BOOTSTRAP_SERVERS, KAFKA, number_option
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class ClientSettings:
 
         def number(name: str, default: int, low: int = 0) -> int:
             used.add(name)
-            return whole_number(KAFKA + name, kafka[name], low=low) if name in kafka else default
+            return number_option(KAFKA + name, kafka[name], low=low) if name in kafka else default
 
         def text(name: str, default: str) -> str:
             used.add(name)

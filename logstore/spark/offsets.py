@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
+from logstore.arguments import whole_number
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import InvalidOption, NoMatchingTime
 from logstore.spark.logs import Bounds, Cause, Missing
@@ -124,12 +125,13 @@ def parse_offsets(text: str, option: str) -> dict[TopicPartition, int]:
                 f"option {option}: topic {topic!r} has {partitions!r}; write it like {example}"
             )
         for partition, number in partitions.items():
-            if not partition.isdecimal() or isinstance(number, bool) or not isinstance(number, int):
+            where = whole_number(partition, 0)
+            if where is None or isinstance(number, bool) or not isinstance(number, int):
                 raise InvalidOption(
                     f"option {option}: partition {partition!r} of {topic!r} has {number!r}; both must be "
                     f"whole numbers, like {example}"
                 )
-            found[TopicPartition(topic, int(partition))] = number
+            found[TopicPartition(topic, where)] = number
     return found
 
 

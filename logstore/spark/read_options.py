@@ -15,6 +15,8 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from logstore.arguments import whole_number
+from logstore.config import MAX_LONG
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.columns import SEGMENT, parse_columns
 from logstore.spark.errors import InvalidOption, UnknownTopic
@@ -170,7 +172,7 @@ class Given:
         return value
 
     def number(self, name: str, default: T, *, low: int = 1) -> int | T:
-        return whole_number(name, self._values[name.lower()], low=low) if self.has(name) else default
+        return number_option(name, self._values[name.lower()], low=low) if self.has(name) else default
 
     def count(self, name: str, default: T) -> int | T:
         return self.number(name, default, low=0)
@@ -284,13 +286,9 @@ class ReadOptions:
         )
 
 
-def whole_number(name: str, text: str, *, low: int = 1) -> int:
+def number_option(name: str, text: str, *, low: int = 1) -> int:
     """Return the value of option `name`. Raises `InvalidOption` below `low` or above 64 bits."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = low - 1
-    if not low <= value < 2**63:
+    if (value := whole_number(text, low, MAX_LONG)) is None:
         raise InvalidOption(f"option {name} is {text!r}; it must be a whole number, {low} or more")
     return value
 
@@ -319,9 +317,10 @@ def local_path(text: str) -> str | None:
 
 def _duration_ms(name: str, text: str) -> int:
     match = _DURATION.fullmatch(text.strip())
-    if match is None or match[2].lower() not in _UNITS_MS:
+    count = whole_number(match[1], 0) if match is not None else None
+    if match is None or count is None or match[2].lower() not in _UNITS_MS:
         raise InvalidOption(f"option {name} is {text!r}; use a duration like 90s, 15m or 1h")
-    return int(match[1]) * _UNITS_MS[match[2].lower()]
+    return count * _UNITS_MS[match[2].lower()]
 
 
 def _paths(given: Given) -> tuple[str, ...]:

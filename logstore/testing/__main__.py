@@ -35,6 +35,7 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 
+from logstore.arguments import whole_numbers
 from logstore.testing.atlas import table
 from logstore.testing.faults import FAULTS
 from logstore.testing.marks import catalogue
@@ -101,10 +102,10 @@ def main(arguments: list[str] | None = None, prog: str = "python -m logstore.tes
 
 def seeds_of(text: str) -> range:
     """Return the seeds A to B of `A..B`, an argument. Raises `ArgumentTypeError`."""
-    first, dots, last = text.partition("..")
-    if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+    ends = whole_numbers(text.split(".."))
+    if ends is None or len(ends) != 2 or ends[0] > ends[1]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of the form A..B")
-    return range(int(first), int(last) + 1)
+    return range(ends[0], ends[1] + 1)
 
 
 def _planted(plant: str | None) -> AbstractContextManager[object]:

@@ -25,6 +25,7 @@ leader. A topic's own setting takes precedence.
 
 from __future__ import annotations
 
+from logstore.arguments import whole_number
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
@@ -264,7 +265,7 @@ def load_broker_defaults(context: Context) -> Steps[None]:
         word, least = settings.get(UNCLEAN_ELECTION, "false"), settings.get(MIN_INSYNC_REPLICAS, "1")
         if word.lower() not in ("true", "false"):
             context.unreadable[path] = f"{UNCLEAN_ELECTION} is {word!r}; allowed are true and false"
-        elif not (least.isascii() and least.isdecimal() and int(least)):
+        elif whole_number(least, 1) is None:
             context.unreadable[path] = f"{MIN_INSYNC_REPLICAS} is {least!r}; it must be at least 1"
         else:
             context.broker_defaults = settings

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Final
 
+from logstore.arguments import whole_number
 from logstore.broker.limits import Address, check_creation_rate
 from logstore.broker.security.acls import Rules
 from logstore.broker.security.delegation import SETTINGS, TokenConfig, token_config
@@ -338,10 +339,10 @@ def read_security(own: Mapping[str, str]) -> Security | None:
 
 def _creation_rate(listener: str, text: str) -> int:
     name = f"{_PREFIX}{listener.lower()}.{_RATE}"
-    if not (text.isascii() and text.isdecimal()):
+    if (rate := whole_number(text, 0)) is None:
         raise InvalidConfig(f"{name} is {text!r}; expected a number")
-    check_creation_rate(name, int(text))
-    return int(text)
+    check_creation_rate(name, rate)
+    return rate
 
 
 def _authorizer(own: Mapping[str, str]) -> Rules | None:

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import typer
 
+from logstore.arguments import whole_number, whole_numbers
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.http import Page
@@ -298,10 +299,8 @@ class Api:
 
     def _proposal(self, given: Given) -> Answer:
         names = [each for each in _needed(given, "topics").split(",") if each]
-        try:
-            ids = [int(each) for each in _needed(given, "brokers").split(",")]
-        except ValueError:
-            raise BadRequest("brokers is a list of numbers like 1,2,3") from None
+        if (ids := whole_numbers(_needed(given, "brokers").split(","))) is None:
+            raise BadRequest("brokers is a list of numbers like 1,2,3")
         observed = self._watch.latest().observed
         draw = random.Random(_number(given, "seed", 0))
         plan = proposal(
@@ -358,9 +357,9 @@ def _number(given: Given, name: str, default: int, most: int = MAX_LONG) -> int:
     text = given.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+    if (number := whole_number(text, 0)) is None:
         raise BadRequest(f"{name} is a number, 0 or more")
-    return min(int(text), most)
+    return min(number, most)
 
 
 def _flag(given: Given, name: str) -> bool:

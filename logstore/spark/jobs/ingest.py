@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.arguments import whole_number
 from logstore.disk.files import OsDisk
 from logstore.disk.ids import new_id
 from logstore.spark.brief_errors import quiet_proxy
@@ -174,10 +175,10 @@ def _absolute(path: str | None) -> str | None:
 def _write_id(text: str | None) -> tuple[str, int] | None:
     if text is None:
         return None
-    name, colon, number = text.rpartition(":")
-    if not colon or not name or not (number.isascii() and number.isdecimal()):
+    name, _, digits = text.rpartition(":")
+    if not name or (number := whole_number(digits, 0)) is None:
         raise BadUsage(f"--write-id {text!r} is not NAME:NUMBER, such as orders-2026:7")
-    return name, int(number)
+    return name, number
 
 
 @dataclass(frozen=True, slots=True)

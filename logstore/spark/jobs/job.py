@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from logstore.arguments import whole_number
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.work import Workers
@@ -150,7 +151,7 @@ def source_options(options: Namespace, columns: Sequence[str]) -> dict[str, str]
 
 def milliseconds(option: str, text: str | None) -> str | None:
     """Return the time that an option gives, in epoch milliseconds. Raises `InvalidOption`."""
-    if text is None or text.isdecimal():
+    if text is None or whole_number(text, 0) is not None:
         return text
     try:
         moment = datetime.fromisoformat(text)

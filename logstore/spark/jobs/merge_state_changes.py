@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from logstore.arguments import whole_numbers
 from logstore.spark.jobs.job import Answer, BadUsage, absolute
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ def prepare(options: Namespace) -> Merge:
     output = Path(absolute(options.output))
     if output.exists():
         raise BadUsage(f"--output: {output} exists; name a new directory")
-    numbers = [each.strip() for each in options.partitions.split(",") if each]
-    if not all(each.isascii() and each.isdecimal() for each in numbers):
+    numbers = whole_numbers(each for each in options.partitions.split(",") if each)
+    if numbers is None:
         raise BadUsage(f"--partitions: {options.partitions!r} is not a list of numbers")
     wanted = Wanted(
         frozenset(each for each in options.topics.split(",") if each),
-        frozenset(map(int, numbers)),
+        frozenset(numbers),
         _time("--start-time", options.start_time, ""),
         _time("--end-time", options.end_time, "~"),
     )
