@@ -7,7 +7,6 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -18,6 +17,7 @@ from logstore.broker.security.client import ClientSecurity
 from logstore.broker.threads import check_is_no_greenlet
 from logstore.broker.topics import Topic
 from logstore.disk.closing import Closing, OfThisProcess
+from logstore.disk.reentry import Flag
 from logstore.format.record import Record
 
 P = ParamSpec("P")
@@ -156,7 +156,7 @@ class BlockingClient(BlockingCalls, Closing):
                 raise RequestFailed("this client is in another call; make a client for each thread")
             return self._run_alone(work)
         finally:
-            if self._calls.get(None) is call:
+            if self._calls == {None: call}:  # not by a method: an interrupt could come behind it
                 del self._calls[None]
 
     def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
@@ -192,11 +192,27 @@ def _where_no_loop_runs(action: Callable[[], T], cancel: Callable[[], object]) -
         asyncio.get_running_loop()
     except RuntimeError:
         return action()
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(check_is_no_greenlet, threading.get_native_id()).result()
-        running = thread.submit(action)
+    ended, results, errors = Flag(), list[T](), list[BaseException]()
+    caller = threading.get_native_id()
+
+    def act() -> None:
         try:
-            return running.result()
-        except BaseException:
-            cancel()  # or the action itself failed: nothing is left to cancel
-            raise
+            check_is_no_greenlet(caller)
+            results.append(action())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=act, name="logstore-client")
+    thread.start()
+    try:
+        ended.wait()
+    except BaseException:
+        cancel()
+        raise
+    finally:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -20,6 +20,7 @@ from logstore.broker.embedded import AsyncBroker, BrokerConfig, not_started, sta
 from logstore.broker.errors import BrokerFailed, BrokerStopped
 from logstore.broker.limits import Address
 from logstore.broker.loop import fastest_loop
+from logstore.broker.loop_calls import LoopCall
 from logstore.broker.threads import check_is_no_greenlet
 from logstore.disk.reentry import Flag
 from logstore.log.log_dir_snapshot import LogDirSnapshot
@@ -27,8 +28,6 @@ from logstore.log.log_dir_snapshot import LogDirSnapshot
 T = TypeVar("T")
 _Outcome: TypeAlias = list[AsyncBroker | BaseException]
 """The result of a start: empty, then the broker or the error."""
-
-_PULSE_S = 1.0
 
 
 class Broker(BlockingCalls):
@@ -195,38 +194,11 @@ class Broker(BlockingCalls):
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call on the broker's own thread would wait for itself")
-        # No `Future` between the threads: an interrupt may leave its lock taken, and the broker would hang.
-        loop, ended = self._loop, Flag()
-        tasks: list[asyncio.Task[T]] = []
-
-        def begin() -> None:
-            tasks.append(loop.create_task(work))
-            tasks[0].add_done_callback(lambda _: ended.set())
-
-        def give_up() -> None:
-            for task in tasks:
-                task.cancel()
-                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            if not tasks:
-                work.close()
-
         try:
-            loop.call_soon_threadsafe(begin)
-            while not ended.wait(_PULSE_S) and self._thread.is_alive():
-                pass
-        except BaseException:
-            try:
-                loop.call_soon_threadsafe(give_up)
-            except RuntimeError:  # the loop is closed
-                work.close()
-                self._client.check()
+            return LoopCall(work, self._loop, self._thread).result()
+        except (RuntimeError, CancelledError):
+            self._client.check()  # its loop ended before it got there, or meanwhile
             raise
-        if not tasks:
-            work.close()
-        elif not tasks[0].cancelled():
-            return tasks[0].result()
-        self._client.check()  # its loop ended before it got here, or meanwhile
-        raise CancelledError
 
     # --- facts ------------------------------------------------------------------------------------
 

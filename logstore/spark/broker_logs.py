@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -31,6 +30,7 @@ from logstore.broker.client import Client
 from logstore.broker.clock import stopwatch_s
 from logstore.broker.cluster_view import address_of
 from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
+from logstore.broker.loop_calls import LoopCall
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
@@ -81,7 +81,7 @@ class BrokerLogs:
         self._unused = self._settings.unused
         self._is_new = True
         self._thread: ClientThread | None = None
-        self._publishing: Future[None] | None = None
+        self._publishing: LoopCall[None] | None = None
 
     @property
     def _client(self) -> ClientThread:
@@ -282,7 +282,7 @@ class RangeFetch:
         self._position = wanted.start_offset
         self._max_bytes = fetch_bytes
         self._bytes = min(FIRST_FETCH_BYTES, fetch_bytes)
-        self._ahead: Future[FetchResult] | None = None
+        self._ahead: LoopCall[FetchResult] | None = None
         self._patience_s, self._clock_s = poll_timeout_s, clock_s
         self._moved_s = clock_s()
         self._suspect: bytes | None = None
@@ -310,7 +310,7 @@ class RangeFetch:
         ahead, self._ahead = self._ahead, None
         return (ahead or self._begun(self._position)).result()
 
-    def _begun(self, offset: int) -> Future[FetchResult]:
+    def _begun(self, offset: int) -> LoopCall[FetchResult]:
         return self._client.start(lambda client: self._fetch(client, offset, self._bytes))
 
     def _decoded(self, response: FetchResult, columns: Sequence[str]) -> Iterator[Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logstore.broker.client import Client
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.loop import fastest_loop
+from logstore.broker.loop_calls import LoopCall
 from logstore.broker.security.client import client_security
 from logstore.errors import InvalidConfig
 from logstore.spark.errors import InvalidOption
@@ -117,27 +117,25 @@ class ClientThread:
     """
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        started: Future[Client] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(make, started), name="logstore-client", daemon=True
-        )
+        """Raises what `make` does."""
+        self._client = make()
+        self._runner = asyncio.Runner(loop_factory=fastest_loop())
+        self._loop = self._runner.get_loop()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="logstore-client", daemon=True)
         self._thread.start()
-        self._client = started.result()
 
-    def _run(self, make: Callable[[], Client], started: Future[Client]) -> None:
-        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            self._loop = runner.get_loop()
-            self._ended = asyncio.Event()
-            runner.run(self._live(make, started))
+    def _run(self) -> None:
+        with self._runner:
+            self._runner.run(self._live())
 
-    async def _live(self, make: Callable[[], Client], started: Future[Client]) -> None:
-        async with make() as client:
-            started.set_result(client)
+    async def _live(self) -> None:
+        async with self._client:
             await self._ended.wait()
 
-    def start(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start `work` and return its future; it runs while the caller continues."""
-        return asyncio.run_coroutine_threadsafe(work(self._client), self._loop)
+    def start(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> LoopCall[T]:
+        """Start `work`; it runs while the caller continues."""
+        return LoopCall(work(self._client), self._loop, self._thread)
 
     def wait(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run `work` and return its result, or raise its error."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import closing
 from typing import Any, Final
 
 from logstore.broker.client import Client
 from logstore.broker.errors import RequestRefused
+from logstore.broker.loop_calls import LoopCall
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError
 from logstore.disk.files import wall_clock_ms
@@ -101,7 +101,7 @@ class _Sender:
 
     def __init__(self, thread: ClientThread) -> None:
         self._thread = thread
-        self._under_way: Future[None] | None = None
+        self._under_way: LoopCall[None] | None = None
         self._first: Producer | None = None
         self._producers: dict[TopicPartition, Producer] = {}
         self._sequences: dict[TopicPartition, int] = {}
