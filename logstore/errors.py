@@ -31,7 +31,8 @@ EngineError
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -282,6 +283,17 @@ def refusal(error: OSError, subject: str, outcome: str, then: str = "try again")
     return OutOfResources(
         f"{subject}: {error.strerror}; {outcome}. Raise the limits of the process (ulimit -n), then {then}"
     )
+
+
+@contextmanager
+def without_shortage(subject: str, outcome: str) -> Iterator[None]:
+    """Raise the `refusal` of a call that ran out of descriptors or memory; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if is_shortage(error):
+            raise refusal(error, subject, outcome) from error
+        raise
 
 
 def bare(error: OSError) -> OSError:

@@ -21,7 +21,7 @@ from logstore.arguments import Path, as_config, as_directory, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
-from logstore.errors import LogClosed, OffsetOutOfRange
+from logstore.errors import LogClosed, OffsetOutOfRange, without_shortage
 from logstore.format.record import ControlType, Record
 from logstore.log.append import AppendInfo, append_end_transaction, nothing_appended
 from logstore.log.cursors import Cursor
@@ -354,16 +354,17 @@ class Log(Reading, Closing):
         Reads about `max_bytes` from `cursor` on (default: all of the log); pass the result's `cursor` to the
         next call to continue. Records stay as they are. Index files, the epoch file, seals and producer
         snapshots that differ from the log are rebuilt and listed in the result, as are bad batches below the
-        log start, which are left out and kept in quarantine. Raises `LogClosed`, `DiskFull`, `LogDirOffline`,
-        or `OSError` if the disk cannot be read.
+        log start, which are left out and kept in quarantine. Raises `LogClosed`, `DiskFull`,
+        `OutOfResources`, `LogDirOffline`, or `OSError` if the disk cannot be read.
         """
         from logstore.log.heal import leave_out_deleted
         from logstore.log.scrub import scrub_for
 
         log = self.partition
         log.check_writable()
-        found = scrub_for(log, cursor, max_bytes)
-        return leave_out_deleted(log, found, now_ms=log.clock()) if found.damages else found
+        with without_shortage(log.directory, "the scrub did not end"):
+            found = scrub_for(log, cursor, max_bytes)
+            return leave_out_deleted(log, found, now_ms=log.clock()) if found.damages else found
 
     def delete_records(self, offset: int) -> int:
         """Stop serving records below `offset` (-1: all of them); returns the log start offset.
@@ -389,19 +390,21 @@ class Log(Reading, Closing):
         hard links: it costs a call a file, and no room until retention, compaction or a truncation removes
         them here. It ends at the high watermark (the log end of a log that stands alone), or before the batch
         that holds `end_offset`. Durable when it returns; a crash leaves all of it or nothing. Raises
-        `InvalidTopic`, `FileExistsError`, `OffsetOutOfRange`, `DamagedLog`, `DiskFull`, `LogDirOffline`,
-        `OSError`.
+        `InvalidTopic`, `FileExistsError`, `OffsetOutOfRange`, `DamagedLog`, `DiskFull`, `OutOfResources`,
+        `LogDirOffline`, `OSError`.
         """
         from logstore.log.snapshot import snapshot_of
 
-        return snapshot_of(self.partition, as_directory(path), end_offset)
+        with without_shortage(self.partition.directory, "there is no snapshot"):
+            return snapshot_of(self.partition, as_directory(path), end_offset)
 
     def losses(self) -> list[Loss]:
         """Return the data that truncations, restarts and recoveries removed from this log, oldest first.
 
-        Raises `OSError`.
+        Raises `OutOfResources` or `OSError`.
         """
-        return self.partition.quarantine.losses()
+        with without_shortage(self.partition.directory, "nothing was read"):
+            return self.partition.quarantine.losses()
 
     # --- reading --------------------------------------------------------------------------------------
 
