@@ -17,6 +17,7 @@ The processes outlive the command. Ports are chosen at the first start and kept.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -485,7 +486,10 @@ def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> 
     def are_ready() -> bool:
         for member in members:
             if not is_running(directory, member):
-                raise ClusterFailed(f"{member.name} ended: {last_line(directory, member)}")
+                why = last_line(directory, member)
+                if os.strerror(errno.EADDRINUSE) in why:  # the ports stay the same: clients know them
+                    why += f"; end the program that has the port, then: logstore cluster start {directory}"
+                raise ClusterFailed(f"{member.name} ended: {why}")
         return all(_is_ready(directory, member) for member in members)
 
     if not _until(are_ready, patience_s):

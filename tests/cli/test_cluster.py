@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -190,6 +191,16 @@ def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> No
     facts = json.loads((home / "cluster.json").read_text())
     assert facts["store"]["pid"] == 0
     assert logstore("cluster", "stop", home / "elsewhere")[0] == 1
+
+
+def test_a_port_that_another_program_has_taken_meanwhile(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        store = Member("metadata", taken.getsockname()[1])
+        write(tmp_path, LocalCluster(f"zookeeper://127.0.0.1:{store.port}", store, ()))
+        with pytest.raises(ClusterFailed) as failed:
+            launch(tmp_path, ["metadata"], patience_s=30)
+    said = str(failed.value)
+    assert f"127.0.0.1:{store.port}: Address already in use; end the program that has the port" in said
 
 
 @pytest.mark.parametrize("start_one", [add, partial(launch, names=["node-1"])])
