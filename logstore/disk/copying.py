@@ -92,6 +92,21 @@ def prepare_new(disk: Disk, *targets: str) -> None:
 
 
 @contextmanager
+def alone_with(disk: Disk, name: str) -> Iterator[None]:
+    """Keep a name that is to be made from others that make the same one. Raises `DirectoryLocked`."""
+    claim = f"{name}.claim"
+    make_durable_dir(disk, claim)
+    lock = disk.lock(claim)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            remove_tree(disk, claim)  # while it is locked: after that, it may be another's
+            disk.sync_dir(posixpath.dirname(claim) or ".")
+        lock.release()
+
+
+@contextmanager
 def made_whole(disk: Disk, unfinished: str, target: str) -> Iterator[None]:
     """Let the block make the directory `unfinished`, then give it the name `target`, durably.
 

@@ -30,7 +30,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
-from logstore.disk.copying import copy_file, is_there, made_whole, prepare_new, remove_tree
+from logstore.disk.copying import alone_with, copy_file, is_there, made_whole, prepare_new, remove_tree
 from logstore.disk.files import LOCK_FILE, Disk
 from logstore.disk.topic_partition import TopicPartition, partitions_among
 from logstore.errors import DamagedLog, LogClosed, LogGone, OffsetOutOfRange
@@ -72,10 +72,10 @@ def snapshot_log_dir(
     if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(source)}/"):
         # A broker does not start on a log dir that holds other directories.
         raise ValueError(f"{target} lies in {source}: name a directory outside of it")
-    prepare_new(disk, target, target + _METADATA)
     unfinished = target + _UNFINISHED
     # The log dir last: where it is, everything is.
-    with made_whole(disk, unfinished, target):
+    with alone_with(disk, target), made_whole(disk, unfinished, target):
+        prepare_new(disk, target, target + _METADATA)
         disk.make_dir(unfinished)
         made = _partitions(disk, source, unfinished, clock)
         store = metadata or source + _METADATA
@@ -93,8 +93,8 @@ def snapshot_store(disk: Disk, source: str, target: str) -> str:
     if `source` holds no store, `OSError`.
     """
     target = target.rstrip("/") or "/"
-    prepare_new(disk, target)
-    with made_whole(disk, target + _UNFINISHED, target):
+    with alone_with(disk, target), made_whole(disk, target + _UNFINISHED, target):
+        prepare_new(disk, target)
         _copy_store(disk, source, target + _UNFINISHED)
     return target
 

@@ -38,7 +38,7 @@ from logstore.checkpoint.identity import (
     read_meta_properties,
     read_partition_metadata,
 )
-from logstore.disk.copying import copy_file, is_there, made_whole
+from logstore.disk.copying import alone_with, copy_file, is_there, made_whole
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import Disk, make_durable_dir, put_in_place, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
@@ -76,7 +76,8 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
 
     Calls `tell` after each partition, and returns the directories in a log dir that are no partition's.
     Raises `OSError`: `FileNotFoundError` if `source` holds no log, `FileExistsError` if `target` holds
-    anything, and whatever the disk raises when it is written to. Then there is no target.
+    anything, and whatever the disk raises when it is written to. Then there is no target. Raises
+    `DirectoryLocked` while another call makes the same target.
     """
     partitions, others = _partitions_in(disk, source)
     if not partitions:
@@ -85,7 +86,8 @@ def salvage(disk: Disk, source: str, target: str, tell: Callable[[Salvage], None
         )
     _check_target(disk, source, target)
     unfinished = target + UNFINISHED_SUFFIX
-    with made_whole(disk, unfinished, target):
+    with alone_with(disk, target), made_whole(disk, unfinished, target):
+        _check_target(disk, source, target)  # another salvage may have made it meanwhile
         _fill(disk, source, target, unfinished, partitions, tell)
         if is_there(disk, target):
             disk.remove_dir(target)  # empty
