@@ -90,6 +90,7 @@ def parse_plan(text: str) -> Plan:
         if not (
             isinstance(entry, dict)
             and isinstance(entry.get("topic"), str)
+            and entry["topic"].isascii()
             and _is_number(entry.get("partition"))
             and isinstance(entry.get("replicas"), list)
             and entry["replicas"]
@@ -100,7 +101,8 @@ def parse_plan(text: str) -> Plan:
         replicas = tuple(entry["replicas"])
         if each in plan:
             raise BadPlan(f"{each} is listed twice")
-        if any(log_dir != "any" for log_dir in entry.get("log_dirs") or ()):
+        log_dirs = entry.get("log_dirs") or []
+        if not isinstance(log_dirs, list) or any(log_dir != "any" for log_dir in log_dirs):
             raise BadPlan(
                 f"{each} has log dirs, which this verb does not assign: leave them out, and move replicas "
                 "with logstore brokers move-log"

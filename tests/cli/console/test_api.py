@@ -88,6 +88,7 @@ def change(time_ms: int, side: Side, what: str, partition: int = 0) -> StateChan
     )
 
 
+ROW: dict[str, object] = {"topic": "orders", "partition": 0, "replicas": [1]}
 CHANGES = [
     change(1_700_000_000_000, Side.CONTROLLER, "elects a leader"),
     change(1_700_000_000_500, Side.BROKER, "becomes leader"),
@@ -257,6 +258,16 @@ def test_a_reassignment_and_an_election(cluster: BrokerCluster, console: Console
         ("/api/elections", {}, 400, '"partitions" is missing'),
         ("/api/elections", {"partitions": ["orders-9"]}, 400, "no partition orders-9"),
         ("/api/elections", [], 400, "the body is not a JSON object"),
+        ("/api/elections", {"partitions": ["\ud800-0"]}, 400, "'\\ud800-0' is not a partition"),
+        ("/api/reassignments", {"plan": {"partitions": [ROW | {"partition": float("nan")}]}}, 400, "NaN"),
+        (
+            "/api/reassignments",
+            {"plan": {"partitions": [ROW | {"partition": 1 << 63}]}},
+            400,
+            "is not a topic",
+        ),
+        ("/api/reassignments", {"plan": {"partitions": [ROW | {"log_dirs": 7}]}}, 400, "has log dirs"),
+        ("/api/reassignments", {"plan": {"partitions": [ROW | {"topic": "\ud800"}]}}, 400, "is not a topic"),
         ("/api/overview", {}, 404, "no POST to /api/overview"),
     ],
 )
@@ -265,6 +276,17 @@ def test_a_change_that_makes_no_sense_is_refused(
 ) -> None:
     found, said = console.post(path, body)
     assert (found, text in said) == (status, True), said
+
+
+@pytest.mark.parametrize(
+    "row", ["1e400", "NaN", "9" * 5000, "[" * 100_000, *(f"{'[' * n}{']' * n}" for n in range(900, 1000, 3))]
+)
+@pytest.mark.parametrize("path", ["/api/reassignments", "/api/elections", "/api/reassignments/cancel"])
+def test_a_body_that_is_out_of_all_bounds(console: Console, path: str, row: str) -> None:
+    body = f'{{"plan": {{"partitions": [{row}]}}, "partitions": [{row}]}}'.encode()
+    asked = Asked("POST", path, "", {"host": "127.0.0.1", "content-type": "application/json"}, body)
+    found = console.site.answer(asked)
+    assert (found.status, json.loads(found.content)["error"] != "") == (400, True)
 
 
 def test_a_console_to_look_at_changes_nothing(cluster: BrokerCluster) -> None:
