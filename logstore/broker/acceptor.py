@@ -1,7 +1,7 @@
 """Accepts connections, and pauses while file descriptors run short.
 
 asyncio's own servers log each accept that fails for want of a descriptor, and go on trying: megabytes of
-messages in seconds. Here accepting pauses, the backlog of the socket holds who comes meanwhile, and one
+messages in seconds. Here accepting pauses, new connections wait in the backlog of the socket, and one
 message in ten seconds counts what happened.
 
 A connection whose descriptor lies at or above `room_for_others` is closed: those are left to files

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AsyncTopic:
-    """A topic, by name; `AsyncBroker.topic(name)` makes one and asks nobody."""
+    """A topic, by name; `AsyncBroker.topic(name)` makes one without a request."""
 
     def __init__(self, client: Client, name: str) -> None:
         self._client = client

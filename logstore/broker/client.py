@@ -380,7 +380,7 @@ class Client(AsyncClosing):
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the offsets that a group has committed; without the partitions where there is none.
+        """Return the committed offsets of a group. Partitions without one are left out.
 
         Raises as `produce`.
         """

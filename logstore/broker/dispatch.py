@@ -68,7 +68,7 @@ class Caller(Protocol):
 
     @property
     def principal(self) -> str:
-        """Return who asks: `User:name`."""
+        """Return the principal of the connection: `User:name`."""
 
     door: Door | None
     """The listener through which the client came; None for the only one."""

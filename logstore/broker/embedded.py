@@ -371,7 +371,7 @@ class AsyncBroker(Client):
         """Put this broker's logs, each up to its high watermark, into the new log dir `path`.
 
         A broker with the same id starts from it. An embedded metadata store is copied beside it, to
-        `<path>.metadata`. The broker goes on meanwhile. Raises `ValueError` for logs in memory and for
+        `<path>.metadata`. The broker keeps serving. Raises `ValueError` for logs in memory and for
         several log dirs, `FileExistsError`, `DamagedLog`, `LogDirOffline`, `DiskFull`, `OSError`.
         """
         if not self.config.log_dirs:

@@ -27,7 +27,7 @@ class TryAgain(Exception):
 
 @contextmanager
 def or_again() -> Iterator[None]:
-    """Raise `TryAgain` if nobody answers inside of it."""
+    """Raise `TryAgain` if a request in the block is not answered."""
     try:
         yield
     except RequestUnanswered as error:

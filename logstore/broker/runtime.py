@@ -477,7 +477,7 @@ class Runtime:
     ) -> bool:
         """Forward a client's request to the controller; `then` gets its answer, or why there is none.
 
-        Returns False if this broker must answer itself: it is the controller, it knows of none, or another
+        Returns False if this broker must answer itself: it is the controller, knows no controller, or another
         broker has forwarded the request.
         """
         if self._is_controller() or is_of_broker(client_id):

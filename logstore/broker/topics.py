@@ -42,7 +42,7 @@ _NO_EPOCH: Final = -1
 
 
 class Topic:
-    """A topic, by name; `broker.topic(name)` makes one and asks nobody."""
+    """A topic, by name; `broker.topic(name)` makes one without a request."""
 
     def __init__(self, calls: BlockingCalls, name: str) -> None:
         self._calls = calls

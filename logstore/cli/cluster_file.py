@@ -58,7 +58,7 @@ class Member:
 class LocalCluster:
     """The content of `cluster.json`. `store` is None if the metadata store is an external one.
 
-    `supervisor` is None if nobody restarts what has died.
+    `supervisor` is None if members that die are not restarted.
     """
 
     metadata: str

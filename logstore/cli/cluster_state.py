@@ -137,7 +137,7 @@ class Cluster:
         return self.topics[each.topic].assignment.partitions[each.partition]
 
     def state(self, each: TopicPartition) -> LeaderAndIsr:
-        """Return the state of a partition; without one, nobody leads and none is in sync."""
+        """Return the state of a partition; by default one without a leader and an ISR."""
         return self.states.get(each, _NO_STATE)
 
     def motion(self, each: TopicPartition) -> Motion:

@@ -266,8 +266,8 @@ def _done(loss: Loss, at_ms: int) -> dict[str, object]:
 def cuts_since(disk: Disk, directory: str, position: int) -> tuple[list[int], int]:
     """Return the first offset of each cut by the lines past byte `position` of a ledger, and their end.
 
-    For readers of another owner's directory. A cut is there twice: before its bytes go, and after that, but
-    before others take their place. Healing is left out: it puts back what was there. Raises `OSError`.
+    For readers of another owner's directory. A cut has two entries: one before its bytes go, and one after
+    that, before others take their place. Healing is left out: it puts back what was there. Raises `OSError`.
     """
     try:
         file = disk.open(f"{directory}/{LOST_DIRECTORY}/{LEDGER}")

@@ -103,7 +103,7 @@ def expired(
 
 
 def believed_ms(now_ms: int, last_ms: int) -> int:
-    """Return the time by which ages are judged; `last_ms` is the clock's time at the previous check.
+    """Return the time for the computation of ages; `last_ms` is the clock's time at the previous check.
 
     A clock that says years have gone by since then may be wrong, and what is deleted for it is gone:
     so far it is believed by a day only. At the next check it is, if it still says so.

@@ -1,8 +1,8 @@
 """Decode many small batches as a whole: one table of their headers, and all their records found together.
 
 Batch by batch that costs some microseconds a batch. Whatever is unusual about a fetch (damage, compression,
-aborted transactions, a bound inside of a batch) is left to the plain way in `reading.py`, batch by batch,
-which has the same results and raises the errors.
+aborted transactions, a bound inside of a batch) is left to `reading.py`, which reads batch by batch,
+has the same results, and raises the errors.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class DescribedGroup:
     """A described group; `protocol_data` (the protocol's name) and member metadata in a stable group only.
 
     Ours: epoch ms since when it is in this state, and when the round goes on without those it waits for (-1
-    if unknown, or if it waits for nobody).
+    if unknown, or if it waits for no member).
     """
 
     group_id: str

@@ -1,7 +1,7 @@
 """Quotas of clients: DescribeClientQuotas, AlterClientQuotas (KIP-546). Any broker answers, from the store.
 
-An unknown quota, a value that is none, and an entity that does not exist are INVALID_REQUEST (42) and change
-nothing. A change counts on this broker at once.
+An unknown quota, an invalid value and an unknown entity are INVALID_REQUEST (42) and change nothing. A change
+takes effect on this broker at once.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ Named: TypeAlias = tuple[Resource, Pattern, str]
 
 
 class AclFilter(NamedTuple):
-    """Selects rules; None stands for any."""
+    """Selects rules; None matches everything."""
 
     resource: Resource | None = None
     pattern: Pattern = Pattern.ANY

@@ -132,7 +132,7 @@ def check_changer(token: Token, principal: str) -> None:
 def may_ask(caller: Caller) -> bool:
     """Return whether a connection may send requests about tokens.
 
-    Not without knowing who asks, and not by a token: it would renew itself for ever.
+    Anonymous clients may not, nor clients with a token: it would renew itself for ever.
     """
     door, login = caller.door, caller.login
     is_plain = door is None or (door.tls is None and door.sasl is None)
@@ -144,7 +144,7 @@ def principal_text(kind: str, name: str) -> str:
 
 
 def owner_in(body: t.CreateDelegationTokenRequest, requester: str) -> str:
-    """Return whose the token is to be: who asks for it, if nobody is named."""
+    """Return the owner of the new token: by default the requester."""
     if not body.owner_principal_name:
         return requester
     return principal_text(body.owner_principal_type or "", body.owner_principal_name)

@@ -48,7 +48,7 @@ class Identity(NamedTuple):
 
 
 def now() -> datetime:
-    """The present, by which certificates are judged."""
+    """Return the current time, for the dates of certificates."""
     return datetime.fromtimestamp(wall_clock_ms() / 1000, UTC)
 
 

@@ -81,7 +81,7 @@ class Peers:
         return told
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """End the threads that ask other brokers."""
         self._threads.shutdown(wait=False)
 
     def _opener(self) -> OpenerDirector:

@@ -59,7 +59,7 @@ def static_files() -> dict[str, Page]:
 
 
 class ConsoleSite:
-    """The console as a `Site` of the HTTP port. `hosts` are the names by which it may be asked for."""
+    """The console as a `Site` of the HTTP port. `hosts` are the accepted names in a Host header."""
 
     def __init__(self, api: Api, hosts: frozenset[str], close: Callable[[], None]) -> None:
         self._api, self._hosts, self._close = api, hosts, close
@@ -113,5 +113,5 @@ def _refused(status: HTTPStatus, text: str) -> Page:
 
 
 def names_of(*hosts: str) -> frozenset[str]:
-    """Return the names by which a console at these hosts may be asked for."""
+    """Return the host names that a console at these hosts accepts."""
     return frozenset({"localhost", *(each.lower() for each in hosts)})
