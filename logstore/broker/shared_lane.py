@@ -160,10 +160,10 @@ class SharedLane:
         A power cut of all brokers may take the checkpoint and leave the deletion. Then all messages that are
         stored are delivered again.
         """
-        records = self._calls.read(self._events, 0, wait=0)
-        if not records or records[0].offset <= self._position:
+        start = self._calls.topic(self._events).partition(0).log_start_offset
+        if start <= self._position:
             return False
-        start = records[0].offset
+        records = self._calls.read(self._events, 0, start, wait=0)
         while records:
             for record in records:
                 if record.key == _CHECKPOINT_KEY:
@@ -209,11 +209,7 @@ class SharedLane:
             self._delete()
         except EngineError as error:  # the call that comes here has done its work; a later one tries again
             if not self._has_warned:
-                _log.warning(
-                    "queue topic %s: finished messages and their events stay stored: %s",
-                    self._messages,
-                    error,
-                )
+                _log.warning("topic %s: finished messages and events stay stored: %s", self._messages, error)
             self._has_warned = True
 
     def _delete(self) -> None:

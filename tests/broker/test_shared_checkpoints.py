@@ -169,15 +169,18 @@ def test_a_checkpoint_that_would_be_too_large_waits(broker: Broker, monkeypatch:
         assert min(starts(broker)) > 20
 
 
-def test_events_without_a_checkpoint(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_used", [True, False])
+def test_events_without_a_checkpoint(broker: Broker, caplog: pytest.LogCaptureFixture, is_used: bool) -> None:
     """A power cut of all brokers may take it: every message that is stored is delivered again."""
     with SharedQueue(broker, "jobs") as queue:
         queue.put_many([b"0", b"1", b"2"])
         queue.ack(got(queue))
         broker.delete_records("jobs.default.__events", 0, -1)
-        queue.ack(got(queue))
+        if is_used:
+            queue.ack(got(queue))
     with SharedQueue(broker, "jobs") as other, caplog.at_level(logging.WARNING, shared_lane.__name__):
-        assert sorted(message.value for message in other.get_many(10, timeout=0)) == [b"0", b"2"]
+        found = sorted(message.value for message in other.get_many(10, timeout=0))
+        assert found == ([b"0", b"2"] if is_used else [b"0", b"1", b"2"])
     assert "all stored messages are delivered again" in caplog.text
 
 
