@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
+from unittest import mock
 
 from bench.kafka.jars import Missing
-from logstore.broker import BlockingClient, SharedQueue
+from logstore.broker import BlockingClient, SharedQueue, shared_lane
 from logstore.cli.cluster_file import STORE
 from logstore.cli.local_cluster import launch, send_signal
 from logstore.disk.errors import EngineError
@@ -57,6 +58,8 @@ MEMBERS: Final = (STORE, *(f"node-{number}" for number in range(1, NODES + 1)))
 EMPTIED: Final = TopicPartition("emptied", 0)
 """Records of it are deleted."""
 GROUP: Final = "promised"
+_CHECKPOINT_EVENTS: Final = 4
+"""Between checkpoints of the queue, whose events and messages are deleted below them."""
 _SAMPLE_S: Final = 0.02
 _LEASE_S: Final = 1.0
 
@@ -298,7 +301,8 @@ def _drained(cluster: PoweredCluster) -> Iterator[bytes]:
 @contextmanager
 def powered(kind: str, level: str) -> Iterator[PoweredCluster]:
     """Run a cluster on file systems of this kind. Raises `Missing`."""
-    with in_memory() as folder:
+    often = mock.patch.object(shared_lane, "CHECKPOINT_EVENTS", _CHECKPOINT_EVENTS)
+    with often, in_memory() as folder:
         devices = Devices(folder / "devices", KINDS[kind])
         try:
             cluster = PoweredCluster(folder / "cluster", devices, level)
