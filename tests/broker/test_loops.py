@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from logstore.broker import AsyncBroker, BlockingClient, Broker, BrokerConfig, Client, RequestRefused
 from logstore.broker.errors import RequestFailed
+from logstore.disk.reentry import Flag
 
 Call = Callable[[Client], Awaitable[object]]
 
@@ -86,7 +87,7 @@ def test_an_interrupt_ends_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
             broker.create_topic("orders")
             records = client.scan("orders", follow=True)
             with monkeypatch.context() as patched:
-                patched.setattr(Future, "result", interrupted)
+                patched.setattr(Flag, "wait", interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     next(records)
             client.append("orders", b"placed")
