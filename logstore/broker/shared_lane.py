@@ -7,6 +7,9 @@ Every process reads the same events in the same order, so the state at an event 
 10,000 events any of them appends its state as a checkpoint, and deletes the events below the checkpoint
 before it, and the messages that were finished there. A process that opens the queue, or was away for so long
 that its next event is gone, begins with the first checkpoint that is still there.
+
+A power cut of all brokers may take messages and leave their events. Messages that are put at the same offsets
+would then pass for finished ones. Who sees that the log ends below the state tells the others with an event.
 """
 
 from __future__ import annotations
@@ -77,6 +80,8 @@ class SharedLane:
         self._ahead: deque[Record] = deque()
         self.end = 0
         """The end of the messages that were read."""
+        self._is_known = False
+        """Whether this process has looked for messages that a power cut took."""
 
     def create(self) -> None:
         """Create the two topics unless they are there; the one that others look for comes last."""
@@ -97,7 +102,13 @@ class SharedLane:
                 size = len(encode_batch([record]))  # that was an upper bound
                 if size > self._largest_bytes:
                     raise RecordTooLarge(size, self._largest_bytes)
-        return [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
+        if not self._is_known:
+            self.catch_up()
+            self.wait(0)
+        offsets = [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
+        if offsets[0] < self.state.next_offset:
+            self._tell_of_loss(offsets[0])
+        return offsets
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -144,7 +155,13 @@ class SharedLane:
         if record.key == _CHECKPOINT_KEY:
             self._remember(self._checkpoint_in(record))
             return []
-        return self.state.apply(decode_event(record.value))
+        event = decode_event(record.value)
+        if event.kind not in (EventKind.TAKEN, EventKind.LOST):  # not of a message that nobody has taken
+            known = [each for each in event.offsets if each < self.state.next_offset]
+            event = event._replace(offsets=known)
+        if event.kind is EventKind.LOST:
+            self._ahead.clear()
+        return self.state.apply(event)
 
     def _read_events(self, wait_s: float) -> list[Record]:
         try:
@@ -200,7 +217,7 @@ class SharedLane:
             return
         self._due = self._position + CHECKPOINT_EVENTS
         made = Checkpoint(self.state, self._position, keys_offset=0, is_clean=False)
-        data = encode_checkpoint(made, with_leases=True)
+        data = encode_checkpoint(made, is_shared=True)
         if len(data) > _MOST_CHECKPOINT_BYTES:
             return  # there will be fewer unfinished messages
         try:
@@ -257,22 +274,46 @@ class SharedLane:
             if offset == self.state.next_offset and self._ahead:
                 new = takewhile(lambda each: not_before_ms(each.headers) <= now_ms, self._ahead)
                 records = list(islice(new, min(most, OFFSETS_AN_EVENT)))
-            offsets = [record.offset for record in records]
+            offsets, cuts = [record.offset for record in records], self.state.cuts
             ours = set(self.happen(Event(EventKind.TAKEN, offsets, now_ms + lease_ms, deliveries)))
-            if ours:
+            if ours and self.state.cuts == cuts:  # otherwise others are there now, when the leases end
                 return [message_of(each, self.topic, deliveries) for each in records if each.offset in ours]
 
     def _read_ahead(self) -> None:
         while self._ahead and self._ahead[0].offset < self.state.next_offset:
             self._ahead.popleft()
         if not self._ahead:
-            self._ahead.extend(self._calls.read(self._messages, 0, self.state.next_offset, wait=0))
+            self._ahead.extend(self._read_messages(self.state.next_offset, 0))
         if self._ahead:
             self.end = self._ahead[-1].offset + 1
 
     def wait(self, seconds: float) -> None:
         """Return when there is a message behind those that were read, at the latest after `seconds`."""
-        self._calls.read(self._messages, 0, max(self.end, self.state.next_offset), wait=seconds, max_bytes=1)
+        self._read_messages(max(self.end, self.state.next_offset), seconds, max_bytes=1)
+
+    def _read_messages(self, offset: int, wait_s: float, **limits: int) -> list[Record]:
+        try:
+            found = self._calls.read(self._messages, 0, offset, wait=wait_s, **limits)
+        except RequestRefused as refusal:
+            if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or (end := self.log_end()) >= offset:
+                raise
+            self._tell_of_loss(end)
+            found = []
+        self._is_known = True
+        return found
+
+    def _tell_of_loss(self, end: int) -> None:
+        """Let every process forget what it knows of messages at or past `end`, where the log ended."""
+        self._ahead.clear()
+        self.end = min(self.end, end)
+        if end < (known := self.state.next_offset):
+            _log.warning(
+                "topic %s: messages %d to %d were delivered and are gone: a power cut took them",
+                self._messages,
+                end,
+                known - 1,
+            )
+            self.happen(Event(EventKind.LOST, (end,), 0, self.state.cuts + 1))
 
     def record(self, offset: int) -> Record:
         if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:

@@ -13,8 +13,7 @@ has the message, and the others look for another one.
 
 That is three requests and two, for one message or for many that are new and taken together. Differences
 from `Queue`: leases outlive the process that took them; keys are not compared; `written` is `acks=all` at the
-level `replicated`, and a power cut that takes messages and keeps their events leaves the offsets finished for
-those that come next; the clocks of the processes must agree, as they do on one host.
+level `replicated`; the clocks of the processes must agree, as they do on one host.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     │ deliveries   │ int32 for each of them                                            │
     │ delays       │ int64 pairs: offset, not before (ms)                              │   little-endian
     │ keys         │ the keys of the deduplication window (`recent_keys.py`)           │
-    │ leases       │ of shared queues: int64 pairs, offset, until (ms)                 │
+    │ leases, cuts │ of shared queues: int64 pairs, offset, until (ms); int64          │
     └──────────────┴───────────────────────────────────────────────────────────────────┘
 
 Events at or past `events_offset` happened after it, and messages at or past `keys_offset` may have keys that
@@ -46,8 +46,8 @@ class Checkpoint(NamedTuple):
     keys: bytes = b""
 
 
-def encode_checkpoint(checkpoint: Checkpoint, *, with_leases: bool = False) -> bytes:
-    """Return the file's bytes. It has no leases if these end with their process."""
+def encode_checkpoint(checkpoint: Checkpoint, *, is_shared: bool = False) -> bytes:
+    """Return the file's bytes. It has leases if these outlive their process, in a shared queue."""
     state = checkpoint.state
     count = len(state.unfinished)
     bounds = {
@@ -57,7 +57,10 @@ def encode_checkpoint(checkpoint: Checkpoint, *, with_leases: bool = False) -> b
         "keys_offset": checkpoint.keys_offset,
         "is_clean": checkpoint.is_clean,
     }
-    leases = [(b"leases", np.array(list(state.leases.items()), "<i8").tobytes())] if with_leases else []
+    shared = [
+        (b"leases", np.array(list(state.leases.items()), "<i8").tobytes()),
+        (b"cuts", state.cuts.to_bytes(8, "little")),
+    ]
     return encode_batch_of_pairs(
         [
             (b"bounds", json.dumps(bounds).encode()),
@@ -65,7 +68,7 @@ def encode_checkpoint(checkpoint: Checkpoint, *, with_leases: bool = False) -> b
             (b"deliveries", np.fromiter(state.unfinished.values(), "<i4", count).tobytes()),
             (b"delays", np.array(list(state.delays.items()), "<i8").tobytes()),
             (b"keys", checkpoint.keys),
-            *leases,
+            *(shared if is_shared else ()),
         ]
     )
 
@@ -89,6 +92,7 @@ def decode_checkpoint(data: bytes, path: str) -> Checkpoint:
         )
         for offset, until_ms in np.frombuffer(parts.get(b"leases", b""), "<i8").reshape(-1, 2).tolist():
             state.leases.set(offset, until_ms)
+        state.cuts = int.from_bytes(parts.get(b"cuts", b""), "little")
         return Checkpoint(
             state, bounds["events_offset"], bounds["keys_offset"], bounds["is_clean"], parts[b"keys"]
         )

@@ -17,6 +17,7 @@ recovery of one:
     RETURNED   by a worker, or because its lease ended: ready at a time
     TAKEN      leased until a time, for the n-th time
     EXTENDED   the lease of the n-th time ends later
+    LOST       a power cut took the messages from an offset on; the n-th such cut, which is told once
 
     an event as a record's value
     ┌──────┬─────────┬────────────┬──────────────────────┐
@@ -51,6 +52,10 @@ class EventKind(IntEnum):
     RETURNED = 2
     TAKEN = 3
     EXTENDED = 4
+    LOST = 5
+
+
+_KINDS: Final = frozenset(EventKind)
 
 
 class Event(NamedTuple):
@@ -74,7 +79,7 @@ def finished(offset: int) -> bytes:
 def decode_event(value: bytes | None) -> Event:
     """Return the event in a record's value. Raises `InvalidRecord`."""
     rest = len(value or b"") - _HEAD.size
-    if value is None or rest <= 0 or rest % 8 or value[0] not in (1, 2, 3, 4):
+    if value is None or rest <= 0 or rest % 8 or value[0] not in _KINDS:
         raise InvalidRecord(f"not an event of a queue: {value!r:.80}")
     kind, time_ms, deliveries = _HEAD.unpack_from(value)
     if rest == 8:
@@ -149,7 +154,7 @@ class QueueState:
     never nothing of it.
     """
 
-    __slots__ = ("_ready", "delays", "leases", "next_offset", "unfinished")
+    __slots__ = ("_ready", "cuts", "delays", "leases", "next_offset", "unfinished")
 
     def __init__(self, next_offset: int = 0) -> None:
         self.next_offset = next_offset
@@ -159,6 +164,8 @@ class QueueState:
         self.delays = Deadlines()
         self._ready: list[int] = []
         """A heap of the offsets that are ready; those that are finished, leased or delayed are leftovers."""
+        self.cuts = 0
+        """How often messages were lost."""
 
     @classmethod
     def restored(
@@ -189,6 +196,12 @@ class QueueState:
     def apply(self, event: Event) -> list[int]:
         """Change the state as `event` says; returns the offsets that it changed (see the module)."""
         kind, offsets, time_ms, deliveries = event
+        if kind is EventKind.LOST:
+            if deliveries != self.cuts + 1:
+                return []
+            self.cuts += 1
+            self.clamp(0, offsets[0])
+            return list(offsets)
         changed = []
         for offset in offsets:
             known = self.unfinished.get(offset, 0 if offset >= self.next_offset else None)

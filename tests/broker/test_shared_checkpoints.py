@@ -10,7 +10,7 @@ import pytest
 
 from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestRefused, SharedQueue, shared_lane
 from logstore.disk.errors import ErrorCode
-from logstore.queue import AlreadyFinished, Message, QueueConfig
+from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueConfig
 
 EVERY = 6
 
@@ -220,3 +220,45 @@ def test_deleting_records(broker: Broker) -> None:
         assert client.delete_records("orders", 0, -1) == 3
     with pytest.raises(TypeError, match="before_offset"):
         broker.delete_records("orders", 0, "1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("who", ["a consumer", "a producer"])
+@pytest.mark.parametrize("is_checkpointed", [True, False])
+def test_messages_that_a_power_cut_took(
+    broker: Broker, caplog: pytest.LogCaptureFixture, who: str, is_checkpointed: bool
+) -> None:
+    """Their events are there: the messages that come next have their offsets, and are delivered."""
+    with SharedQueue(broker, "jobs") as queue:
+        queue.put_many([b"old %d" % number for number in range(5)])
+        found = queue.get_many(4, timeout=0)
+        queue.ack_many(found[1:])
+        if is_checkpointed:
+            work(queue, 20)
+    broker.delete_topic("jobs.default")
+    broker.create_topic("jobs.default", 1)
+    broker.append("jobs.default", [b"old 0", b"old 1"], partition=0)
+    new = [b"new %d" % number for number in range(6)]
+    with caplog.at_level(logging.WARNING, shared_lane.__name__):
+        producer, consumer = SharedQueue(broker, "jobs"), SharedQueue(broker, "jobs")
+        if who == "a consumer":
+            assert consumer.get(timeout=0) is None
+        assert producer.put_many(new[:1]) == [2]
+        producer.put_many(new[1:])
+        assert [message.value for message in consumer.get_many(20, timeout=0)] == new
+        assert SharedQueue(broker, "jobs").get(timeout=0) is None
+    assert len(caplog.records) == 1
+    assert "messages 2 to " in caplog.text
+
+
+def test_an_end_that_comes_after_a_loss(broker: Broker) -> None:
+    """It is of the message that is gone, and the one in its place is delivered."""
+    with SharedQueue(broker, "jobs") as queue, SharedQueue(broker, "jobs") as other:
+        queue.put(b"old")
+        message = got(queue)
+        broker.delete_topic("jobs.default")
+        broker.create_topic("jobs.default", 1)
+        assert other.get(timeout=0) is None
+        other.put(b"new")
+        with pytest.raises(LeaseEnded):
+            queue.ack(message)
+        assert got(other).value == b"new"

@@ -69,7 +69,7 @@ def test_the_state_agrees_with_a_line_for_each_message(seed: int) -> None:
     assert (found.events_offset, found.keys_offset, found.is_clean, found.keys) == (7, 8, True, b"keys")
     assert dict(found.state.delays.items()) == dict(state.delays.items())
     assert not len(found.state.leases)
-    shared = decode_checkpoint(encode_checkpoint(Checkpoint(state, 7, 8, True), with_leases=True), "offset 9")
+    shared = decode_checkpoint(encode_checkpoint(Checkpoint(state, 7, 8, True), is_shared=True), "offset 9")
     assert dict(shared.state.leases.items()) == dict(state.leases.items())
 
 
@@ -123,7 +123,26 @@ def test_deadlines_keep_no_leftovers_for_ever() -> None:
     assert deadlines.first() is None
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x05" + finished(1)[1:]])
+@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x06" + finished(1)[1:]])
 def test_what_is_no_event_is_refused(value: bytes | None) -> None:
     with pytest.raises(InvalidRecord, match="not an event"):
         decode_event(value)
+
+
+def test_a_loss_is_told_once() -> None:
+    """A second process may tell of the same one, when other messages are at those offsets."""
+    state = QueueState()
+    for offset in range(6):
+        state.take(offset, 1, 100)
+    for offset in (0, 2, 3, 5):
+        state.finish(offset)
+    lost = Event(EventKind.LOST, (3,), 0, 1)
+    assert decode_event(lost.encode()) == lost
+    assert state.apply(lost) == [3]
+    assert (state.next_offset, state.unfinished, state.cuts) == (3, {1: 1}, 1)
+    state.take(3, 1, 100)
+    state.finish(3)
+    assert state.apply(lost) == []
+    assert state.next_offset == 4
+    found = decode_checkpoint(encode_checkpoint(Checkpoint(state, 7, 8, False), is_shared=True), "offset 9")
+    assert found.state.cuts == 1
