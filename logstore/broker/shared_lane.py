@@ -81,7 +81,7 @@ class SharedLane:
         self.end = 0
         """The end of the messages that were read."""
         self._is_known = False
-        """Whether this process has looked for messages that a power cut took."""
+        """Whether the events were ever read: then a put at a known offset shows."""
 
     def create(self) -> None:
         """Create the two topics unless they are there; the one that others look for comes last."""
@@ -104,7 +104,6 @@ class SharedLane:
                     raise RecordTooLarge(size, self._largest_bytes)
         if not self._is_known:
             self.catch_up()
-            self.wait(0)
         offsets = [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
         if offsets[0] < self.state.next_offset:
             self._tell_of_loss(offsets[0])
@@ -125,6 +124,7 @@ class SharedLane:
                 if record.offset == through:
                     changed = found
             if self._position > through and (through >= 0 or not records):
+                self._is_known = True
                 self._keep_short()
                 return changed
 
@@ -160,7 +160,7 @@ class SharedLane:
             known = [each for each in event.offsets if each < self.state.next_offset]
             event = event._replace(offsets=known)
         if event.kind is EventKind.LOST:
-            self._ahead.clear()
+            self._forget(event.offsets[0])
         return self.state.apply(event)
 
     def _read_events(self, wait_s: float) -> list[Record]:
@@ -293,19 +293,16 @@ class SharedLane:
 
     def _read_messages(self, offset: int, wait_s: float, **limits: int) -> list[Record]:
         try:
-            found = self._calls.read(self._messages, 0, offset, wait=wait_s, **limits)
+            return self._calls.read(self._messages, 0, offset, wait=wait_s, **limits)
         except RequestRefused as refusal:
             if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or (end := self.log_end()) >= offset:
                 raise
             self._tell_of_loss(end)
-            found = []
-        self._is_known = True
-        return found
+            return []
 
     def _tell_of_loss(self, end: int) -> None:
         """Let every process forget what it knows of messages at or past `end`, where the log ended."""
-        self._ahead.clear()
-        self.end = min(self.end, end)
+        self._forget(end)
         if end < (known := self.state.next_offset):
             _log.warning(
                 "topic %s: messages %d to %d were delivered and are gone: a power cut took them",
@@ -314,6 +311,10 @@ class SharedLane:
                 known - 1,
             )
             self.happen(Event(EventKind.LOST, (end,), 0, self.state.cuts + 1))
+
+    def _forget(self, end: int) -> None:
+        self._ahead.clear()
+        self.end = min(self.end, end)
 
     def record(self, offset: int) -> Record:
         if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:

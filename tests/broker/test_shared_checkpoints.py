@@ -10,7 +10,7 @@ import pytest
 
 from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestRefused, SharedQueue, shared_lane
 from logstore.disk.errors import ErrorCode
-from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueConfig
+from logstore.queue import AlreadyFinished, Message, QueueConfig
 
 EVERY = 6
 
@@ -234,8 +234,7 @@ def test_messages_that_a_power_cut_took(
         queue.ack_many(found[1:])
         if is_checkpointed:
             work(queue, 20)
-    broker.delete_topic("jobs.default")
-    broker.create_topic("jobs.default", 1)
+    emptied(broker)
     broker.append("jobs.default", [b"old 0", b"old 1"], partition=0)
     new = [b"new %d" % number for number in range(6)]
     with caplog.at_level(logging.WARNING, shared_lane.__name__):
@@ -250,15 +249,51 @@ def test_messages_that_a_power_cut_took(
     assert "messages 2 to " in caplog.text
 
 
+def emptied(broker: Broker) -> None:
+    broker.delete_topic("jobs.default")
+    broker.create_topic("jobs.default", 1)
+
+
+def test_what_was_read_ahead_of_a_loss(broker: Broker) -> None:
+    with SharedQueue(broker, "jobs") as queue, SharedQueue(broker, "jobs") as other:
+        queue.put_many([b"old"] * 3)
+        got(queue)
+        emptied(broker)
+        assert other.get(timeout=0) is None
+        other.put_many([b"0", b"1", b"2"])
+        assert [message.value for message in queue.get_many(3, timeout=0)] == [b"0", b"1", b"2"]
+
+
+def test_a_loss_that_is_told_before_a_lease_begins(broker: Broker) -> None:
+    """The message that was chosen is gone: its lease is left alone, and the one in its place comes later."""
+    now_ms = [1_700_000_000_000]
+    queue, other = (SharedQueue(broker, "jobs", clock=lambda: now_ms[0]) for _ in range(2))
+    queue.put_many([b"old"] * 3)
+    got(queue)
+    append, patch = broker.append, pytest.MonkeyPatch()
+
+    def after_others(*args: Any, **options: Any) -> Any:
+        patch.undo()
+        emptied(broker)
+        assert other.get(timeout=0) is None
+        other.put_many([b"0", b"1"])
+        return append(*args, **options)
+
+    patch.setattr(broker, "append", after_others)
+    assert got(queue).value == b"0"
+    assert queue.get(timeout=0) is None
+    now_ms[0] += 30_000
+    assert sorted(message.value for message in queue.get_many(2, timeout=0)) == [b"0", b"1"]
+
+
 def test_an_end_that_comes_after_a_loss(broker: Broker) -> None:
     """It is of the message that is gone, and the one in its place is delivered."""
     with SharedQueue(broker, "jobs") as queue, SharedQueue(broker, "jobs") as other:
         queue.put(b"old")
         message = got(queue)
-        broker.delete_topic("jobs.default")
-        broker.create_topic("jobs.default", 1)
+        emptied(broker)
         assert other.get(timeout=0) is None
         other.put(b"new")
-        with pytest.raises(LeaseEnded):
+        with pytest.raises(ValueError, match="a power cut took it"):
             queue.ack(message)
         assert got(other).value == b"new"
