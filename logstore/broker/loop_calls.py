@@ -24,12 +24,14 @@ class LoopCall(Generic[T]):
     def __init__(
         self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, thread: threading.Thread
     ) -> None:
-        """Start `work`. Raises `RuntimeError` if the loop is closed."""
+        """Start `work`. A closed loop is one that ended first."""
         self._work, self._loop, self._thread = work, loop, thread
         self._ended = Flag()
         self._tasks: list[asyncio.Task[T]] = []
         try:
             loop.call_soon_threadsafe(self._begin)
+        except RuntimeError:  # the loop is closed
+            self._ended.set()
         except BaseException:
             self.cancel()
             raise

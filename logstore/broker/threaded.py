@@ -196,7 +196,7 @@ class Broker(BlockingCalls):
             raise RuntimeError("a blocking call on the broker's own thread would wait for itself")
         try:
             return LoopCall(work, self._loop, self._thread).result()
-        except (RuntimeError, CancelledError):
+        except CancelledError:
             self._client.check()  # its loop ended before it got there, or meanwhile
             raise
 

@@ -357,7 +357,7 @@ def _number(given: Given, name: str, default: int, most: int = MAX_LONG) -> int:
     text = given.get(name)
     if text is None:
         return default
-    if (number := whole_number(text, 0)) is None:
+    if (number := whole_number(text, 0, MAX_LONG)) is None:
         raise BadRequest(f"{name} is a number, 0 or more")
     return min(number, most)
 
