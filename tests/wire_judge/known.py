@@ -231,7 +231,9 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
         )
         or (
             met.is_of(t.LeaveGroupRequest, t.JoinGroupRequest)
-            and met.codes(Code.UNKNOWN_MEMBER_ID, 0)
+            # A member that joins without a protocol is refused here for that.
+            and met.codes(Code.UNKNOWN_MEMBER_ID, met.ours)
+            and met.ours in (0, Code.INCONSISTENT_GROUP_PROTOCOL)
             and bool(met.request.member_id or getattr(met.request, "members", None))
         )
     ),
