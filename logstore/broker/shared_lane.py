@@ -9,7 +9,7 @@ before it, and the messages that were finished there. A process that opens the q
 that its next event is gone, begins with the first checkpoint that is still there.
 
 A power cut of all brokers may take messages and leave their events. Messages that are put at the same offsets
-would then pass for finished ones. Who sees that the log ends below the state tells the others with an event.
+would then count as finished. A process that sees it tells the others with an event.
 """
 
 from __future__ import annotations
