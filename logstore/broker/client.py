@@ -485,8 +485,9 @@ class Client(AsyncClosing):
         deleted them.
         """
         where = TopicPartition(topic, partition)
-        ask = delete_before(self._cluster, where, as_offset(before_offset, "before_offset"))
-        return await self._cluster.retried(ask, NO_LEADER, self._deadline(timeout))
+        deadline = self._deadline(timeout)
+        ask = delete_before(self._cluster, where, as_offset(before_offset, "before_offset"), deadline)
+        return await self._cluster.retried(ask, NO_LEADER, deadline)
 
     # --- receipts -----------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ def ask_receipt(
 
 
 def delete_before(
-    cluster: ClusterView, topic_partition: TopicPartition, offset: int
+    cluster: ClusterView, topic_partition: TopicPartition, offset: int, deadline: float
 ) -> Callable[[], Coroutine[Any, Any, int]]:
     """Return a request to delete the records below `offset`; its answer is the new log start.
 
@@ -152,9 +152,12 @@ def delete_before(
     index = topic_partition.partition
     partition = t.DeleteRecordsRequestDeleteRecordsPartition(partition_index=index, offset=offset)
     topic = t.DeleteRecordsRequestDeleteRecordsTopic(name=topic_partition.topic, partitions=[partition])
-    request = t.DeleteRecordsRequest(topics=[topic], timeout_ms=_DELETION_MS)
 
     async def once() -> int:
+        # The leader answers before this call gives up: until then it serves nothing else on the connection.
+        request = t.DeleteRecordsRequest(
+            topics=[topic], timeout_ms=min(_DELETION_MS, int(left_s(deadline) * 900))
+        )
         leader = await cluster.leader(topic_partition, asked_s)
         with or_again():
             answer: Any = await cluster.connections.ask_wire(leader.address, request)

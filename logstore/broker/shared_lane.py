@@ -31,7 +31,7 @@ from logstore.format.record import Record
 from logstore.log.outgoing import size_of
 from logstore.queue.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from logstore.queue.errors import AlreadyFinished, LeaseEnded
-from logstore.queue.lane import OFFSETS_AN_EVENT, check_lease
+from logstore.queue.lane import OFFSETS_AN_EVENT, check_lease, different_offsets
 from logstore.queue.messages import Message, message_of, not_before_ms
 from logstore.queue.state import Event, EventKind, LaneStats, QueueState, decode_event
 from logstore.replication.durability import DURABILITY_LEVEL
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Place(NamedTuple):
-    """What a checkpoint lets go: events below `events_offset`, messages below `low_mark`."""
+    """A checkpoint's bounds of deletion: of events, and of messages."""
 
     events_offset: int
     low_mark: int
@@ -244,8 +244,7 @@ class SharedLane:
     def finish(self, messages: list[Message]) -> None:
         """Finish leased messages; raises as `SharedQueue.ack_many`."""
         self.check_leased(messages)
-        if len({message.offset for message in messages}) < len(messages):
-            raise ValueError(f"a message of topic {self.topic} is acknowledged twice in one call")
+        different_offsets(messages)
         missed: list[Message] = []
         for deliveries, same in groupby(sorted(messages, key=_deliveries), _deliveries):
             while some := list(islice(same, OFFSETS_AN_EVENT)):

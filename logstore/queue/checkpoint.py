@@ -57,20 +57,17 @@ def encode_checkpoint(checkpoint: Checkpoint, *, is_shared: bool = False) -> byt
         "keys_offset": checkpoint.keys_offset,
         "is_clean": checkpoint.is_clean,
     }
-    shared = [
-        (b"leases", np.array(list(state.leases.items()), "<i8").tobytes()),
-        (b"cuts", state.cuts.to_bytes(8, "little")),
+    parts = [
+        (b"bounds", json.dumps(bounds).encode()),
+        (b"unfinished", np.fromiter(state.unfinished, "<i8", count).tobytes()),
+        (b"deliveries", np.fromiter(state.unfinished.values(), "<i4", count).tobytes()),
+        (b"delays", np.array(list(state.delays.items()), "<i8").tobytes()),
+        (b"keys", checkpoint.keys),
     ]
-    return encode_batch_of_pairs(
-        [
-            (b"bounds", json.dumps(bounds).encode()),
-            (b"unfinished", np.fromiter(state.unfinished, "<i8", count).tobytes()),
-            (b"deliveries", np.fromiter(state.unfinished.values(), "<i4", count).tobytes()),
-            (b"delays", np.array(list(state.delays.items()), "<i8").tobytes()),
-            (b"keys", checkpoint.keys),
-            *(shared if is_shared else ()),
-        ]
-    )
+    if is_shared:
+        leases = np.array(list(state.leases.items()), "<i8").tobytes()
+        parts += [(b"leases", leases), (b"cuts", state.cuts.to_bytes(8, "little"))]
+    return encode_batch_of_pairs(parts)
 
 
 def decode_checkpoint(data: bytes, path: str) -> Checkpoint:

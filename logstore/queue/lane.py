@@ -317,9 +317,7 @@ class Lane:
         """Do as `finish` for different messages, in one write."""
         for message in messages:
             self.check(message)
-        offsets = [message.offset for message in messages]
-        if len(set(offsets)) < len(offsets):
-            raise ValueError(f"a message of topic {self.topic} is acknowledged twice in one call")
+        offsets = different_offsets(messages)
         for start in range(0, len(offsets), OFFSETS_AN_EVENT):
             some = offsets[start : start + OFFSETS_AN_EVENT]
             self._write(Event(EventKind.FINISHED, some), now_ms)
@@ -396,6 +394,14 @@ class Lane:
         return self.state.stats(self.messages.log_end_offset, self.messages.size + self.events.size)
 
 
+def different_offsets(messages: Sequence[Message]) -> list[int]:
+    """Return the offsets of messages of one topic. Raises `ValueError` if one is there twice."""
+    offsets = [message.offset for message in messages]
+    if len(set(offsets)) < len(offsets):
+        raise ValueError(f"a message of topic {messages[0].topic} is acknowledged twice in one call")
+    return offsets
+
+
 def check_lease(state: QueueState, message: Message, end_offset: int) -> None:
     """Raise `AlreadyFinished`, `LeaseEnded` or `ValueError` unless `message` is leased for its delivery."""
     offset = message.offset
@@ -404,7 +410,7 @@ def check_lease(state: QueueState, message: Message, end_offset: int) -> None:
     what = f"message {offset} of topic {message.topic}"
     if offset >= end_offset:
         raise ValueError(f"{what} does not exist: it is another queue's, or a power cut took it")
-    if offset < state.next_offset and offset not in state.unfinished:
+    if state.is_finished(offset):
         raise AlreadyFinished(f"{what} is finished: it was acknowledged before, or is among the dead letters")
     raise LeaseEnded(
         f"{what} is no longer leased for delivery {message.deliveries}: the lease ended or the message "

@@ -378,7 +378,7 @@ class DirectoryLogs:
             if self._on_batches is not None:
                 self._on_batches(stretch.headers)
             counted = len(missing)
-            del stretch
+            del stretch  # before the next read, as in `stretches.py`
         missing.extend(count.missing())
 
     def stretches(self, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
