@@ -186,8 +186,20 @@ class Brokers:
                 answer = self._ask(Address(found.host, found.port), request)
                 if not self._looks_left or _MOVING.isdisjoint(_codes(answer)):
                     return answer
-            self._looks_left -= 1
-            time.sleep(_PAUSE_S)
+            self._pause()
+
+    def groups_of(self, broker_id: int) -> t.ListGroupsResponse:
+        """Return the groups of a coordinator. Ask again while it loads some, as `coordinator` does."""
+        while True:
+            answer: t.ListGroupsResponse = self.broker(broker_id, t.ListGroupsRequest())
+            if not self._looks_left or answer.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                check(answer.error_code, f"groups of broker {broker_id}")
+                return answer
+            self._pause()
+
+    def _pause(self) -> None:
+        self._looks_left -= 1
+        time.sleep(_PAUSE_S)
 
     def topics(self) -> dict[str, list[int]]:
         """Return all topics with their partitions."""

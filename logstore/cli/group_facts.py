@@ -39,18 +39,13 @@ def listed(
     brokers: Brokers, states: list[str] | None = None, types: list[str] | None = None
 ) -> dict[str, t.ListGroupsResponseListedGroup]:
     """Return all groups by name, or those in these states and of these types."""
-    from logstore.broker.wire import types as t
-    from logstore.cli.brokers import check
-
     for option, given, known in (("--state", states, _STATES), ("--type", types, _TYPES)):
         for each in given or ():
             if each.lower() not in map(str.lower, known):
                 raise typer.BadParameter(f"{option} {each!r}: write one of {', '.join(known)}")
     found: dict[str, t.ListGroupsResponseListedGroup] = {}
     for broker in brokers.metadata(()).brokers:
-        answer = brokers.broker(broker.node_id, t.ListGroupsRequest())
-        check(answer.error_code, f"groups of broker {broker.node_id}")
-        found |= {group.group_id: group for group in answer.groups}
+        found |= {group.group_id: group for group in brokers.groups_of(broker.node_id).groups}
 
     def matches(given: list[str] | None, value: str) -> bool:
         return not given or value.lower() in map(str.lower, given)

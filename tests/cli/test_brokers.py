@@ -14,6 +14,8 @@ from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.cli.brokers import TIMEOUT_S, Brokers
+from logstore.cli.console import asking
+from logstore.cli.group_facts import listed
 from logstore.disk.errors import ErrorCode
 
 ONE, TWO = Address("one", 1), Address("two", 2)
@@ -197,6 +199,42 @@ def test_the_first_coordinator_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(RequestRefused, match="no known leader"):
             brokers.coordinator("h", request)
         assert sum(paused) == pytest.approx(5), "the other groups are not waited for again"
+
+
+class Loading(Brokers):
+    """One broker that coordinates a group, and loads another partition of groups for some questions."""
+
+    def __init__(self, loaded_after: int) -> None:
+        super().__init__("one:1")
+        self.asked, self.loaded_after = 0, loaded_after
+
+    def _ask(self, address: Address, request: Struct, timeout_s: float | None = None) -> Any:
+        if isinstance(request, t.MetadataRequest):
+            return t.MetadataResponse(brokers=[t.MetadataResponseBroker(node_id=1, host="one", port=1)])
+        if isinstance(request, t.ListGroupsRequest):
+            self.asked += 1
+            loaded = self.asked > self.loaded_after
+            error = ErrorCode.NONE if loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            group = t.ListGroupsResponseListedGroup(group_id="billing", group_state="Empty")
+            return t.ListGroupsResponse(error_code=error, groups=[group])
+        raise RequestUnanswered("no answer")
+
+
+def test_groups_of_a_broker_that_loads_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`groups list` failed, and the console showed no group, while another partition of groups was loaded."""
+    paused: list[float] = []
+    monkeypatch.setattr("logstore.cli.brokers.time.sleep", paused.append)
+    with closing(Loading(loaded_after=3)) as brokers:
+        assert list(listed(brokers)) == ["billing"]
+        assert len(paused) == 3
+    with closing(Loading(loaded_after=1000)) as brokers:
+        shown = asking.groups(brokers, "", 0, 10)
+        assert [each["name"] for each in shown["groups"]] == ["billing"]
+        (silent,) = shown["silent"]
+        assert "COORDINATOR_LOAD_IN_PROGRESS" in silent["error"]
+        with pytest.raises(RequestRefused, match="COORDINATOR_LOAD_IN_PROGRESS: groups of broker 1"):
+            listed(brokers)
+        assert sum(paused) == pytest.approx(5.3)
 
 
 @pytest.mark.parametrize(

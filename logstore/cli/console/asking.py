@@ -54,11 +54,11 @@ def groups(brokers: Brokers, match: str, offset: int, limit: int) -> dict[str, A
     for each in brokers.metadata(()).brokers:
         try:
             answer = brokers.broker(each.node_id, t.ListGroupsRequest())
+            # A broker that loads some of its groups lists the others beside the error.
+            names |= {group.group_id: group.group_state for group in answer.groups if match in group.group_id}
             check(answer.error_code, f"groups of broker {each.node_id}")
         except (RequestUnanswered, RequestRefused) as error:
             silent.append({"broker": each.node_id, "error": str(error)})
-            continue
-        names |= {group.group_id: group.group_state for group in answer.groups if match in group.group_id}
     rows: list[dict[str, Any]] = []
     for name in sorted(names)[offset : offset + limit]:
         try:
