@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple, NoReturn
 
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.errors import RequestRefused
+from logstore.broker.shared_keys import KINDS, SharedKeys
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig, RecordTooLarge
@@ -41,8 +42,8 @@ CHECKPOINT_EVENTS: Final = 10_000
 KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 _CHECKPOINT_KEY: Final = b"checkpoint"
 _deliveries: Final = attrgetter("deliveries")
-_MOST_CHECKPOINT_BYTES: Final = 900_000
-"""Below the broker's default limit of a batch."""
+_MOST_CHECKPOINT_BYTES: Final = 32 << 20
+_ROOM: Final = {"max.message.bytes": str(_MOST_CHECKPOINT_BYTES + (1 << 20))}
 _DELETION_S: Final = 2.0
 """How long a caller waits for replicas to delete; they do it later, too."""
 
@@ -73,6 +74,7 @@ class SharedLane:
         """The position where the next checkpoint is due."""
         self.topic = topic
         self.state = QueueState()
+        self.keys = SharedKeys()
         self._position = 0
         self._places: deque[_Place] = deque()
         """Those of the checkpoints that were read or written, ascending."""
@@ -89,7 +91,7 @@ class SharedLane:
         is_more = self._largest_bytes > LogConfig().max_message_bytes
         larger = {"max.message.bytes": str(self._largest_bytes)} if is_more else {}
         create(self._calls, self._messages, {**KEPT, **larger, **self._level})
-        create(self._calls, self._events, {**KEPT, **self._level})
+        create(self._calls, self._events, {**KEPT, **_ROOM, **self._level})
 
     def check_level(self) -> None:
         """Raise `InvalidConfig` if one of the two topics has another level than the queue."""
@@ -136,6 +138,15 @@ class SharedLane:
             changed = [each for each in event.offsets if is_end and self.state.is_finished(each)]
         return changed
 
+    def tell(self, kind: bytes, value: bytes) -> int:
+        """Append an event about keys; returns its offset (`shared_keys.py`)."""
+        return self._calls.append(self._events, (kind, value), partition=0).offset
+
+    def wait_for_events(self) -> None:
+        """Wait for the next events, for half a second at most, and read them."""
+        for record in self._read_events(0.5):
+            self._apply(record)
+
     def check(self, message: Message) -> None:
         """Raise `AlreadyFinished`, `LeaseEnded` or `ValueError` unless `message` is leased as it says."""
         check_lease(self.state, message, max(self.end, self.state.next_offset))
@@ -155,13 +166,19 @@ class SharedLane:
         if record.key == _CHECKPOINT_KEY:
             self._remember(self._checkpoint_in(record))
             return []
+        if record.key in KINDS:
+            self.keys.apply(record.key, record.value, record.offset)
+            return []
         event = decode_event(record.value)
         if event.kind not in (EventKind.TAKEN, EventKind.LOST):  # not of a message that nobody has taken
             known = [each for each in event.offsets if each < self.state.next_offset]
             event = event._replace(offsets=known)
         if event.kind is EventKind.LOST:
             self._forget(event.offsets[0])
-        return self.state.apply(event)
+        changed = self.state.apply(event)
+        if changed and event.kind is EventKind.LOST:
+            self.keys.forget_from(changed[0])
+        return changed
 
     def _read_events(self, wait_s: float) -> list[Record]:
         try:
@@ -187,6 +204,7 @@ class SharedLane:
                     found = self._checkpoint_in(record)
                     if found.events_offset >= start:
                         self.state, self._position = found.state, found.events_offset
+                        self.keys = SharedKeys.decoded(found.keys)
                         self._ahead.clear()
                         self._remember(found)
                         return True
@@ -198,6 +216,7 @@ class SharedLane:
             start,
         )
         self.state = QueueState(self._calls.topic(self._messages).partition(0).log_start_offset)
+        self.keys = SharedKeys()
         self._position = start
         self._ahead.clear()
         return True
@@ -209,17 +228,22 @@ class SharedLane:
         place = _Place(checkpoint.events_offset, checkpoint.state.low_mark)
         if not self._places or place.events_offset > self._places[-1].events_offset:
             self._places.append(place)
-        self._due = max(self._due, place.events_offset + CHECKPOINT_EVENTS)
+        self._due = max(self._due, place.events_offset + self._interval)
+
+    @property
+    def _interval(self) -> int:
+        """The events from one checkpoint to the next: the larger it is, the rarer."""
+        return max(CHECKPOINT_EVENTS, (len(self.state.unfinished) + len(self.keys)) // 4)
 
     def _keep_short(self) -> None:
         """Append a checkpoint if one is due, and delete what an earlier one lets go."""
         if self._position < self._due:
             return
-        self._due = self._position + CHECKPOINT_EVENTS
-        made = Checkpoint(self.state, self._position, keys_offset=0, is_clean=False)
+        self._due = self._position + self._interval
+        made = Checkpoint(self.state, self._position, 0, is_clean=False, keys=self.keys.encode())
         data = encode_checkpoint(made, is_shared=True)
         if len(data) > _MOST_CHECKPOINT_BYTES:
-            return  # there will be fewer unfinished messages
+            return  # there will be fewer unfinished messages and keys
         try:
             self._calls.append(self._events, (_CHECKPOINT_KEY, data), partition=0)
             self._remember(made)
@@ -319,6 +343,11 @@ class SharedLane:
         if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:
             return self._ahead[offset - self._ahead[0].offset]
         return self._calls.topic(self._messages).partition(0)[offset]
+
+    def messages_since(self, time_ms: int) -> Iterator[Record]:
+        """Yield the messages from the first one on whose time is at or past `time_ms`."""
+        start = self._calls.topic(self._messages).partition(0).offset_for_timestamp(time_ms)
+        return iter(()) if start is None else self._calls.scan(self._messages, 0, start.offset)
 
     def log_end(self) -> int:
         return self._calls.topic(self._messages).partition(0).log_end_offset

@@ -12,8 +12,8 @@ has the message, and the others look for another one.
     ack   append FINISHED → read up to it: was the lease still ours?
 
 That is three requests and two, for one message or for many that are new and taken together. Differences
-from `Queue`: leases outlive the process that took them; keys are not compared; `written` is `acks=all` at the
-level `replicated`; the clocks of the processes must agree, as they do on one host.
+from `Queue`: leases outlive the process that took them; `written` is `acks=all` at the level `replicated`;
+the clocks of the processes must agree, as they do on one host.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from logstore.arguments import as_config, as_int, as_timeout
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.limits import parse_address
 from logstore.broker.shared_lane import EVENTS, KEPT, SharedLane, create
+from logstore.broker.shared_puts import put_again, put_new
 from logstore.config import MAX_INT
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, check_topic_name
-from logstore.errors import InvalidConfig
+from logstore.format.record import Record
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
@@ -81,12 +82,10 @@ class SharedQueue(Closing):
         """Use the queue `name` through `calls`: a `Broker` of this process or a `BlockingClient`.
 
         Topics are created by the first message, with `durability.level=synced` if the queue is `synced`.
-        Raises `InvalidConfig` for `deduplication_window`, and for `synced` if a topic is there that is not:
-        `put` and `get` do so, too.
+        Raises `InvalidConfig` for `synced` if a topic is there that is not: `put` and `get` do so, too.
         """
         self.config = as_config(config, QueueConfig)
-        if self.config.deduplication_window:
-            raise InvalidConfig("a shared queue does not compare keys: leave out deduplication_window")
+        self._window_ms = round(self.config.deduplication_window * 1000)
         check_topic_name(name)
         self._calls, self._name, self._clock = calls, name, clock
         self._lanes: dict[str, SharedLane] = {}
@@ -129,12 +128,16 @@ class SharedQueue(Closing):
         topic: str = DEFAULT_TOPIC,
         delay: float = 0,
     ) -> int:
-        """Store a message and return its offset in `topic`; see `Queue.put`."""
+        """Store a message and return its offset in `topic`; see `Queue.put`.
+
+        With `deduplication_window` it waits for another process that stores a message with the same key:
+        for 30 seconds at most, if that one has died.
+        """
         now_ms = self._clock()
         due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
         key = None if key is None else as_bytes(key, "a key")
         record = record_of(as_bytes(value, "a value"), key, headers, now_ms, due_ms)
-        return self._lane(topic).put([record])[0]
+        return self._put(topic, [record])[0]
 
     def put_many(
         self,
@@ -147,7 +150,13 @@ class SharedQueue(Closing):
         now_ms = self._clock()
         due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
         records = [record_of(value, key, (), now_ms, due_ms) for key, value in as_pairs(values)]
-        return self._lane(topic).put(records) if records else []
+        return self._put(topic, records) if records else []
+
+    def _put(self, topic: str, records: Sequence[Record]) -> list[int]:
+        lane = self._lane(topic)
+        if not self._window_ms or all(record.key is None for record in records):
+            return lane.put(records)
+        return put_new(lane, records, self._clock, self._window_ms)
 
     def _lane(self, topic: str) -> SharedLane:
         self._check_open()
@@ -226,10 +235,8 @@ class SharedQueue(Closing):
             if lanes:
                 lanes[self._turn % len(lanes)].wait(max(wait_s, 0.001))
             else:  # no topic yet
-                self._calls.read(self._dead, 0, self._end_of_dead_letters(), wait=max(wait_s, 0.001))
-
-    def _end_of_dead_letters(self) -> int:
-        return self._calls.topic(self._dead).partition(0).log_end_offset
+                end = self._calls.topic(self._dead).partition(0).log_end_offset
+                self._calls.read(self._dead, 0, end, wait=max(wait_s, 0.001))
 
     def get_many(
         self,
@@ -370,7 +377,7 @@ class SharedQueue(Closing):
             for record in self._calls.scan(self._dead):
                 message = dead_letter_of(record).message
                 made = record_of(message.value, message.key, message.headers, self._clock())
-                self._lane(message.topic).put([made])
+                put_again(self._lane(message.topic), made, self._window_ms)
                 count, end_offset = count + 1, record.offset + 1
         finally:
             if count:

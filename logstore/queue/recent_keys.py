@@ -28,6 +28,11 @@ class RecentKeys:
         found = self._known.get(key)
         return found[0] if found is not None and self._is_recent(found[1], now_ms) else None
 
+    def last(self, key: bytes) -> int | None:
+        """Return the offset of the last message that had `key`, as far as it is remembered."""
+        found = self._known.get(key)
+        return None if found is None else found[0]
+
     def _is_recent(self, at_ms: int, now_ms: int) -> bool:
         # Either way: a clock that was ahead would make a key known for as long as it was.
         return abs(now_ms - at_ms) < self.window_ms

@@ -323,8 +323,6 @@ def test_topics_of_another_level_are_refused(broker: Broker, call: str) -> None:
 
 
 def test_mistakes(broker: Broker) -> None:
-    with pytest.raises(InvalidConfig, match="shared queue"):
-        SharedQueue(broker, "mistakes", QueueConfig(deduplication_window=1))
     with SharedQueue(broker, "mistakes") as queue:
         with pytest.raises(InvalidTopic, match="have no"):
             queue.put(b"job", topic="a.b")
