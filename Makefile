@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot shared-kill9 simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -80,6 +80,9 @@ bench-spark: setup parts ## Compare reads and writes of Spark with Parquet, Arro
 
 queue-kill9: setup ## Kill the owner of a queue of 10 million messages 200 times (tens of minutes); SHORT=1
 	$(BIN)/python -m tests.queue_kill9 $(if $(SHORT),--rounds 20,--messages 10000000 --leased 1000000 --rounds 200)
+
+shared-kill9: setup ## Kill the processes of a shared queue and its broker (minutes); ROUNDS=40 SEED=1
+	$(BIN)/python -m tests.shared_kill9 --rounds $(or $(ROUNDS),40) --seed $(or $(SEED),1)
 
 demo: setup ## Run the crash demo and the Spark example
 	@.ci/parts java

@@ -5,16 +5,17 @@ Keys are told among the events of a topic, so all processes know the same:
     claim      a process will store messages with these keys, unless a message of the window has them
     stored     the messages with these keys are at these offsets
     released   the put of a claim failed: others may store its messages
+    ended      a claim that was over left no other messages than those that were told
 
-    ┌───────────┬──────────────────────────────────────────────────────────┐
-    │ claim     │ now_ms, window_ms: int64; an identity for each key       │
-    │ stored    │ now_ms, window_ms; for each key offset: int64, identity  │   big-endian
-    │ released  │ the offset of the claim's event: int64                   │
-    └───────────┴──────────────────────────────────────────────────────────┘
+    ┌─────────────────┬──────────────────────────────────────────────────────────┐
+    │ claim           │ now_ms, window_ms: int64; an identity for each key       │
+    │ stored          │ now_ms, window_ms; for each key offset: int64, identity  │   big-endian
+    │ released, ended │ the offset of the claim's event: int64                   │
+    └─────────────────┴──────────────────────────────────────────────────────────┘
 
 The first claim of a key holds until the message is stored, and for 30 seconds at most: its process may be
-dead. Who claims the key next looks for a message that was stored since (`since_ms`). The identity of a key is
-32 bytes long, whatever the key's size.
+dead. Who claims the key next looks for a message that was stored since (`since_ms`). Messages of that time
+are not deleted, unless the claim has ended. The identity of a key is 32 bytes long, whatever the key's size.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from logstore.queue.recent_keys import RecentKeys
 CLAIM: Final = b"claim"
 STORED: Final = b"stored"
 RELEASED: Final = b"released"
-KINDS: Final = frozenset((CLAIM, STORED, RELEASED))
+ENDED: Final = b"ended"
+KINDS: Final = frozenset((CLAIM, STORED, RELEASED, ENDED))
 """The keys of the events' records; records of other events have none."""
 CLAIM_MS: Final = 30_000
 
@@ -58,7 +60,7 @@ def stored(offsets: Mapping[bytes, int], now_ms: int, window_ms: int) -> bytes:
 
 
 def released(number: int) -> bytes:
-    """Return the value of a `released`, of the claim whose event is at offset `number`."""
+    """Return the value of a `released` or `ended`, of the claim whose event is at offset `number`."""
     return _OFFSET.pack(number)
 
 
@@ -82,13 +84,14 @@ class Claim(NamedTuple):
 class SharedKeys:
     """What the events tell of keys. Times are epoch milliseconds, of the processes that told them."""
 
-    __slots__ = ("_claims", "_now_ms", "_recent")
+    __slots__ = ("_claims", "_recent", "now_ms")
 
     def __init__(self) -> None:
         self._recent = RecentKeys(0)
         self._claims: dict[bytes, Claim] = {}
         """Of keys without a message, oldest first; those that are over are leftovers."""
-        self._now_ms = 0
+        self.now_ms = 0
+        """The time of the last event."""
 
     def __len__(self) -> int:
         return len(self._recent) + len(self._claims)
@@ -96,6 +99,11 @@ class SharedKeys:
     def find(self, key: bytes) -> int | None:
         """Return the offset of the message that has the identity, as of the last event; None without one."""
         return self._recent.last(key)
+
+    @property
+    def window_ms(self) -> int:
+        """The window of the last event."""
+        return self._recent.window_ms
 
     def claim_of(self, key: bytes) -> Claim | None:
         """Return the latest claim of a key that has no message; it may be over."""
@@ -108,28 +116,37 @@ class SharedKeys:
             return False
         return abs(now_ms - found.at_ms) < min(CLAIM_MS, self._recent.window_ms)
 
+    def since(self) -> int | None:
+        """Return since when the messages of claims may be in the log; None if there are no claims."""
+        return min((found.first_ms for found in self._claims.values()), default=None)
+
+    def over(self) -> dict[bytes, Claim]:
+        """Return the claims whose messages are in the log by now, or will never be."""
+        now_ms = self.now_ms
+        return {key: found for key, found in self._claims.items() if abs(now_ms - found.at_ms) >= CLAIM_MS}
+
     # --- events ---------------------------------------------------------------------------------------
 
     def apply(self, kind: bytes, value: bytes | None, offset: int) -> None:
         """Learn what the event at `offset` tells. Raises `InvalidRecord`."""
         data = value or b""
         try:
-            if kind == RELEASED:
-                self._release(*_OFFSET.unpack(data))
+            if kind in (RELEASED, ENDED):
+                self._end(*_OFFSET.unpack(data), is_over=kind == ENDED)
                 return
-            self._now_ms, self._recent.window_ms = _HEAD.unpack_from(data)
+            self.now_ms, self._recent.window_ms = _HEAD.unpack_from(data)
             if kind == CLAIM:
                 for (key,) in struct.iter_unpack(f"{_SIZE}s", data[_HEAD.size :]):
                     self._claim(key, offset)
             else:
                 for at, key in struct.iter_unpack(f">q{_SIZE}s", data[_HEAD.size :]):
-                    self._recent.remember(key, at, self._now_ms)
+                    self._recent.remember(key, at, self.now_ms)
                     self._claims.pop(key, None)
         except struct.error as error:
             raise InvalidRecord(f"the event at offset {offset} is not a {kind.decode()}: {error}") from error
 
     def _claim(self, key: bytes, number: int) -> None:
-        now_ms = self._now_ms
+        now_ms = self.now_ms
         if self._recent.find(key, now_ms) is not None or self.is_claimed(key, now_ms):
             return
         for other in list(self._leftovers()):
@@ -140,14 +157,16 @@ class SharedKeys:
     def _leftovers(self) -> Iterator[bytes]:
         """Yield the oldest claims whose messages would be older than the window."""
         for key, found in self._claims.items():
-            if abs(self._now_ms - found.first_ms) < self._recent.window_ms:
+            if abs(self.now_ms - found.first_ms) < self._recent.window_ms:
                 return
             yield key
 
-    def _release(self, number: int) -> None:
-        for key, found in self._claims.items():
-            if found.number == number:
-                self._claims[key] = found._replace(is_released=True)
+    def _end(self, number: int, *, is_over: bool) -> None:
+        for key in [key for key, found in self._claims.items() if found.number == number]:
+            if is_over:
+                del self._claims[key]
+            else:
+                self._claims[key] = self._claims[key]._replace(is_released=True)
 
     def forget_from(self, end_offset: int) -> None:
         """Forget messages at or past `end_offset`, which a power cut removed."""
@@ -160,8 +179,8 @@ class SharedKeys:
         if not len(self):
             return b""
         claims = [[key.hex(), *found] for key, found in self._claims.items()]
-        head = json.dumps({"now_ms": self._now_ms, "window_ms": self._recent.window_ms, "claims": claims})
-        return _OFFSET.pack(len(head)) + head.encode() + self._recent.encode(self._now_ms)
+        head = json.dumps({"now_ms": self.now_ms, "window_ms": self._recent.window_ms, "claims": claims})
+        return _OFFSET.pack(len(head)) + head.encode() + self._recent.encode(self.now_ms)
 
     @classmethod
     def decoded(cls, data: bytes) -> Self:
@@ -172,7 +191,7 @@ class SharedKeys:
         try:
             end = _OFFSET.size + _OFFSET.unpack_from(data)[0]
             head = json.loads(data[_OFFSET.size : end])
-            made._now_ms, made._recent.window_ms = head["now_ms"], head["window_ms"]
+            made.now_ms, made._recent.window_ms = head["now_ms"], head["window_ms"]
             made._claims = {bytes.fromhex(key): Claim(*found) for key, *found in head["claims"]}
             made._recent.add_encoded(data[end:])
         except (ValueError, KeyError, TypeError, struct.error) as error:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple, NoReturn
 
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.errors import RequestRefused
-from logstore.broker.shared_keys import KINDS, SharedKeys
+from logstore.broker.shared_keys import ENDED, KINDS, STORED, SharedKeys, identity_of, released, stored
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig, RecordTooLarge
@@ -248,6 +248,7 @@ class SharedLane:
             self._calls.append(self._events, (_CHECKPOINT_KEY, data), partition=0)
             self._remember(made)
             self._delete()
+            self._end_claims()
         except EngineError as error:  # the call that comes here has done its work; a later one tries again
             if not self._has_warned:
                 _log.warning("topic %s: finished messages and events stay stored: %s", self._messages, error)
@@ -260,8 +261,20 @@ class SharedLane:
         if old is None:
             return
         self._places.appendleft(old)
-        for topic, offset in ((self._messages, old.low_mark), (self._events, old.events_offset)):
+        low_mark = old.low_mark
+        if (since_ms := self.keys.since()) is not None and (first := self._first_since(since_ms)) is not None:
+            low_mark = min(low_mark, first)
+        for topic, offset in ((self._messages, low_mark), (self._events, old.events_offset)):
             self._calls.delete_records(topic, 0, offset, timeout=_DELETION_S)
+
+    def _end_claims(self) -> None:
+        """Tell of the messages that puts which did not return have left, so that they can be deleted."""
+        over = self.keys.over()
+        found = self.messages_of({key: claim.first_ms for key, claim in over.items()})
+        if found:
+            self.tell(STORED, stored(found, self.keys.now_ms, self.keys.window_ms))
+        for number in {claim.number for claim in over.values()}:
+            self.tell(ENDED, released(number))
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -344,10 +357,19 @@ class SharedLane:
             return self._ahead[offset - self._ahead[0].offset]
         return self._calls.topic(self._messages).partition(0)[offset]
 
-    def messages_since(self, time_ms: int) -> Iterator[Record]:
-        """Yield the messages from the first one on whose time is at or past `time_ms`."""
-        start = self._calls.topic(self._messages).partition(0).offset_for_timestamp(time_ms)
-        return iter(()) if start is None else self._calls.scan(self._messages, 0, start.offset)
+    def messages_of(self, since_ms: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Return the first message with each key, by identity, of those that were put since a time."""
+        found: dict[bytes, int] = {}
+        start = self._first_since(min(since_ms.values())) if since_ms else None
+        for record in self._calls.scan(self._messages, 0, start) if start is not None else ():
+            key = identity_of(record.key) if record.key is not None else b""
+            if key in since_ms and record.timestamp_ms >= since_ms[key]:
+                found.setdefault(key, record.offset)
+        return found
+
+    def _first_since(self, time_ms: int) -> int | None:
+        found = self._calls.topic(self._messages).partition(0).offset_for_timestamp(time_ms)
+        return None if found is None else found.offset
 
     def log_end(self) -> int:
         return self._calls.topic(self._messages).partition(0).log_end_offset

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from logstore.broker.shared_keys import CLAIM, RELEASED, STORED, Claim, claim, identity_of, released, stored
+from logstore.broker.shared_keys import CLAIM, RELEASED, STORED, claim, identity_of, released, stored
 from logstore.broker.shared_lane import SharedLane
 from logstore.disk.errors import EngineError
 from logstore.format.record import Record
@@ -66,7 +66,8 @@ def _store(
     claims = {each: lane.keys.claim_of(each) for each in keys}
     ours = {each: found for each, found in claims.items() if found and found.number == number}
     try:
-        known = _found(lane, ours)
+        since = {each: found.since_ms for each, found in ours.items() if found.since_ms is not None}
+        known: dict[int | bytes, int] = dict(lane.messages_of(since).items())
         new = {
             each: record._replace(timestamp_ms=now_ms)
             for each, record in waiting.items()
@@ -84,14 +85,3 @@ def _store(
         if each not in ours and (offset := lane.keys.find(each)) is not None:
             known[each] = offset
     return known
-
-
-def _found(lane: SharedLane, claims: Mapping[bytes, Claim]) -> dict[int | bytes, int]:
-    """Return the messages that earlier claims of these keys have left."""
-    since = {key: found.since_ms for key, found in claims.items() if found.since_ms is not None}
-    found: dict[int | bytes, int] = {}
-    for record in lane.messages_since(min(since.values())) if since else ():
-        key = identity_of(record.key) if record.key is not None else b""
-        if key in since and record.timestamp_ms >= since[key]:
-            found.setdefault(key, record.offset)
-    return found

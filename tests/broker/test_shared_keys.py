@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from logstore.broker import Broker, BrokerConfig, RequestUnanswered, SharedQueue, shared_lane
-from logstore.broker.shared_keys import CLAIM, CLAIM_MS, RELEASED, STORED, SharedKeys, claim, released, stored
+from logstore.broker.shared_keys import (
+    CLAIM,
+    CLAIM_MS,
+    ENDED,
+    RELEASED,
+    STORED,
+    Claim,
+    SharedKeys,
+    claim,
+    released,
+    stored,
+)
 from logstore.broker.shared_keys import identity_of as key
 from logstore.broker.shared_lane import SharedLane
 from logstore.errors import InvalidRecord, RecordTooLarge
@@ -66,6 +77,16 @@ def test_a_claim_that_is_over_is_taken_by_the_next() -> None:
     assert owner(keys, A) == (2, 1000), "the first of the dead may have stored it"
     keys = told(claimed(1000, A), (RELEASED, released(5)), claimed(1001, A))
     assert owner(keys, A) == (0, None)
+
+
+def test_a_claim_ends_unless_another_has_taken_it() -> None:
+    keys = told(claimed(1000, A, B), claimed(1000 + CLAIM_MS, B))
+    assert keys.over() == {A: Claim(0, 1000)}
+    assert keys.since() == 1000
+    keys.apply(ENDED, released(0), 2)
+    assert (owner(keys, A), owner(keys, B), keys.since()) == (None, (1, 1000), 1000)
+    keys.apply(ENDED, released(1), 3)
+    assert (len(keys), keys.since()) == (0, None)
 
 
 def test_a_short_window_ends_claims() -> None:
@@ -308,6 +329,58 @@ def test_keys_are_in_the_checkpoint(hands: Hands, monkeypatch: pytest.MonkeyPatc
             queue.ack(message)
     assert hands.broker.topic(f"{hands.name}.default").partition(0).log_start_offset > 5
     assert [hands.queue().put(b"again", key=b"%d" % number) for number in range(20)] == list(range(20))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_message_of_a_claim_is_not_deleted_before_it_is_known(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    """It was, once another process had finished it: a put that was repeated after 30 s stored it again."""
+    monkeypatch.setattr(shared_lane, "CHECKPOINT_EVENTS", 8)
+    dying, queue = hands.queue(), hands.queue()
+    queue.put(b"before")
+    lane = dying._lane("default")
+    tells = lane.tell
+
+    def tell(kind: bytes, value: bytes) -> int:
+        if kind == STORED:
+            raise Death
+        return tells(kind, value)
+
+    monkeypatch.setattr(lane, "tell", tell)
+    with pytest.raises(Death):
+        dying.put_many([(b"1", b"dead"), (b"2", b"dead, too")])
+    if is_over:
+        hands.now_ms += CLAIM_MS
+    for number in range(30):
+        queue.put(b"later", key=b"a%d" % number)
+        queue.ack(queue.get())
+    start = hands.broker.topic(f"{hands.name}.default").partition(0).log_start_offset
+    keys = queue._lane("default").keys
+    assert (start > 10, start) == (True, start) if is_over else (False, 1)
+    assert (keys.find(key(b"1")), keys.claim_of(key(b"1")) is None) == (
+        (1, True) if is_over else (None, False)
+    )
+    hands.now_ms += CLAIM_MS
+    assert hands.queue().put_many([(b"1", b"again"), (b"2", b"again")]) == [1, 2]
+
+
+def test_a_claim_without_a_message_ends(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_lane, "CHECKPOINT_EVENTS", 8)
+    dying, queue = hands.queue(), hands.queue()
+    lane = dying._lane("default")
+
+    def put(records: Any) -> list[int]:
+        raise Death
+
+    monkeypatch.setattr(lane, "put", put)
+    with pytest.raises(Death):
+        dying.put(b"dead", key=b"1")
+    hands.now_ms += CLAIM_MS
+    for number in range(10):
+        queue.put(b"later", key=b"a%d" % number)
+    assert queue._lane("default").keys.claim_of(key(b"1")) is None
+    assert queue.put(b"again", key=b"1") == 10
 
 
 def test_a_checkpoint_of_more_than_a_batch_of_the_default_size(
