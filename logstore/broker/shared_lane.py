@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, NoReturn
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.errors import RequestRefused
 from logstore.broker.shared_keys import ENDED, KINDS, STORED, SharedKeys, identity_of, released, stored
+from logstore.broker.topics import Partition
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig, RecordTooLarge
@@ -69,6 +70,7 @@ class SharedLane:
         level: Mapping[str, str],
     ) -> None:
         self._calls, self._messages, self._events = calls, messages, f"{messages}{EVENTS}"
+        self.messages = calls.topic(messages).partition(0)
         self._largest_bytes, self._level = largest_bytes, level
         self._due = CHECKPOINT_EVENTS
         """The position where the next checkpoint is due."""
@@ -215,7 +217,7 @@ class SharedLane:
             self._messages,
             start,
         )
-        self.state = QueueState(self._calls.topic(self._messages).partition(0).log_start_offset)
+        self.state = QueueState(self.messages.log_start_offset)
         self.keys = SharedKeys()
         self._position = start
         self._ahead.clear()
@@ -262,15 +264,16 @@ class SharedLane:
             return
         self._places.appendleft(old)
         low_mark = old.low_mark
-        if (since_ms := self.keys.since()) is not None and (first := self._first_since(since_ms)) is not None:
-            low_mark = min(low_mark, first)
+        since_ms = self.keys.since()
+        if since_ms is not None and (first := self.messages.offset_for_timestamp(since_ms)) is not None:
+            low_mark = min(low_mark, first.offset)
         for topic, offset in ((self._messages, low_mark), (self._events, old.events_offset)):
             self._calls.delete_records(topic, 0, offset, timeout=_DELETION_S)
 
     def _end_claims(self) -> None:
         """Tell of the messages that puts which did not return have left, so that they can be deleted."""
         over = self.keys.over()
-        found = self.messages_of({key: claim.first_ms for key, claim in over.items()})
+        found = messages_of(self.messages, {key: claim.first_ms for key, claim in over.items()})
         if found:
             self.tell(STORED, stored(found, self.keys.now_ms, self.keys.window_ms))
         for number in {claim.number for claim in over.values()}:
@@ -331,7 +334,10 @@ class SharedLane:
         try:
             return self._calls.read(self._messages, 0, offset, wait=wait_s, **limits)
         except RequestRefused as refusal:
-            if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or (end := self.log_end()) >= offset:
+            if (
+                refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE
+                or (end := self.messages.log_end_offset) >= offset
+            ):
                 raise
             self._tell_of_loss(end)
             return []
@@ -355,27 +361,21 @@ class SharedLane:
     def record(self, offset: int) -> Record:
         if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:
             return self._ahead[offset - self._ahead[0].offset]
-        return self._calls.topic(self._messages).partition(0)[offset]
-
-    def messages_of(self, since_ms: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Return the first message with each key, by identity, of those that were put since a time."""
-        found: dict[bytes, int] = {}
-        start = self._first_since(min(since_ms.values())) if since_ms else None
-        for record in self._calls.scan(self._messages, 0, start) if start is not None else ():
-            key = identity_of(record.key) if record.key is not None else b""
-            if key in since_ms and record.timestamp_ms >= since_ms[key]:
-                found.setdefault(key, record.offset)
-        return found
-
-    def _first_since(self, time_ms: int) -> int | None:
-        found = self._calls.topic(self._messages).partition(0).offset_for_timestamp(time_ms)
-        return None if found is None else found.offset
-
-    def log_end(self) -> int:
-        return self._calls.topic(self._messages).partition(0).log_end_offset
+        return self.messages[offset]
 
     def stats(self) -> LaneStats:
-        return self.state.stats(self.log_end(), 0)
+        return self.state.stats(self.messages.log_end_offset, 0)
+
+
+def messages_of(messages: Partition, since_ms: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Return the first message with each key, by identity, of those that were put since a time."""
+    found: dict[bytes, int] = {}
+    start = messages.offset_for_timestamp(min(since_ms.values())) if since_ms else None
+    for record in messages.read(start.offset) if start is not None else ():
+        key = identity_of(record.key) if record.key is not None else b""
+        if key in since_ms and record.timestamp_ms >= since_ms[key]:
+            found.setdefault(key, record.offset)
+    return found
 
 
 def create(calls: BlockingCalls, topic: str, settings: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from logstore.broker.shared_keys import CLAIM, RELEASED, STORED, claim, identity_of, released, stored
-from logstore.broker.shared_lane import SharedLane
+from logstore.broker.shared_lane import SharedLane, messages_of
 from logstore.disk.errors import EngineError
 from logstore.format.record import Record
 from logstore.log.partition_log import Clock
@@ -67,7 +67,7 @@ def _store(
     ours = {each: found for each, found in claims.items() if found and found.number == number}
     try:
         since = {each: found.since_ms for each, found in ours.items() if found.since_ms is not None}
-        known: dict[int | bytes, int] = dict(lane.messages_of(since).items())
+        known: dict[int | bytes, int] = dict(messages_of(lane.messages, since).items())
         new = {
             each: record._replace(timestamp_ms=now_ms)
             for each, record in waiting.items()

@@ -358,7 +358,7 @@ class SharedQueue(Closing):
             return []
         lane.catch_up()
         state = lane.state
-        offsets = [*state.unfinished, *range(state.next_offset, lane.log_end())][:count]
+        offsets = [*state.unfinished, *range(state.next_offset, lane.messages.log_end_offset)][:count]
         return [message_of(lane.record(each), topic, state.unfinished.get(each, 0)) for each in offsets]
 
     def dead_letters(self) -> Iterator[DeadLetter]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from logstore.broker import SharedQueue, shared_keys, shared_lane
+from logstore.broker import SharedQueue, shared_keys, shared_lane, shared_puts
 from logstore.broker.shared_lane import SharedLane
 from logstore.disk.errors import EngineError
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueConfig
@@ -94,7 +94,8 @@ class Worker:
 
 def _no_look() -> None:
     """Do not look for the message of a claim that is over."""
-    SharedLane.messages_of = lambda self, since_ms: {}  # type: ignore[method-assign]
+    for each in (shared_lane, shared_puts):
+        each.messages_of = lambda messages, since_ms: {}  # type: ignore[attr-defined]
 
 
 def _no_claims() -> None:
