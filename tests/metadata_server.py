@@ -17,6 +17,7 @@ from pathlib import Path
 from logstore.broker.limits import Address
 from logstore.broker.metadata.entrance import read_entrance
 from logstore.broker.metadata.server import MetadataServer, session_secret
+from logstore.cli.ports import free_ports
 from logstore.disk.files import Disk, SteadyClock
 from logstore.disk.memory import MemoryDisk
 from logstore.replication.metastore.embedded import EmbeddedStore
@@ -71,7 +72,7 @@ class StoreProcess:
 
     def __init__(self, directory: Path, *, log_file: Path | None = None) -> None:
         """Its log goes to stderr, or to a file."""
-        self.port = 0
+        (self.port,) = free_ports(1)
         self._log = ("--log-file", str(log_file)) if log_file is not None else ()
         self._directory = directory
         self._process: subprocess.Popen[str] | None = None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from logstore.cli.ports import free_ports
 from logstore.replication.effects import (
     SessionExpired,
     SessionOpened,
@@ -50,10 +51,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 class ZooKeeperServer:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 from bench.kafka import asking
+from logstore.cli.ports import free_ports
 
 SESSION_MS: Final = 6_000
 """How long a broker may be silent before others take its place; the same for both."""
@@ -38,10 +38,7 @@ _JVM: Final = (
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def eventually(

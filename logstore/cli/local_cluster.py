@@ -21,7 +21,6 @@ import errno
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections import deque
@@ -47,6 +46,7 @@ from logstore.cli.cluster_file import (
     read_cluster_file,
     write,
 )
+from logstore.cli.ports import free_ports
 from logstore.signals import held_back
 
 _POLL_S = 0.02
@@ -185,7 +185,7 @@ def add(directory: Path, *, patience_s: float) -> Member:
     """
     with locked(directory):
         cluster = existing(directory)
-        port, http_port, brokers_port = _free_ports(3)
+        port, http_port, brokers_port = free_ports(3)
         number = max(int(node.name.rpartition("-")[2]) for node in cluster.nodes) + 1
         member = Member(f"node-{number}", port, http_port, stays_down=True)
         if cluster.is_secured:
@@ -334,7 +334,7 @@ def state_of(directory: Path, member: Member) -> State:
 
 
 def _planned(count: int, metadata: str, is_secured: bool) -> LocalCluster:
-    ports = _free_ports(1 + 3 * count)
+    ports = free_ports(1 + 3 * count)
     nodes = tuple(
         Member(f"node-{number}", port, http_port, brokers_port=brokers_port if is_secured else 0)
         for number, (port, http_port, brokers_port) in enumerate(zip(*[iter(ports[1:])] * 3, strict=True), 1)
@@ -392,15 +392,6 @@ def _check_store(directory: Path, cluster: LocalCluster) -> None:
             "refuse log dirs of another cluster. Put it back from a copy. Without one, start a new cluster "
             f"in another directory; logstore cat reads what is in {directory}/node-*"
         )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 def _defaults(count: int) -> dict[str, str]:

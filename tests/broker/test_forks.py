@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from logstore.broker import Broker, BrokerConfig
+from logstore.cli.ports import free_ports
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is there on POSIX alone")
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is there o
 def test_a_stopped_broker_listens_no_more_and_its_port_is_free() -> None:
     """Clients were connected to the child's copy of the listener, where nobody answered."""
     mine, of_child = os.pipe()
-    with Broker() as broker:
+    with Broker(BrokerConfig(listen=f"127.0.0.1:{free_ports(1)[0]}")) as broker:
         address = broker.address
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

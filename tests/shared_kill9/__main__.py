@@ -21,6 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from logstore.cli.ports import free_ports
 from tests.shared_kill9.judge import violations
 from tests.shared_kill9.worker import PLANTS
 
@@ -29,15 +30,14 @@ WORKERS = 4
 PATIENCE_S = 30.0
 
 
-def _started(module: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a process of the campaign; return it with its first line."""
+def _started(module: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a process of the campaign, and wait until it is ready."""
     command = [sys.executable, "-m", f"tests.shared_kill9.{module}", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    if not line:
+    if not process.stdout.readline():
         raise RuntimeError(f"the {module} ended with {process.wait()}")
-    return process, line
+    return process
 
 
 def _ended(process: subprocess.Popen[str]) -> None:
@@ -51,7 +51,8 @@ class Campaign:
     def __init__(self, home: Path, rng: random.Random, plant: str | None) -> None:
         self._home, self._rng, self._plant = home, rng, plant
         self._began, self._count = time.monotonic(), 0
-        self._broker, self._port = _started("broker", str(home / "broker"), "0")
+        self._port = str(free_ports(1)[0])
+        self._broker = self._started_broker()
         self._workers = [self._worker("work") for _ in range(WORKERS)]
 
     def _worker(self, task: str) -> subprocess.Popen[str]:
@@ -65,14 +66,17 @@ class Campaign:
             "plant": self._plant,
             "task": task,
         }
-        return _started("worker", json.dumps(told))[0]
+        return _started("worker", json.dumps(told))
+
+    def _started_broker(self) -> subprocess.Popen[str]:
+        return _started("broker", str(self._home / "broker"), self._port)
 
     def round(self, number: int) -> None:
         """Let them work, and kill one of them, or the broker."""
         time.sleep(self._rng.random() * 2)
         if number % 5 == 4:
             _ended(self._broker)
-            self._broker, _ = _started("broker", str(self._home / "broker"), self._port)
+            self._broker = self._started_broker()
             return
         _ended(self._rng.choice(self._workers))
         for place, each in enumerate(self._workers):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,16 +19,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from logstore.cli.ports import free_ports
 from tests.spark.spark_home import installed_home, linked_home
 
 START_S = 60.0
-
-
-def _free_port() -> int:
-    """A port that was free a moment ago; a master that cannot have it says so and ends."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -55,7 +48,7 @@ def _spark_process(
 @contextmanager
 def standalone_master() -> Iterator[str]:
     """A master and two workers; the master's address."""
-    port = _free_port()
+    (port,) = free_ports(1)
     master = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
     with tempfile.TemporaryDirectory(prefix="logstore-spark-") as name:
