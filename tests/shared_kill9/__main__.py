@@ -27,7 +27,7 @@ from tests.shared_kill9.worker import PLANTS
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 4
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def _started(module: str, *arguments: str) -> subprocess.Popen[str]:
@@ -90,10 +90,7 @@ class Campaign:
         for each in self._workers:
             _ended(each)
         self._workers = [self._worker("drain")]
-        try:
-            self._workers[0].communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            return ["again: messages come for ever"]
+        self._workers[0].communicate(timeout=PATIENCE_S)
         code = self._workers[0].returncode
         return [f"the last worker ended with {code}"] if code else []
 
@@ -118,7 +115,7 @@ def main(arguments: list[str]) -> int:
     finally:
         campaign.close()
     found, counts = violations(home)
-    found += wrong
+    found = wrong + found
     print(f"{options.rounds} rounds, {counts}, {len(found)} violations", flush=True)
     for each in found[:20]:
         print(each, flush=True)
