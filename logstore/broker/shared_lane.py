@@ -25,7 +25,7 @@ from logstore.broker.blocking import BlockingCalls
 from logstore.broker.errors import RequestRefused
 from logstore.broker.shared_keys import ENDED, KINDS, STORED, SharedKeys, identity_of, released, stored
 from logstore.broker.topics import Partition
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig, RecordTooLarge
 from logstore.format.batch import HEADER_BYTES, encode_batch
@@ -58,6 +58,40 @@ class _Place(NamedTuple):
     low_mark: int
 
 
+class _Ahead:
+    """The messages that were read and that nobody has taken, and the end of those that were read."""
+
+    def __init__(self) -> None:
+        self._records: deque[Record] = deque()
+        self.end = 0
+
+    def add(self, records: Sequence[Record]) -> None:
+        self._records.extend(records)
+        if records:
+            self.end = records[-1].offset + 1
+
+    def drop(self, next_offset: int) -> bool:
+        """Drop those below `next_offset`; return whether there are others."""
+        while self._records and self._records[0].offset < next_offset:
+            self._records.popleft()
+        return bool(self._records)
+
+    def forget(self, end: int = MAX_LONG) -> None:
+        """Drop all of them; the messages end at `end`."""
+        self._records.clear()
+        self.end = min(self.end, end)
+
+    def find(self, offset: int) -> Record | None:
+        records = self._records
+        is_there = records and records[0].offset <= offset <= records[-1].offset
+        return records[offset - records[0].offset] if is_there else None
+
+    def first(self, most: int, now_ms: int) -> list[Record]:
+        """Return the first ones, up to one that is delayed."""
+        due = takewhile(lambda each: not_before_ms(each.headers) <= now_ms, self._records)
+        return list(islice(due, most))
+
+
 class SharedLane:
     """One topic: the state that its events make, as far as they were read."""
 
@@ -81,11 +115,11 @@ class SharedLane:
         self._places: deque[_Place] = deque()
         """Those of the checkpoints that were read or written, ascending."""
         self._has_warned = False
-        self._ahead: deque[Record] = deque()
-        self.end = 0
-        """The end of the messages that were read."""
+        self._ahead = _Ahead()
         self._is_known = False
         """Whether the events were ever read: then a put at a known offset shows."""
+        self._is_alone = False
+        """Whether the last event was the next one after those that were read."""
 
     def create(self) -> None:
         """Create the two topics unless they are there; the one that others look for comes last."""
@@ -118,8 +152,10 @@ class SharedLane:
     def catch_up(self, through: int = -1) -> list[int] | None:
         """Read the events up to `through`, or all; return the messages that the event at `through` changed.
 
-        None: that event was deleted before it was read, and the state is a checkpoint's.
+        None: it was read before, or deleted before it was read, and the state is a checkpoint's.
         """
+        if 0 <= through < self._position:
+            return None
         changed: list[int] | None = None
         while True:
             records = self._read_events(0.0 if self._position > through else 1.0)
@@ -133,8 +169,10 @@ class SharedLane:
                 return changed
 
     def happen(self, event: Event) -> list[int]:
-        """Append `event` and read up to it; returns the messages that it changed."""
-        changed = self.catch_up(self._calls.append(self._events, event.encode(), partition=0).offset)
+        """Append `event`, and read up to it if others come first; returns the messages that it changed."""
+        offset, changed = self._append(None, event.encode())
+        if changed is None:
+            changed = self.catch_up(offset)
         if changed is None:  # an end is an end; a lease may be another's of the same time
             is_end = event.kind is EventKind.FINISHED
             changed = [each for each in event.offsets if is_end and self.state.is_finished(each)]
@@ -142,7 +180,27 @@ class SharedLane:
 
     def tell(self, kind: bytes, value: bytes) -> int:
         """Append an event about keys; returns its offset (`shared_keys.py`)."""
-        return self._calls.append(self._events, (kind, value), partition=0).offset
+        return self._append(kind, value)[0]
+
+    def _append(self, kind: bytes | None, value: bytes) -> tuple[int, list[int] | None]:
+        """Append an event; return its offset, and what it changed if it is the next one to read."""
+        offset = self._calls.append(self._events, (kind, value), partition=0).offset
+        self._is_alone = offset == self._position
+        if not self._is_alone:
+            return offset, None
+        changed = self._apply(Record(offset, 0, kind, value, ()))
+        self._is_known = True
+        self._keep_short()
+        return offset, changed
+
+    def is_current(self, now_ms: int) -> bool:
+        """Return whether a message that was read can be taken without a look at the events.
+
+        It can if no other process told any before the last one, and if no lease is over.
+        """
+        ends, offset = self.state.leases.first(), self.state.candidate(self._ahead.end, now_ms)
+        was_read = offset is not None and self._ahead.find(offset) is not None
+        return self._is_alone and was_read and (ends is None or ends[0] > now_ms)
 
     def wait_for_events(self) -> None:
         """Wait for the next events, for half a second at most, and read them."""
@@ -151,7 +209,7 @@ class SharedLane:
 
     def check(self, message: Message) -> None:
         """Raise `AlreadyFinished`, `LeaseEnded` or `ValueError` unless `message` is leased as it says."""
-        check_lease(self.state, message, max(self.end, self.state.next_offset))
+        check_lease(self.state, message, max(self._ahead.end, self.state.next_offset))
 
     def check_leased(self, messages: Sequence[Message]) -> None:
         """Raise as `check` for the first of them; read events only if the known ones tell of no lease."""
@@ -176,29 +234,31 @@ class SharedLane:
             known = [each for each in event.offsets if each < self.state.next_offset]
             event = event._replace(offsets=known)
         if event.kind is EventKind.LOST:
-            self._forget(event.offsets[0])
+            self._ahead.forget(event.offsets[0])
         changed = self.state.apply(event)
         if changed and event.kind is EventKind.LOST:
             self.keys.forget_from(changed[0])
         return changed
 
     def _read_events(self, wait_s: float) -> list[Record]:
-        try:
-            return self._calls.read(self._events, 0, self._position, wait=wait_s)
-        except RequestRefused as refusal:
-            if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or not self._restore():
-                raise
-            return self._calls.read(self._events, 0, self._position, wait=0)
+        start = 0
+        while True:
+            try:
+                if start > self._position:
+                    self._restore(start)
+                return self._calls.read(self._events, 0, self._position, wait=wait_s)
+            except RequestRefused as refusal:  # by the second of them if others delete meanwhile
+                begins = self._calls.topic(self._events).partition(0).log_start_offset
+                if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or begins <= max(start, self._position):
+                    raise
+                start = begins
 
-    def _restore(self) -> bool:
-        """Continue with the first checkpoint if the log begins later; return whether it does.
+    def _restore(self, start: int) -> None:
+        """Continue with the first checkpoint past the events' first offset, `start`.
 
         A power cut of all brokers may take the checkpoint and leave the deletion. Then all messages that are
         stored are delivered again.
         """
-        start = self._calls.topic(self._events).partition(0).log_start_offset
-        if start <= self._position:
-            return False
         records = self._calls.read(self._events, 0, start, wait=0)
         while records:
             for record in records:
@@ -207,9 +267,9 @@ class SharedLane:
                     if found.events_offset >= start:
                         self.state, self._position = found.state, found.events_offset
                         self.keys = SharedKeys.decoded(found.keys)
-                        self._ahead.clear()
+                        self._ahead.forget()
                         self._remember(found)
-                        return True
+                        return
             records = self._calls.read(self._events, 0, records[-1].offset + 1, wait=0)
         _log.warning(
             "topic %s: the events below offset %d are gone, and no checkpoint of them is left; all stored "
@@ -220,8 +280,7 @@ class SharedLane:
         self.state = QueueState(self.messages.log_start_offset)
         self.keys = SharedKeys()
         self._position = start
-        self._ahead.clear()
-        return True
+        self._ahead.forget()
 
     def _checkpoint_in(self, record: Record) -> Checkpoint:
         return decode_checkpoint(record.value or b"", f"offset {record.offset} of topic {self._events}")
@@ -247,8 +306,10 @@ class SharedLane:
         if len(data) > _MOST_CHECKPOINT_BYTES:
             return  # there will be fewer unfinished messages and keys
         try:
-            self._calls.append(self._events, (_CHECKPOINT_KEY, data), partition=0)
+            offset = self._calls.append(self._events, (_CHECKPOINT_KEY, data), partition=0).offset
             self._remember(made)
+            if offset == self._position:
+                self._position += 1
             self._delete()
             self._end_claims()
         except EngineError as error:  # the call that comes here has done its work; a later one tries again
@@ -302,33 +363,30 @@ class SharedLane:
     def take(self, now_ms: int, lease_ms: int, most: int) -> list[Message]:
         """Lease the next message; several if they are new and were read together. Empty: there is none."""
         while True:
-            self._read_ahead()
-            offset = self.state.candidate(self.end, now_ms)
+            if not self._ahead.drop(self.state.next_offset):
+                self._ahead.add(self._read_messages(self.state.next_offset, 0))
+            offset = self.state.candidate(self._ahead.end, now_ms)
             if offset is None:
                 return []
             records, deliveries = [self.record(offset)], self.state.unfinished.get(offset, 0) + 1
             if (due_ms := not_before_ms(records[0].headers)) > now_ms:
                 self.state.give_back(offset, deliveries - 1, due_ms)
                 continue
-            if offset == self.state.next_offset and self._ahead:
-                new = takewhile(lambda each: not_before_ms(each.headers) <= now_ms, self._ahead)
-                records = list(islice(new, min(most, OFFSETS_AN_EVENT)))
+            if offset == self.state.next_offset:
+                records = self._ahead.first(min(most, OFFSETS_AN_EVENT), now_ms) or records
             offsets, cuts = [record.offset for record in records], self.state.cuts
             ours = set(self.happen(Event(EventKind.TAKEN, offsets, now_ms + lease_ms, deliveries)))
-            if ours and self.state.cuts == cuts:  # otherwise others are there now, when the leases end
+            if not ours:
+                continue
+            if self.state.cuts == cuts:
                 return [message_of(each, self.topic, deliveries) for each in records if each.offset in ours]
-
-    def _read_ahead(self) -> None:
-        while self._ahead and self._ahead[0].offset < self.state.next_offset:
-            self._ahead.popleft()
-        if not self._ahead:
-            self._ahead.extend(self._read_messages(self.state.next_offset, 0))
-        if self._ahead:
-            self.end = self._ahead[-1].offset + 1
+            self._tell_of_loss(end := self.messages.log_end_offset)
+            if others := [each for each in ours if each < end]:  # they were put where the lost ones were
+                self.happen(Event(EventKind.RETURNED, others, 0, deliveries))
 
     def wait(self, seconds: float) -> None:
         """Return when there is a message behind those that were read, at the latest after `seconds`."""
-        self._read_messages(max(self.end, self.state.next_offset), seconds, max_bytes=1)
+        self._read_messages(max(self._ahead.end, self.state.next_offset), seconds, max_bytes=1)
 
     def _read_messages(self, offset: int, wait_s: float, **limits: int) -> list[Record]:
         try:
@@ -344,7 +402,7 @@ class SharedLane:
 
     def _tell_of_loss(self, end: int) -> None:
         """Let every process forget what it knows of messages at or past `end`, where the log ended."""
-        self._forget(end)
+        self._ahead.forget(end)
         if end < (known := self.state.next_offset):
             _log.warning(
                 "topic %s: messages %d to %d were delivered and are gone: a power cut took them",
@@ -354,14 +412,9 @@ class SharedLane:
             )
             self.happen(Event(EventKind.LOST, (end,), 0, self.state.cuts + 1))
 
-    def _forget(self, end: int) -> None:
-        self._ahead.clear()
-        self.end = min(self.end, end)
-
     def record(self, offset: int) -> Record:
-        if self._ahead and self._ahead[0].offset <= offset <= self._ahead[-1].offset:
-            return self._ahead[offset - self._ahead[0].offset]
-        return self.messages[offset]
+        found = self._ahead.find(offset)
+        return self.messages[offset] if found is None else found
 
     def stats(self) -> LaneStats:
         return self.state.stats(self.messages.log_end_offset, 0)

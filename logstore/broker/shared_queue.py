@@ -11,9 +11,11 @@ has the message, and the others look for another one.
     get   read the events → choose → append TAKEN → read up to it: is the message ours?
     ack   append FINISHED → read up to it: was the lease still ours?
 
-That is three requests and two, for one message or for many that are new and taken together. Differences
-from `Queue`: leases outlive the process that took them; `written` is `acks=all` at the level `replicated`;
-the clocks of the processes must agree, as they do on one host.
+That is three requests and two, for one message or for many that are new and taken together. It is one each
+while no other process takes messages: an event that is stored right behind those that were read is known, and
+the next message can be chosen without a look. Differences from `Queue`: leases outlive the process that took
+them; `written` is `acks=all` at the level `replicated`; the clocks of the processes must agree, as they do on
+one host.
 """
 
 from __future__ import annotations
@@ -287,8 +289,10 @@ class SharedQueue(Closing):
         return len(self._lanes) > before
 
     def _take(self, lane: SharedLane, lease_ms: int, most: int) -> list[Message]:
-        lane.catch_up()
         now_ms = self._clock()
+        if not lane.is_current(now_ms):
+            lane.catch_up()
+            now_ms = self._clock()
         while (first := lane.state.leases.first()) is not None and first[0] <= now_ms:
             self._return(lane, first[1], lane.state.unfinished[first[1]], 0, "its lease ended")
         return lane.take(now_ms, lease_ms, most)

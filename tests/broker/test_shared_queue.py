@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -423,3 +424,35 @@ def test_a_message_is_got_without_a_look_at_all_topics_of_the_cluster(
     assert looks <= 1
     two.put(b"new", topic="other")
     assert got(one).value == b"new"
+
+
+def test_who_is_alone_needs_one_request_for_each_call(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = clients.connect(), clients.connect()
+    queue.put_many([b"%d" % number for number in range(30)])
+    queue.ack(got(queue))
+    asked: list[str] = []
+    for name in ("append", "read"):
+        call = getattr(queue._calls, name)
+
+        def counted(*args: Any, name: str = name, call: Any = call, **options: Any) -> Any:
+            asked.append(name)
+            return call(*args, **options)
+
+        monkeypatch.setattr(queue._calls, name, counted)
+    for _ in range(10):
+        queue.ack(got(queue))
+    assert asked == ["append"] * 20
+    first = got(other)
+    asked.clear()
+    second = got(queue)
+    assert (first.value, second.value) == (b"11", b"12")
+    assert asked == ["append", "read", "append"], "its choice was taken: it reads, and chooses again"
+    other.ack(first)
+    asked.clear()
+    queue.ack(second)
+    assert asked == ["append", "read"]
+    asked.clear()
+    queue.ack(got(queue))
+    assert asked == ["read", "append", "append"]
