@@ -456,3 +456,15 @@ def test_who_is_alone_needs_one_request_for_each_call(
     asked.clear()
     queue.ack(got(queue))
     assert asked == ["read", "append", "append"]
+
+
+def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clients, clock: Clock) -> None:
+    one, two = clients.connect(), clients.connect()
+    one.put_many([b"0", b"1", b"2"])
+    first = got(one)
+    second = got(two)
+    one.extend(first, lease=100)
+    clock.now_ms += 30_000
+    again = got(two)
+    assert (again.value, again.deliveries) == (second.value, 2)
+    one.ack(first)

@@ -25,6 +25,7 @@ class Area(Enum):
     RECOVERY = "recovery"
     STORE = "store"
     PRODUCERS = "producers"
+    QUEUES = "queues"
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,9 @@ def test_an_event_about_an_earlier_delivery_changes_nothing() -> None:
     assert dict(state.leases.items()) == {0: 200}
     assert state.apply(Event(EventKind.EXTENDED, (0,), 300, 2)) == [0]
     assert dict(state.leases.items()) == {0: 300}
+    assert state.apply(Event(EventKind.RETURNED, (0,), 0, 2)) == [0]
+    assert state.apply(Event(EventKind.EXTENDED, (0,), 400, 2)) == []
+    assert not state.leases
     assert state.apply(Event(EventKind.FINISHED, (0,), 0, 2)) == [0]
 
 

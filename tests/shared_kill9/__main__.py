@@ -48,8 +48,8 @@ def _ended(process: subprocess.Popen[str]) -> None:
 class Campaign:
     """The processes, and what they are told."""
 
-    def __init__(self, home: Path, rng: random.Random, plant: str | None) -> None:
-        self._home, self._rng, self._plant = home, rng, plant
+    def __init__(self, home: Path, rng: random.Random, plant: str | None, pause_s: float) -> None:
+        self._home, self._rng, self._plant, self._pause_s = home, rng, plant, pause_s
         self._began, self._count = time.monotonic(), 0
         self._port = str(free_ports(1)[0])
         self._broker = self._started_broker()
@@ -73,7 +73,7 @@ class Campaign:
 
     def round(self, number: int) -> None:
         """Let them work, and kill one of them, or the broker."""
-        time.sleep(self._rng.random() * 2)
+        time.sleep(self._rng.random() * self._pause_s)
         if number % 5 == 4:
             _ended(self._broker)
             self._broker = self._started_broker()
@@ -102,12 +102,13 @@ class Campaign:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.shared_kill9", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two kills, at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plant", choices=sorted(PLANTS), help="switch a precaution of the queue off")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}", flush=True)
     home = Path(tempfile.mkdtemp(prefix="shared-kill9-"))
-    campaign = Campaign(home, random.Random(options.seed), options.plant)
+    campaign = Campaign(home, random.Random(options.seed), options.plant, options.pause)
     try:
         for number in range(options.rounds):
             campaign.round(number)

@@ -24,13 +24,13 @@ def campaign(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_processes_lose_nothing_and_store_no_key_twice(tmp_path: Path) -> None:
-    told = campaign(tmp_path, "--rounds", "5")
+    told = campaign(tmp_path, "--rounds", "5", "--pause", "0.5")
     assert told.returncode == 0, told.stdout + told.stderr
     assert " 0 violations" in told.stdout
 
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_fault_is_seen(tmp_path: Path, plant: str) -> None:
-    told = campaign(tmp_path, "--rounds", "15", "--plant", plant)
+    told = campaign(tmp_path, "--rounds", "12", "--plant", plant)
     assert told.returncode == 1, told.stdout + told.stderr
     assert "twice" in told.stdout or "again" in told.stdout, told.stdout
