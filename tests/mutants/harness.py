@@ -40,6 +40,11 @@ class Mutant:
     tests: tuple[str, ...]
 
 
+def of(area: Area, file: str, tests: tuple[str, ...], *mistakes: tuple[str, str, str]) -> list[Mutant]:
+    """Return the mutants of one file: name, text and replacement of each."""
+    return [Mutant(name, area, file, old, new, tests) for name, old, new in mistakes]
+
+
 class Fate(Enum):
     NOTICED = "noticed"
     SURVIVED = "SURVIVED"

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.mutants.harness import Area, Mutant
+from tests.mutants.harness import Area, of
+from tests.mutants.queues import QUEUES
 
 _R, _B = "tests/replication", "tests/broker"
 
 
-def _of(
-    area: Area,
-    file: str,
-    tests: tuple[str, ...],
-    *mistakes: tuple[str, str, str],
-) -> list[Mutant]:
-    return [Mutant(name, area, file, old, new, tests) for name, old, new in mistakes]
-
-
 _REPLICATION: Final = [
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/isr.py",
         (f"{_R}/test_isr.py",),
@@ -41,7 +33,7 @@ _REPLICATION: Final = [
             "return UNKNOWN_BROKER_EPOCH in (live_broker_epoch, replica.broker_epoch) or live_broker_epoch > 0",
         ),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/reconcile.py",
         (f"{_R}/test_reconcile.py",),
@@ -61,7 +53,7 @@ _REPLICATION: Final = [
             "if end_of.end_offset <= fetch_offset:",
         ),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/partition.py",
         (f"{_R}/test_partition.py", f"{_R}/test_replica_manager.py", f"{_R}/test_answers_after_leading.py"),
@@ -91,7 +83,7 @@ _REPLICATION: Final = [
             "knows_ends = was_leader",
         ),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/membership.py",
         (f"{_R}/test_membership.py", f"{_R}/test_durability.py", f"{_R}/test_replica_manager.py"),
@@ -106,7 +98,7 @@ _REPLICATION: Final = [
             "if partition.is_synced and wanted.is_synced is None:",
         ),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/orders.py",
         (f"{_R}/test_orders.py", f"{_R}/test_order_gate.py", f"{_R}/test_topics.py", f"{_R}/test_node.py"),
@@ -122,7 +114,7 @@ _REPLICATION: Final = [
         ),
         ("deletion-without-an-id", " or (order.delete and own_id and not topic_id)", ""),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/order_gate.py",
         (f"{_R}/test_order_gate.py",),
@@ -137,7 +129,7 @@ _REPLICATION: Final = [
             "self._held if each not in confirmed]",
         ),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/controller/alter_partition.py",
         (f"{_R}/controller/test_proposals.py", f"{_R}/controller/test_alter_partition.py"),
@@ -157,7 +149,7 @@ _REPLICATION: Final = [
             "epoch <= live[member].epoch",
         ),
     ),
-    *_of(
+    *of(
         Area.REPLICATION,
         "replication/controller/election.py",
         (f"{_R}/controller/test_election.py",),
@@ -174,7 +166,7 @@ _REPLICATION: Final = [
     ),
 ]
 _GROUPS: Final = [
-    *_of(
+    *of(
         Area.GROUPS,
         "logstore/broker/groups/offset_requests.py",
         (f"{_B}/groups/test_group_offsets.py", f"{_B}/groups/test_service_appends.py"),
@@ -189,7 +181,7 @@ _GROUPS: Final = [
             '    if error and not removal.is_deletion:\n        mark("groups: tombstones could not be written")',
         ),
     ),
-    *_of(
+    *of(
         Area.GROUPS,
         "logstore/broker/groups/service.py",
         (f"{_B}/groups/test_service_appends.py", f"{_B}/groups/test_service.py"),
@@ -204,7 +196,7 @@ _GROUPS: Final = [
             "replica.is_leader",
         ),
     ),
-    *_of(
+    *of(
         Area.GROUPS,
         "logstore/broker/groups/offsets.py",
         (f"{_B}/groups/test_offsets.py", f"{_B}/groups/test_group_offsets.py"),
@@ -225,7 +217,7 @@ _GROUPS: Final = [
             "            if",
         ),
     ),
-    *_of(
+    *of(
         Area.GROUPS,
         "logstore/broker/groups/group.py",
         (
@@ -249,7 +241,7 @@ _GROUPS: Final = [
             "if request.generation_id < 0:",
         ),
     ),
-    *_of(
+    *of(
         Area.GROUPS,
         "logstore/broker/groups/sessions.py",
         (f"{_B}/groups/test_group.py", f"{_B}/groups/test_group_members.py"),
@@ -260,7 +252,7 @@ _GROUPS: Final = [
         ),
         ("heartbeat-renews-nothing", "        group.members[request.member_id].renew(now_ms)\n", ""),
     ),
-    *_of(
+    *of(
         Area.GROUPS,
         "logstore/broker/groups/loading.py",
         (f"{_B}/groups/test_loading.py",),
@@ -273,7 +265,7 @@ _GROUPS: Final = [
     ),
 ]
 _RECOVERY: Final = [
-    *_of(
+    *of(
         Area.RECOVERY,
         "logstore/log/recovery.py",
         (
@@ -305,7 +297,7 @@ _RECOVERY: Final = [
             "        if base_offset < next_offset - 1_000_000:\n            # It begins",
         ),
     ),
-    *_of(
+    *of(
         Area.RECOVERY,
         "logstore/log/giving_up.py",
         (
@@ -325,7 +317,7 @@ _RECOVERY: Final = [
             '    segment.log_file.truncate(tail.from_byte)\n    remove_segments(loading, later, "it follows a cut", loss_id)\n',
         ),
     ),
-    *_of(
+    *of(
         Area.RECOVERY,
         "logstore/log/recovery.py",
         ("tests/logstore/test_open_reads.py", "tests/logstore/test_derived.py"),
@@ -335,13 +327,13 @@ _RECOVERY: Final = [
             "    if rebuilt := list[str]():\n",
         ),
     ),
-    *_of(
+    *of(
         Area.RECOVERY,
         "logstore/log/recovery.py",
         ("tests/crash/test_log_points.py", "tests/crash/test_seal_rules.py", "tests/crash/test_rules.py"),
         ("accepted-bytes-not-synced", "    segment.sync_log()\n", ""),
     ),
-    *_of(
+    *of(
         Area.RECOVERY,
         "logstore/segment/damage.py",
         ("tests/logstore/test_damage.py", "tests/logstore/test_sweep.py", "tests/logstore/test_scan.py"),
@@ -355,7 +347,7 @@ _RECOVERY: Final = [
     ),
 ]
 _STORE: Final = [
-    *_of(
+    *of(
         Area.STORE,
         "replication/metastore/tree.py",
         (f"{_R}/metastore/test_tree.py",),
@@ -391,7 +383,7 @@ _STORE: Final = [
             "",
         ),
     ),
-    *_of(
+    *of(
         Area.STORE,
         "replication/metastore/embedded.py",
         (f"{_R}/metastore/test_embedded.py", "tests/crash/test_store_points.py"),
@@ -412,7 +404,7 @@ _STORE: Final = [
             "        for old",
         ),
     ),
-    *_of(
+    *of(
         Area.STORE,
         "replication/metastore/journal.py",
         (f"{_R}/metastore/test_embedded.py",),
@@ -427,7 +419,7 @@ _STORE: Final = [
             "        if frame_at(data, later) is None and later < 0:\n",
         ),
     ),
-    *_of(
+    *of(
         Area.STORE,
         "logstore/broker/metadata/server.py",
         (f"{_B}/metadata/test_server.py",),
@@ -444,7 +436,7 @@ _STORE: Final = [
     ),
 ]
 _PRODUCERS: Final = [
-    *_of(
+    *of(
         Area.PRODUCERS,
         "logstore/log/producer_state.py",
         ("tests/logstore/test_producer_state.py", "tests/logstore/test_log_cuts.py"),
@@ -481,7 +473,7 @@ _PRODUCERS: Final = [
             "for offset in sorted(batches) if offset <= self.end_offset]",
         ),
     ),
-    *_of(
+    *of(
         Area.PRODUCERS,
         "logstore/broker/producing.py",
         (f"{_B}/test_producing.py",),
@@ -501,7 +493,7 @@ _PRODUCERS: Final = [
             "if self._may_renew and refusal.error in SEQUENCE_LOST:",
         ),
     ),
-    *_of(
+    *of(
         Area.PRODUCERS,
         "logstore/broker/producer_ids.py",
         (f"{_B}/test_identity.py",),
@@ -518,132 +510,7 @@ _PRODUCERS: Final = [
     ),
 ]
 
-_SHARED: Final = tuple(f"{_B}/test_shared_{name}.py" for name in ("queue", "checkpoints", "keys"))
-_QUEUES: Final = [
-    *_of(
-        Area.QUEUES,
-        "logstore/broker/shared_lane.py",
-        _SHARED,
-        (
-            "others-events-are-skipped",
-            "self._is_alone = offset == self._position",
-            "self._is_alone = offset >= self._position",
-        ),
-        (
-            "an-ended-lease-is-not-looked-up",
-            "self._is_alone and was_read and (ends is None or ends[0] > now_ms)",
-            "self._is_alone and was_read",
-        ),
-        (
-            "messages-of-claims-are-deleted",
-            "low_mark = min(low_mark, first.offset)",
-            "low_mark = old.low_mark",
-        ),
-        (
-            "deletes-what-the-last-checkpoint-lets-go",
-            "events_offset <= self._position - CHECKPOINT_EVENTS",
-            "events_offset <= self._position",
-        ),
-        ("no-keys-in-checkpoints", "keys=self.keys.encode()", 'keys=b""'),
-        (
-            "a-put-does-not-tell-of-a-loss",
-            "if offsets[0] < self.state.next_offset:",
-            "if offsets[-1] < self.state.next_offset - len(offsets):",
-        ),
-        ("delivers-what-a-loss-replaced", "if self.state.cuts == cuts:", "if self.state.cuts >= cuts:"),
-        (
-            "a-lease-that-nobody-read",
-            "is_end = event.kind is EventKind.FINISHED",
-            "is_end = bool(event.kind)",
-        ),
-        (
-            "a-checkpoint-that-needs-deleted-events",
-            "if found.events_offset >= start:",
-            "if found.events_offset <= start:",
-        ),
-        (
-            "keys-of-lost-messages-stay",
-            "self.keys.forget_from(changed[0])",
-            "self.keys.forget_from(self.state.next_offset + 1)",
-        ),
-        (
-            "a-claim-ends-without-its-message",
-            "        if found:\n            self.tell(STORED",
-            "        if not found:\n            self.tell(STORED",
-        ),
-    ),
-    *_of(
-        Area.QUEUES,
-        "logstore/broker/shared_keys.py",
-        (f"{_B}/test_shared_keys.py",),
-        (
-            "a-known-key-is-claimed",
-            "if self._recent.find(key, now_ms) is not None or self.is_claimed(key, now_ms):",
-            "if self.is_claimed(key, now_ms):",
-        ),
-        (
-            "the-last-claim-wins",
-            "if self._recent.find(key, now_ms) is not None or self.is_claimed(key, now_ms):",
-            "if self._recent.find(key, now_ms) is not None:",
-        ),
-        (
-            "claims-last-as-long-as-the-window",
-            "< min(CLAIM_MS, self._recent.window_ms)",
-            "< self._recent.window_ms",
-        ),
-        (
-            "looks-since-the-last-claim",
-            "None if before is None else before.first_ms",
-            "None if before is None else before.at_ms",
-        ),
-        ("ends-the-heirs-claim", "if found.number == number]", "if found.number >= number]"),
-        ("live-claims-are-over", "abs(now_ms - found.at_ms) >= CLAIM_MS}", "abs(now_ms - found.at_ms) >= 0}"),
-    ),
-    *_of(
-        Area.QUEUES,
-        "logstore/broker/shared_puts.py",
-        (f"{_B}/test_shared_keys.py",),
-        ("stores-what-it-has-found", "or (each in ours and each not in known)", "or each in ours"),
-        (
-            "a-failed-put-keeps-its-claim",
-            "        if ours:\n            with suppress",
-            "        if not ours:\n            with suppress",
-        ),
-        ("a-repetition-in-one-call-is-stored", "waiting.setdefault(each, record)", "waiting[each] = record"),
-    ),
-    *_of(
-        Area.QUEUES,
-        "logstore/queue/state.py",
-        ("tests/queue/test_state.py", "tests/queue/test_queue.py", *_SHARED),
-        (
-            "two-have-one-delivery",
-            "case EventKind.TAKEN if deliveries > known:",
-            "case EventKind.TAKEN if deliveries >= known:",
-        ),
-        (
-            "an-old-end-counts",
-            "case EventKind.FINISHED if deliveries >= known or not deliveries:",
-            "case EventKind.FINISHED:",
-        ),
-        (
-            "an-old-return-counts",
-            "case EventKind.RETURNED if deliveries >= known:",
-            "case EventKind.RETURNED:",
-        ),
-        ("a-loss-counts-twice", "if deliveries != self.cuts + 1:", "if deliveries > self.cuts + 1:"),
-        (
-            "an-ended-lease-is-extended",
-            "case EventKind.EXTENDED if deliveries == known and offset in self.leases:",
-            "case EventKind.EXTENDED if deliveries == known:",
-        ),
-        (
-            "skipped-messages-are-finished",
-            "            self.unfinished.update(dict.fromkeys(between, 0))\n",
-            "",
-        ),
-    ),
-]
-MUTANTS: Final = [*_REPLICATION, *_GROUPS, *_RECOVERY, *_STORE, *_PRODUCERS, *_QUEUES]
+MUTANTS: Final = [*_REPLICATION, *_GROUPS, *_RECOVERY, *_STORE, *_PRODUCERS, *QUEUES]
 
 EXPLAINED: Final[dict[str, str]] = {}
 """Mutants that may survive, and why."""
