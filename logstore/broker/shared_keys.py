@@ -1,11 +1,11 @@
 """The keys of a shared queue's messages: which message has a key, and who may store one. Pure.
 
-Keys are told among the events of a topic, so all processes know the same:
+The keys are in the events of a topic, so all processes agree on them:
 
     claim      a process will store messages with these keys, unless a message of the window has them
     stored     the messages with these keys are at these offsets
     released   the put of a claim failed: others may store its messages
-    ended      a claim that was over left no other messages than those that were told
+    ended      a claim has expired, and its messages, if there are any, are known
 
     ┌─────────────────┬──────────────────────────────────────────────────────────┐
     │ claim           │ now_ms, window_ms: int64; an identity for each key       │
@@ -14,8 +14,9 @@ Keys are told among the events of a topic, so all processes know the same:
     └─────────────────┴──────────────────────────────────────────────────────────┘
 
 The first claim of a key holds until the message is stored, and for 30 seconds at most: its process may be
-dead. Who claims the key next looks for a message that was stored since (`since_ms`). Messages of that time
-are not deleted, unless the claim has ended. The identity of a key is 32 bytes long, whatever the key's size.
+dead. The next process that claims the key looks for a message that was stored since (`since_ms`). Messages of
+that time are not deleted, unless the claim has ended. The identity of a key has 32 bytes, whatever the key's
+size.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Claim(NamedTuple):
 
 
 class SharedKeys:
-    """What the events tell of keys. Times are epoch milliseconds, of the processes that told them."""
+    """The known and claimed keys after some events. Times are epoch milliseconds by the senders' clocks."""
 
     __slots__ = ("_claims", "_recent", "now_ms")
 

@@ -247,7 +247,7 @@ class SharedLane:
                 if start > self._position:
                     self._restore(start)
                 return self._calls.read(self._events, 0, self._position, wait=wait_s)
-            except RequestRefused as refusal:  # by the second of them if others delete meanwhile
+            except RequestRefused as refusal:  # also in `_restore`, if others delete meanwhile
                 begins = self._calls.topic(self._events).partition(0).log_start_offset
                 if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE or begins <= max(start, self._position):
                     raise

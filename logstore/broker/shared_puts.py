@@ -3,8 +3,8 @@
     claim the keys → read the events: which are ours? → append their messages → tell where they are
 
 That is four requests, and two for a key that is known. If another process has claimed a key, its message is
-waited for. A process that dies before the last step may leave a message that nobody knows by its key: who
-claims the key next looks for it in the log.
+waited for. A process that dies before the last step may leave a message that nobody knows by its key. The
+next process that claims the key looks for it in the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the workers wrote down, and what is wrong with it.
+"""The notes of the workers, and the checks of them.
 
 Each worker appends JSON lines to a file of its own: what it begins, and what has returned. Times are those of
 the machine's monotonic clock, so that they can be compared.

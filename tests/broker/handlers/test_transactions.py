@@ -44,7 +44,7 @@ async def begin(nodes: Nodes, producer_id: int, *records: Record, where: TopicPa
     info = append_as_leader(
         partition.log, data, leader_epoch=partition.leader_epoch, now_ms=9, verification_guard=guard
     )
-    # Whoever changes a log wakes those that wait for it: a fetch session that has looked looks no more.
+    # Every change of a log must wake the requests that wait for it: a fetch session checks a partition once.
     nodes.running[nodes.leader(where)].node.replicas.waiting.wake(where)
     await nodes.until(lambda: partition.log.high_watermark > info.last_offset)
     return info.first_offset

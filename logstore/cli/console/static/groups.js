@@ -114,7 +114,7 @@ export function Groups() {
     <${Problem} text=${found.error} />
     ${of
       ? html`${worst.length > 0 && html`<${LagChart} names=${worst.map((one) => one.name).sort()} stamp=${of.stamp} />`}
-          ${of.silent.map((one) => html`<${Problem} text=${`broker ${one.broker}: ${one.error}; groups of it are missing here`} />`)}
+          ${of.silent.map((one) => html`<${Problem} text=${`broker ${one.broker}: ${one.error}; some of its groups are missing here`} />`)}
           <table class="list">
             <thead><tr><th>group</th><th>state</th><th class="n">members</th><th class="n">partitions</th><th class="n">lag</th></tr></thead>
             <tbody>
