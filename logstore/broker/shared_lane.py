@@ -31,6 +31,7 @@ from logstore.errors import InvalidConfig, RecordTooLarge
 from logstore.format.batch import HEADER_BYTES, encode_batch
 from logstore.format.record import Record
 from logstore.log.outgoing import size_of
+from logstore.log.partition_log import Clock
 from logstore.queue.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from logstore.queue.errors import AlreadyFinished, LeaseEnded
 from logstore.queue.lane import OFFSETS_AN_EVENT, check_lease, different_offsets
@@ -47,6 +48,15 @@ _MOST_CHECKPOINT_BYTES: Final = 32 << 20
 _ROOM: Final = {"max.message.bytes": str(_MOST_CHECKPOINT_BYTES + (1 << 20))}
 _DELETION_S: Final = 2.0
 """How long a caller waits for replicas to delete; they do it later, too."""
+
+_OF_NEW_ONES: Final = {EventKind.TAKEN, EventKind.SOME, EventKind.LOST}
+"""The events that may be of messages that nobody has taken."""
+_SPARE: Final = 32
+"""How many messages a process names beside those it wants, for others may take some of them meanwhile."""
+_ALONE_AFTER: Final = 4
+"""So many events of one process without any of another mean that it is alone."""
+_FRESH_MS: Final = 100
+"""How long a look at the events will do for the next message: one that was returned since comes later."""
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +112,9 @@ class SharedLane:
         topic: str,
         largest_bytes: int,
         level: Mapping[str, str],
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._calls, self._messages, self._events = calls, messages, f"{messages}{EVENTS}"
         self.messages = calls.topic(messages).partition(0)
         self._largest_bytes, self._level = largest_bytes, level
@@ -116,10 +128,10 @@ class SharedLane:
         """Those of the checkpoints that were read or written, ascending."""
         self._has_warned = False
         self._ahead = _Ahead()
-        self._is_known = False
-        """Whether the events were ever read: then a put at a known offset shows."""
-        self._is_alone = False
-        """Whether the last event was the next one after those that were read."""
+        self._read_ms: int | None = None
+        """When the events were last read to their end; None: never. Later, a put at a known offset shows."""
+        self._undisturbed = 0
+        """How many of this process's events, up to the last one, came right behind those that were read."""
 
     def create(self) -> None:
         """Create the two topics unless they are there; the one that others look for comes last."""
@@ -140,7 +152,7 @@ class SharedLane:
                 size = len(encode_batch([record]))  # that was an upper bound
                 if size > self._largest_bytes:
                     raise RecordTooLarge(size, self._largest_bytes)
-        if not self._is_known:
+        if self._read_ms is None:
             self.catch_up()
         offsets = [placed.offset for placed in self._calls.append(self._messages, records, partition=0)]
         if offsets[0] < self.state.next_offset:
@@ -158,13 +170,14 @@ class SharedLane:
             return None
         changed: list[int] | None = None
         while True:
+            now_ms = self._clock()
             records = self._read_events(0.0 if self._position > through else 1.0)
             for record in records:
                 found = self._apply(record)
                 if record.offset == through:
                     changed = found
             if self._position > through and (through >= 0 or not records):
-                self._is_known = True
+                self._read_ms = now_ms
                 self._keep_short()
                 return changed
 
@@ -184,23 +197,33 @@ class SharedLane:
 
     def _append(self, kind: bytes | None, value: bytes) -> tuple[int, list[int] | None]:
         """Append an event; return its offset, and what it changed if it is the next one to read."""
+        now_ms = self._clock()
         offset = self._calls.append(self._events, (kind, value), partition=0).offset
-        self._is_alone = offset == self._position
-        if not self._is_alone:
+        is_next = offset == self._position
+        self._undisturbed = self._undisturbed + 1 if is_next else 0
+        if not is_next:
             return offset, None
         changed = self._apply(Record(offset, 0, kind, value, ()))
-        self._is_known = True
+        self._read_ms = now_ms
         self._keep_short()
         return offset, changed
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._undisturbed >= _ALONE_AFTER
 
     def is_current(self, now_ms: int) -> bool:
         """Return whether a message that was read can be taken without a look at the events.
 
-        It can if no other process told any before the last one, and if no lease is over.
+        It can if the last look was a moment ago, or if no other process told anything for a while; and if no
+        lease is over.
         """
+        is_fresh = self._read_ms is not None and 0 <= now_ms - self._read_ms <= _FRESH_MS
+        if not is_fresh and not self._is_alone:
+            return False
         ends, offset = self.state.leases.first(), self.state.candidate(self._ahead.end, now_ms)
         was_read = offset is not None and self._ahead.find(offset) is not None
-        return self._is_alone and was_read and (ends is None or ends[0] > now_ms)
+        return was_read and (ends is None or ends[0] > now_ms)
 
     def wait_for_events(self) -> None:
         """Wait for the next events, for half a second at most, and read them."""
@@ -230,7 +253,7 @@ class SharedLane:
             self.keys.apply(record.key, record.value, record.offset)
             return []
         event = decode_event(record.value)
-        if event.kind not in (EventKind.TAKEN, EventKind.LOST):  # not of a message that nobody has taken
+        if event.kind not in _OF_NEW_ONES:
             known = [each for each in event.offsets if each < self.state.next_offset]
             event = event._replace(offsets=known)
         if event.kind is EventKind.LOST:
@@ -373,9 +396,11 @@ class SharedLane:
                 self.state.give_back(offset, deliveries - 1, due_ms)
                 continue
             if offset == self.state.next_offset:
-                records = self._ahead.first(min(most, OFFSETS_AN_EVENT), now_ms) or records
-            offsets, cuts = [record.offset for record in records], self.state.cuts
-            ours = set(self.happen(Event(EventKind.TAKEN, offsets, now_ms + lease_ms, deliveries)))
+                most = min(most, OFFSETS_AN_EVENT)
+                spare = 0 if self._is_alone else _SPARE
+                records = self._ahead.first(most + spare, now_ms) or records
+            cuts = self.state.cuts
+            ours = set(self.happen(_taking(records, most, now_ms + lease_ms, deliveries)))
             if not ours:
                 continue
             if self.state.cuts == cuts:
@@ -418,6 +443,14 @@ class SharedLane:
 
     def stats(self) -> LaneStats:
         return self.state.stats(self.messages.log_end_offset, 0)
+
+
+def _taking(records: Sequence[Record], most: int, until_ms: int, deliveries: int) -> Event:
+    """Return the event that leases all of `records`, or the first `most` that are free."""
+    offsets = [record.offset for record in records]
+    if len(offsets) <= most:
+        return Event(EventKind.TAKEN, offsets, until_ms, deliveries)
+    return Event(EventKind.SOME, (most, *offsets), until_ms, deliveries)
 
 
 def messages_of(messages: Partition, since_ms: Mapping[bytes, int]) -> dict[bytes, int]:

@@ -8,12 +8,12 @@ The queue has no owner. Each process builds its own state from the events. All p
 the same order, so their states agree. A delivery begins with an event: the process whose event comes first
 has the message, and the others look for another one.
 
-    get   read the events → choose → append TAKEN → read up to it: is the message ours?
+    get   choose → append TAKEN, with others to fall back on → read up to it: which message is ours?
     ack   append FINISHED → read up to it: was the lease still ours?
 
-That is three requests and two, for one message or for many that are new and taken together. It is one each
-while no other process takes messages: an event that is stored right behind those that were read is known, and
-the next message can be chosen without a look. Differences from `Queue`: leases outlive the process that took
+That is two requests each, for one message or for many that are new and taken together, and one more for a
+`get` that has not read the events for a while. It is one each while no other process takes messages: an event
+that is stored right behind those that were read is known. Differences from `Queue`: leases outlive the process that took
 them; `written` is `acks=all` at the level `replicated`; the clocks of the processes must agree, as they do on
 one host.
 """
@@ -176,7 +176,7 @@ class SharedQueue(Closing):
 
     def _shared_lane(self, topic: str) -> SharedLane:
         name = f"{self._name}.{topic}"
-        return SharedLane(self._calls, name, topic, self.config.max_message_bytes, self._level)
+        return SharedLane(self._calls, name, topic, self.config.max_message_bytes, self._level, self._clock)
 
     def _existing(self, topic: str) -> SharedLane | None:
         """Return the lane of a topic that may be another process's; None if no process has made it."""

@@ -18,6 +18,8 @@ recovery of one:
     TAKEN      leased until a time, for the n-th time
     EXTENDED   the lease of the n-th time ends later
     LOST       a power cut took the messages from an offset on; the n-th such cut, which is told once
+    SOME       as TAKEN, but only so many of them as the first number says, before the offsets: the first free
+               ones
 
     an event as a record's value
     ┌──────┬─────────┬────────────┬──────────────────────┐
@@ -27,6 +29,7 @@ recovery of one:
 
 The number of deliveries fences: an event about an earlier delivery than the last one changes nothing. So
 several processes may append to one log of events and agree: the first TAKEN of a delivery has the message.
+With SOME the second one has the next message, rather than none.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class EventKind(IntEnum):
     TAKEN = 3
     EXTENDED = 4
     LOST = 5
+    SOME = 6
 
 
 _KINDS: Final = frozenset(EventKind)
@@ -196,14 +200,19 @@ class QueueState:
     def apply(self, event: Event) -> list[int]:
         """Change the state as `event` says; returns the offsets that it changed (see the module)."""
         kind, offsets, time_ms, deliveries = event
+        most = len(offsets)
+        if kind is EventKind.SOME:
+            kind, most, offsets = EventKind.TAKEN, offsets[0], offsets[1:]
         if kind is EventKind.LOST:
             if deliveries != self.cuts + 1:
                 return []
             self.cuts += 1
             self.clamp(0, offsets[0])
             return list(offsets)
-        changed = []
+        changed: list[int] = []
         for offset in offsets:
+            if len(changed) == most:
+                break
             known = self.unfinished.get(offset, 0 if offset >= self.next_offset else None)
             if known is None:
                 continue

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ def got(queue: SharedQueue, *topics: str) -> Message:
     return message
 
 
-def test_each_message_goes_to_one_of_two(clients: Clients) -> None:
+def test_each_message_goes_to_one_of_two(clients: Clients, clock: Clock) -> None:
     one, two = clients.connect(), clients.connect()
     assert one.put_many([b"0", (b"key", b"1"), b"2", b"3"]) == [0, 1, 2, 3]
     first, second, third = got(one), got(two), got(one)
@@ -81,6 +81,7 @@ def test_each_message_goes_to_one_of_two(clients: Clients) -> None:
     one.ack(first)
     two.ack(second)
     one.nack(third)
+    clock.now_ms += 101
     assert [(m.value, m.deliveries) for m in (got(two), got(two))] == [(b"2", 2), (b"3", 1)]
     assert two.get(timeout=0) is None
     assert one.stats().topics["default"][:4] == two.stats().topics["default"][:4] == (0, 2, 0, 2)
@@ -117,10 +118,13 @@ def test_who_reads_second_does_not_have_it(clients: Clients) -> None:
 
 def test_of_many_that_two_choose_each_goes_to_one(clients: Clients) -> None:
     one, two = clients.connect(), clients.connect()
-    one.put_many([b"0", b"1", b"2", b"3"])
+    one.put_many([b"%d" % number for number in range(50)])
     assert len(two.get_many(2, timeout=0)) == 2
     stale = two._shared_lane("default")
-    assert [message.value for message in stale.take(0, 1000, 3)] == [b"2"]
+    assert [message.value for message in stale.take(0, 1000, 3)] == [b"2", b"3", b"4"]
+    assert len(two.get_many(33, timeout=0)) == 33
+    stale = two._shared_lane("default")
+    assert [message.value for message in stale.take(0, 1000, 1)] == [b"38"], "all that it named were taken"
 
 
 def test_many_at_once_are_one_event(clients: Clients, clock: Clock) -> None:
@@ -426,36 +430,80 @@ def test_a_message_is_got_without_a_look_at_all_topics_of_the_cluster(
     assert got(one).value == b"new"
 
 
-def test_who_is_alone_needs_one_request_for_each_call(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[SharedQueue], list[str]]:
+    """The requests of a queue from now on, in a list that grows."""
+
+    def watched(queue: SharedQueue) -> list[str]:
+        asked: list[str] = []
+        for name in ("append", "read"):
+            call = getattr(queue._calls, name)
+
+            def counted(*args: Any, name: str = name, call: Any = call, **options: Any) -> Any:
+                asked.append(name)
+                return call(*args, **options)
+
+            monkeypatch.setattr(queue._calls, name, counted)
+        return asked
+
+    return watched
+
+
+Asked = Callable[[SharedQueue], list[str]]
+
+
+def test_who_is_alone_needs_one_request_for_each_call(clients: Clients, clock: Clock, asked: Asked) -> None:
     queue, other = clients.connect(), clients.connect()
     queue.put_many([b"%d" % number for number in range(30)])
     queue.ack(got(queue))
-    asked: list[str] = []
-    for name in ("append", "read"):
-        call = getattr(queue._calls, name)
-
-        def counted(*args: Any, name: str = name, call: Any = call, **options: Any) -> Any:
-            asked.append(name)
-            return call(*args, **options)
-
-        monkeypatch.setattr(queue._calls, name, counted)
+    requests = asked(queue)
     for _ in range(10):
         queue.ack(got(queue))
-    assert asked == ["append"] * 20
+    assert requests == ["append"] * 20
     first = got(other)
-    asked.clear()
+    requests.clear()
     second = got(queue)
     assert (first.value, second.value) == (b"11", b"12")
-    assert asked == ["append", "read", "append"], "its choice was taken: it reads, and chooses again"
+    assert requests == ["append", "read", "append"], "its choice was taken: it reads, and chooses again"
     other.ack(first)
-    asked.clear()
+    requests.clear()
     queue.ack(second)
-    assert asked == ["append", "read"]
-    asked.clear()
+    assert requests == ["append", "read"]
+    requests.clear()
+    clock.now_ms += 101
     queue.ack(got(queue))
-    assert asked == ["read", "append", "append"]
+    assert requests == ["read", "append", "append"]
+
+
+def test_who_is_not_alone_needs_two_requests_for_each_call(clients: Clients, asked: Asked) -> None:
+    one, two = clients.connect(), clients.connect()
+    one.put_many([b"%d" % number for number in range(40)])
+    for queue in (one, two):
+        queue.ack(got(queue))
+    one.ack(got(one))
+    two.ack(got(two))
+    requests, found = asked(one), []
+    for _ in range(10):
+        theirs = got(two)
+        found.append(int(got(one).value))
+        two.ack(theirs)
+    assert requests == ["append", "read"] * 10, "it named others beside the one that was taken"
+    assert found == list(range(5, 25, 2)), "the next one that was free"
+
+
+def test_a_look_a_moment_ago_serves_the_next_message(clients: Clients, clock: Clock) -> None:
+    """What another process returns meanwhile comes later, and is not lost."""
+    one, two = clients.connect(), clients.connect()
+    one.put_many([b"%d" % number for number in range(10)])
+    got(one)
+    returned = got(two)
+    got(one)
+    two.nack(returned)
+    clock.now_ms += 100
+    assert got(one).value == b"3"
+    two.nack(got(two))
+    clock.now_ms += 101
+    assert (got(one).value, got(one).value) == (b"1", b"4")
 
 
 def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clients, clock: Clock) -> None:

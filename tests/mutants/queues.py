@@ -14,13 +14,18 @@ QUEUES: Final = [
         _SHARED,
         (
             "others-events-are-skipped",
-            "self._is_alone = offset == self._position",
-            "self._is_alone = offset >= self._position",
+            "is_next = offset == self._position",
+            "is_next = offset >= self._position",
         ),
         (
             "an-ended-lease-is-not-looked-up",
-            "self._is_alone and was_read and (ends is None or ends[0] > now_ms)",
-            "self._is_alone and was_read",
+            "return was_read and (ends is None or ends[0] > now_ms)",
+            "return was_read",
+        ),
+        (
+            "a-look-serves-for-ever",
+            "0 <= now_ms - self._read_ms <= _FRESH_MS",
+            "0 <= now_ms - self._read_ms",
         ),
         (
             "messages-of-claims-are-deleted",
@@ -107,6 +112,11 @@ QUEUES: Final = [
             "two-have-one-delivery",
             "case EventKind.TAKEN if deliveries > known:",
             "case EventKind.TAKEN if deliveries >= known:",
+        ),
+        (
+            "more-are-taken-than-wanted",
+            "kind, most, offsets = EventKind.TAKEN, offsets[0], offsets[1:]",
+            "kind, offsets = EventKind.TAKEN, offsets[1:]",
         ),
         (
             "an-old-end-counts",

@@ -91,6 +91,21 @@ def test_an_event_about_an_earlier_delivery_changes_nothing() -> None:
     assert state.apply(Event(EventKind.FINISHED, (0,), 0, 2)) == [0]
 
 
+def test_the_first_free_ones_of_some_are_taken() -> None:
+    state = QueueState()
+    state.take(0, 1, 100)
+    state.take(1, 1, 100)
+    state.give_back(1, 1, 0)
+    state.take(2, 1, 100)
+    state.finish(2)
+    some = decode_event(Event(EventKind.SOME, (2, 0, 1, 2, 3, 4, 5), 900, 1).encode())
+    assert state.apply(some) == [3, 4], "0 is leased, 1 was delivered once, 2 is finished"
+    assert (state.next_offset, state.unfinished) == (5, {0: 1, 1: 1, 3: 1, 4: 1})
+    assert dict(state.leases.items()) == {0: 100, 3: 900, 4: 900}
+    assert state.apply(some) == [5]
+    assert state.apply(some) == []
+
+
 def test_an_acknowledgement_ahead_means_that_those_before_were_delivered() -> None:
     """Deliveries are not written down, so the events tell of them only in this way."""
     state = QueueState()
@@ -126,7 +141,7 @@ def test_deadlines_keep_no_leftovers_for_ever() -> None:
     assert deadlines.first() is None
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x06" + finished(1)[1:]])
+@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x07" + finished(1)[1:]])
 def test_what_is_no_event_is_refused(value: bytes | None) -> None:
     with pytest.raises(InvalidRecord, match="not an event"):
         decode_event(value)
