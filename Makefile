@@ -147,7 +147,7 @@ power-cuts: setup ## Cut the power of ext4, xfs and btrfs under logs, and under 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long
 
-mutants: setup ## Make 107 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
+mutants: setup ## Make 109 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))
 
 faults: setup ## Fail every disk call in every way
