@@ -508,8 +508,10 @@ def test_a_look_a_moment_ago_serves_the_next_message(clients: Clients, clock: Cl
 
 def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clients, clock: Clock) -> None:
     one, two = clients.connect(), clients.connect()
-    one.put_many([b"0", b"1", b"2"])
+    one.put_many([b"%d" % number for number in range(9)])
     first = got(one)
+    for _ in range(4):
+        two.ack(got(two))
     second = got(two)
     one.extend(first, lease=100)
     clock.now_ms += 30_000
