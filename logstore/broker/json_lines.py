@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from typing import Final
 
@@ -13,12 +14,18 @@ from logstore.disk.errors import explained
 MOST_BYTES: Final = 16 << 20
 
 
+def utc_text(epoch_s: float) -> str:
+    """Return a time in ISO 8601 with milliseconds: 2026-11-23T14:30:00.123Z."""
+    text = datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
 class JsonLines(logging.Formatter):
-    """Formats time, level, logger, message, and the exception if there is one."""
+    """Formats the time (UTC), level, logger, message, and the exception if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": self.formatTime(record),
+            "time": utc_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -13,9 +13,10 @@ has the message, and the others look for another one.
 
 That is two requests each, for one message or for many that are new and taken together, and one more for a
 `get` that has not read the events for a while. It is one each while no other process takes messages: an event
-that is stored right behind those that were read is known. Differences from `Queue`: leases outlive the process that took
-them; `written` is `acks=all` at the level `replicated`; the clocks of the processes must agree, as they do on
-one host.
+that is stored right behind those that were read is known.
+
+Differences from `Queue`: leases outlive the process that took them; `written` is `acks=all` at the level
+`replicated`; the clocks of the processes must agree, as they do on one host.
 """
 
 from __future__ import annotations

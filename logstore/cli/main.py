@@ -246,7 +246,7 @@ def run(arguments: Sequence[str]) -> int:
 
         if not isinstance(error, EngineError | OSError):
             raise
-        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         print_error(f"{with_attempt(error)}{'; free some space, then run it again' if is_full else ''}")
         return BAD_USAGE if isinstance(error, InvalidConfig | NotAQueue) else NO
 

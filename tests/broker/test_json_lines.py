@@ -6,10 +6,13 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 from logstore.broker.acceptor import SAY_AGAIN_S
-from logstore.broker.json_lines import QuietKazoo
+from logstore.broker.json_lines import JsonLines, QuietKazoo
 
 
 def record(name: str, level: int, message: str, at_s: float) -> logging.LogRecord:
@@ -28,6 +31,18 @@ def test_kazoo_says_each_warning_once_in_a_while_and_nothing_of_its_ordinary_wor
     assert passes(record("kazoo.client", logging.WARNING, "Connection dropped: %s", SAY_AGAIN_S))
     for _ in range(3):
         assert passes(record("logstore.broker.runtime", logging.INFO, "registered", 2))
+
+
+def test_the_time_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local time without its zone was off by hours in whatever collects lines of several hosts."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        line = JsonLines().format(record("logstore.broker", logging.INFO, "registered", 1_700_000_000.0625))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert json.loads(line)["time"] == "2023-11-14T22:13:20.062Z"
 
 
 def test_a_log_file_is_rotated(tmp_path: Path) -> None:

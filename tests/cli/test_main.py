@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -134,19 +135,20 @@ def test_version(command: Command) -> None:
     assert command("--version").out == f"logstore {VERSION}\n"
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_an_operating_system_error_is_exit_1_and_one_line(
-    command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """No traceback for a full or failing disk: the message is the operating system's."""
 
     def failing(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device", "orders-0")
+        raise OSError(number, os.strerror(number), "orders-0")
 
     monkeypatch.setattr(logstore.cli.main, "_command_line", lambda _: failing)
     outcome = command("append", "orders-0")
     assert outcome.code == 1
     assert outcome.err == (
-        "logstore: [Errno 28] No space left on device: 'orders-0'; free some space, then run it again\n"
+        f"logstore: [Errno {number}] {os.strerror(number)}: 'orders-0'; free some space, then run it again\n"
     )
 
 

@@ -20,9 +20,9 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from logstore.broker.json_lines import utc_text
 from logstore.disk.files import Disk, File, OsDisk, make_private, wall_clock_ms
 
 ACCESS_SUFFIX: Final = ".access"
@@ -115,8 +115,7 @@ class Audit:
         self._written += 1
 
     def _took(self, file: AuditFile, found: dict[str, object]) -> bool:
-        time = datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": time.replace("+00:00", "Z"), **found}, default=str)
+        line = json.dumps({"time": utc_text(self._now_ms() / 1000), **found}, default=str)
         try:
             file.append(f"{line}\n".encode())
         except OSError as error:
