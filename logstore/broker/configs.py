@@ -252,7 +252,9 @@ def _change(found: dict[str, str], name: str, operation: Operation, value: str |
     if operation is Operation.DELETE:
         found.pop(name, None)
     elif value is None:
-        raise InvalidConfigChange(f"{name} needs a value; to restore the default, delete it")
+        raise InvalidConfigChange(
+            f"{name} needs a value; to restore the default, delete it or, in AlterConfigs, leave it out"
+        )
     elif operation is not Operation.SET:
         raise InvalidConfig(f"{name} is not a list; set it")
     else:
@@ -260,9 +262,11 @@ def _change(found: dict[str, str], name: str, operation: Operation, value: str |
 
 
 def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """Return a topic's own settings if these are all; None means the default. Raises as `changed`."""
+    """Return a topic's own settings if these are all. Raises as `changed`."""
     _check_once(name for name, _ in settings)
-    found = {name: value for name, value in settings if value is not None}
+    found: dict[str, str] = {}
+    for name, value in settings:
+        _change(found, name, Operation.SET, value)
     LogConfig.from_kafka(found)
     check_segment_size(found)
     return found

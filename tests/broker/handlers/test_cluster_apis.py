@@ -374,12 +374,20 @@ def test_settings_change_one_by_one_and_take_effect() -> None:
 def test_alter_configs_replaces_all_of_them() -> None:
     async def test(nodes: Nodes, client: Asker) -> None:
         await create(nodes, client, "t", (0, 1), retention_ms="5000")
-        configs = [t.AlterConfigsRequestAlterableConfig(name="segment.ms", value="60000")]
-        resource = t.AlterConfigsRequestAlterConfigsResource(
-            resource_type=TOPIC, resource_name="t", configs=configs
+
+        async def replace(*settings: tuple[str, str | None]) -> ErrorCode:
+            resource = t.AlterConfigsRequestAlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name="t",
+                configs=[t.AlterConfigsRequestAlterableConfig(name=name, value=to) for name, to in settings],
+            )
+            answer = await client.ask(t.AlterConfigsRequest(resources=[resource]), 1)
+            return ErrorCode(answer.responses[0].error_code)
+
+        assert await replace(("segment.ms", "60000")) is ErrorCode.NONE
+        assert await replace(("segment.ms", None)) is ErrorCode.INVALID_REQUEST, (
+            "what is left out has no value"
         )
-        answer = await client.ask(t.AlterConfigsRequest(resources=[resource]), 1)
-        assert answer.responses[0].error_code == ErrorCode.NONE
         found = await describe(client, TOPIC, "t")
         own = {each.name: each.value for each in found.configs if each.config_source == 1}
         assert own == {"segment.ms": "60000"}
