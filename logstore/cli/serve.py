@@ -34,6 +34,7 @@ ConsoleAdmin = Annotated[
     bool, typer.Option("--console-admin", help="Serve the console with reassignments and elections.")
 ]
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
+_KAFKAS_PORT = "127.0.0.1:9092"
 
 LogFile = Annotated[
     str | None,
@@ -46,10 +47,14 @@ LogFile = Annotated[
 def serve(
     context: typer.Context,
     node_id: Annotated[
-        int | None, typer.Option("--node-id", help="This broker's unique number, 0 or more.")
+        int | None,
+        typer.Option("--node-id", help="This broker's unique number, 0 or more; 1 with an embedded store."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Listener for clients; port 0: any.")
+        str | None,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help=f"Listener for clients; port 0: any. [{_KAFKAS_PORT}]"
+        ),
     ] = None,
     log_dirs: Annotated[
         str | None, typer.Option("--log-dirs", metavar="DIR[,DIR]", help="Directories of the logs.")
@@ -216,8 +221,9 @@ def _options(
     named: Mapping[str, str | None], properties: Mapping[str, str], settings: Mapping[str, str]
 ) -> ServeOptions:
     """Options and `--set` override the properties file. Raises `typer.BadParameter` if these two differ."""
+    from logstore.broker.embedded import BrokerConfig
     from logstore.broker.http_access import split_http
-    from logstore.broker.metadata.opening import absolute
+    from logstore.broker.metadata.opening import EMBEDDED, absolute, is_embedded
     from logstore.broker.process import ServeOptions
     from logstore.broker.properties import parse_log_dirs, split_properties
 
@@ -232,8 +238,11 @@ def _options(
         raise typer.BadParameter(
             "--listen and --advertise are for a single plain listener; set listeners only"
         )
-    given = {**listening, **{name: value for name, value in named.items() if value is not None}}
-    for name, option in (("node.id", "--node-id"), ("listen", "--listen"), ("log.dirs", "--log-dirs")):
+    given = {"listen": _KAFKAS_PORT, "metadata": EMBEDDED, **listening}
+    given |= {name: value for name, value in named.items() if value is not None}
+    if is_embedded(given["metadata"]):
+        given.setdefault("node.id", str(BrokerConfig().node_id))
+    for name, option in (("node.id", "--node-id"), ("log.dirs", "--log-dirs")):
         if name not in given:
             raise typer.BadParameter(f"give {option}, or set it in a properties file")
     of_http, rest = split_http(rest)
@@ -246,7 +255,7 @@ def _options(
         node_id=node_id,
         listen=_address(given["listen"], "--listen"),
         log_dirs=tuple(map(os.path.abspath, parse_log_dirs(given["log.dirs"]))),
-        metadata=absolute(given.get("metadata", "embedded")),
+        metadata=absolute(given["metadata"]),
         advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
         http=http,
         https=is_https,

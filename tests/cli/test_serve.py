@@ -97,13 +97,9 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path, capsys: pytest.Capt
     assert "--password-file: [Errno 2]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("lines", "port"), [("http.listener=127.0.0.1:9644", 9644), ("", 0)])
-def test_a_console_is_served_where_the_settings_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, port: int
-) -> None:
-    """On any port only if there is none."""
-    file = tmp_path / "server.properties"
-    file.write_text(f"node.id=1\nport=9092\nlog.dirs={tmp_path}\n{lines}\n")
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeOptions]:
+    """The options of every broker that would run."""
     seen: list[ServeOptions] = []
 
     def ran(options: ServeOptions, **_: object) -> int:
@@ -111,8 +107,30 @@ def test_a_console_is_served_where_the_settings_say(
         return 0
 
     monkeypatch.setattr(process, "run", ran)
+    return seen
+
+
+def test_a_log_dir_is_enough_for_a_cluster_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], started: list[ServeOptions]
+) -> None:
+    alone = ("--log-dirs", str(tmp_path))
+    for arguments in ((), ("--metadata", f"embedded:{tmp_path}/store"), ("--node-id", "7")):
+        assert run(["serve", *alone, *arguments]) == 0
+    assert [each.node_id for each in started] == [1, 1, 7]
+    assert {each.listen for each in started} == {Address("127.0.0.1", 9092)}
+    assert "give --node-id" in serve(capsys, *alone, "--metadata", "zookeeper://127.0.0.1:2181")
+    assert "give --log-dirs" in serve(capsys)
+
+
+@pytest.mark.parametrize(("lines", "port"), [("http.listener=127.0.0.1:9644", 9644), ("", 0)])
+def test_a_console_is_served_where_the_settings_say(
+    tmp_path: Path, started: list[ServeOptions], lines: str, port: int
+) -> None:
+    """On any port only if there is none."""
+    file = tmp_path / "server.properties"
+    file.write_text(f"node.id=1\nport=9092\nlog.dirs={tmp_path}\n{lines}\n")
     assert run(["serve", "--config", str(file), "--console"]) == 0
-    assert [each.http for each in seen] == [Address("127.0.0.1", port)]
+    assert [each.http for each in started] == [Address("127.0.0.1", port)]
 
 
 def test_a_path_without_its_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,11 @@ def open_store(directory: str | None = None, *, disk: Disk | None = None) -> Sha
     return SharedStore(make(), clock=SteadyClock(), open_store=make)
 
 
+def is_embedded(name: str) -> bool:
+    """Return whether the store of that name is part of its broker's process."""
+    return name.partition(":")[0] == EMBEDDED
+
+
 def absolute(name: str) -> str:
     """Return the name of a store with an absolute directory, if it has one."""
     kind, _, directory = name.partition(":")
@@ -64,8 +69,7 @@ def absolute(name: str) -> str:
 
 def with_defaults(settings: Mapping[str, SettingValue], name: str) -> Mapping[str, SettingValue]:
     """Return the settings; with an embedded store, __consumer_offsets gets one replica by default."""
-    is_alone = name.partition(":")[0] == EMBEDDED
-    return {"offsets.topic.replication.factor": "1", **settings} if is_alone else settings
+    return {"offsets.topic.replication.factor": "1", **settings} if is_embedded(name) else settings
 
 
 @contextmanager
