@@ -411,11 +411,12 @@ class SharedLane:
 
     def wait(self, seconds: float) -> None:
         """Return when there is a message behind those that were read, at the latest after `seconds`."""
-        self._read_messages(max(self._ahead.end, self.state.next_offset), seconds, max_bytes=1)
+        self._ahead.drop(self.state.next_offset)
+        self._ahead.add(self._read_messages(max(self._ahead.end, self.state.next_offset), seconds))
 
-    def _read_messages(self, offset: int, wait_s: float, **limits: int) -> list[Record]:
+    def _read_messages(self, offset: int, wait_s: float) -> list[Record]:
         try:
-            return self._calls.read(self._messages, 0, offset, wait=wait_s, **limits)
+            return self._calls.read(self._messages, 0, offset, wait=wait_s)
         except RequestRefused as refusal:
             if (
                 refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE

@@ -64,8 +64,7 @@ _KEPT_IN_ANY_SIZE: Final = {**KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
 _SYNCED: Final = {DURABILITY_LEVEL: Durability.SYNCED.value}
 _LONGEST_WAIT_S: Final = 0.5
-"""How long a waiting `get` does not look at topics other than the one whose broker it asks, and how long one
-that finds messages does not look for new topics."""
+"""How long a waiting `get` looks at no topic but the one whose broker it asks, and not for new ones."""
 
 
 class SharedQueue(Closing):
@@ -223,14 +222,12 @@ class SharedQueue(Closing):
             if is_due:
                 self._learn()
             found = self._take_first(wanted, lease_ms, most)
-            if not found and not is_due and self._learn():
+            left_s = deadline.left_s()
+            if not found and not left_s and not is_due and self._learn():
                 found = self._take_first(wanted, lease_ms, most)
-            if found:
+            if found or not left_s:
                 return found
             lanes = self._ordered(wanted)
-            left_s = deadline.left_s()
-            if not left_s:
-                return []
             self._turn += 1
             now_ms = self._clock()
             wakes = [each for lane in lanes if (each := lane.state.wake_ms()) is not None]

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestUnanswered, SharedQueue, shared_lane
-from logstore.broker.shared_lane import CHECKPOINT_EVENTS
+from logstore.broker.shared_lane import CHECKPOINT_EVENTS, SharedLane
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig, RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
+from logstore.queue.waiting import Deadline
 from tests.queue.parts import falling_clock
 
 LIMIT_S = 60
@@ -436,7 +437,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[SharedQueue], list[str]]
 
     def watched(queue: SharedQueue) -> list[str]:
         asked: list[str] = []
-        for name in ("append", "read"):
+        for name in ("append", "read", "topics"):
             call = getattr(queue._calls, name)
 
             def counted(*args: Any, name: str = name, call: Any = call, **options: Any) -> Any:
@@ -518,3 +519,22 @@ def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clien
     again = got(two)
     assert (again.value, again.deliveries) == (second.value, 2)
     one.ack(first)
+
+
+def test_a_get_that_waits_seldom_looks_for_new_topics(
+    clients: Clients, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That reads the metadata of all topics of the cluster."""
+    one, two = clients.connect(), clients.connect()
+    two.put(b"first")
+    one.ack(got(one))
+    requests = asked(one)
+    monkeypatch.setattr(one, "_learned", Deadline(LIMIT_S))
+    monkeypatch.setattr(SharedLane, "wait", lambda lane, seconds: two.put(b"next"))
+    for _ in range(5):
+        message = one.get(timeout=LIMIT_S)
+        assert message is not None
+        one.ack(message)
+    assert "topics" not in requests
+    assert one.get("another", timeout=0) is None
+    assert requests.count("topics") == 1, "once before it says that there is none"
