@@ -384,7 +384,10 @@ class SharedLane:
         raise LeaseEnded(f"message {message.offset} of topic {message.topic} was taken by another process")
 
     def take(self, now_ms: int, lease_ms: int, most: int) -> list[Message]:
-        """Lease the next message; several if they are new and were read together. Empty: there is none."""
+        """Lease the next message; several if they were delivered as often and are read together.
+
+        Empty: there is none.
+        """
         while True:
             if not self._ahead.drop(self.state.next_offset):
                 self._ahead.add(self._read_messages(self.state.next_offset, 0))
@@ -395,10 +398,14 @@ class SharedLane:
             if (due_ms := not_before_ms(records[0].headers)) > now_ms:
                 self.state.give_back(offset, deliveries - 1, due_ms)
                 continue
+            most = min(most, OFFSETS_AN_EVENT)
+            named = most + (0 if self._is_alone else _SPARE)
             if offset == self.state.next_offset:
-                most = min(most, OFFSETS_AN_EVENT)
-                spare = 0 if self._is_alone else _SPARE
-                records = self._ahead.first(most + spare, now_ms) or records
+                records = self._ahead.first(named, now_ms) or records
+            elif most > 1:
+                wanted = set(self.state.ready_as(offset, named))
+                near = [each for each in self._read_messages(offset, 0) if each.offset in wanted]
+                records = [each for each in near if not_before_ms(each.headers) <= now_ms] or records
             cuts = self.state.cuts
             ours = set(self.happen(_taking(records, most, now_ms + lease_ms, deliveries)))
             if not ours:

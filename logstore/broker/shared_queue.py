@@ -47,6 +47,7 @@ from logstore.queue.arguments import (
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS
 from logstore.queue.errors import QueueClosed
+from logstore.queue.lane import OFFSETS_AN_EVENT
 from logstore.queue.messages import (
     DeadLetter,
     Message,
@@ -246,7 +247,7 @@ class SharedQueue(Closing):
         timeout: float | None = None,
         lease: float | None = None,
     ) -> list[Message]:
-        """Lease up to `most` messages, new ones with one event; see `Queue.get_many`."""
+        """Lease up to `most` messages, those delivered as often with one event; see `Queue.get_many`."""
         most, wanted = as_int(most, "most", least=1), as_topics(topics)
         lease_ms, timeout = self._lease_ms(lease), as_timeout(timeout)
         found: list[Message] = []
@@ -291,8 +292,8 @@ class SharedQueue(Closing):
         if not lane.is_current(now_ms):
             lane.catch_up()
             now_ms = self._clock()
-        while (first := lane.state.leases.first()) is not None and first[0] <= now_ms:
-            self._return(lane, first[1], lane.state.unfinished[first[1]], 0, "its lease ended")
+        for deliveries, offsets in lane.state.ended(now_ms).items():
+            self._return(lane, offsets, deliveries, 0, "its lease ended")
         return lane.take(now_ms, lease_ms, most)
 
     # --- the end of a lease -------------------------------------------------------------------------
@@ -320,7 +321,7 @@ class SharedQueue(Closing):
         lane.catch_up()
         lane.check(message)
         due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
-        return self._return(lane, message.offset, message.deliveries, due_ms, reason)
+        return self._return(lane, [message.offset], message.deliveries, due_ms, reason)
 
     def extend(self, message: Message, lease: float | None = None) -> None:
         """Let the lease end `lease` from now; see `Queue.extend`."""
@@ -340,14 +341,20 @@ class SharedQueue(Closing):
             )
         return lane
 
-    def _return(self, lane: SharedLane, offset: int, deliveries: int, due_ms: int, reason: str) -> bool:
+    def _return(
+        self, lane: SharedLane, offsets: Sequence[int], deliveries: int, due_ms: int, reason: str
+    ) -> bool:
+        """Return messages of one count of deliveries, or give them up; False if they were."""
         if deliveries < self.config.max_deliveries:
-            lane.happen(Event(EventKind.RETURNED, (offset,), due_ms, deliveries))
+            for start in range(0, len(offsets), OFFSETS_AN_EVENT):
+                some = offsets[start : start + OFFSETS_AN_EVENT]
+                lane.happen(Event(EventKind.RETURNED, some, due_ms, deliveries))
             return True
-        # The dead letter first: if two processes give a message up at once, it is there twice.
-        letter = dead_record(message_of(lane.record(offset), lane.topic, deliveries), reason, self._clock())
-        self._calls.append(self._dead, [letter], partition=0)
-        lane.happen(Event(EventKind.FINISHED, (offset,), 0, deliveries))
+        for offset in offsets:
+            # The dead letter first: if two processes give a message up at once, it is there twice.
+            given_up = message_of(lane.record(offset), lane.topic, deliveries)
+            self._calls.append(self._dead, [dead_record(given_up, reason, self._clock())], partition=0)
+            lane.happen(Event(EventKind.FINISHED, (offset,), 0, deliveries))
         return False
 
     # --- figures --------------------------------------------------------------------------------------

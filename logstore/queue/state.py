@@ -285,6 +285,29 @@ class QueueState:
             heappop(ready)
         return self.next_offset if self.next_offset < end_offset else None
 
+    def ready_as(self, offset: int, most: int) -> list[int]:
+        """Return up to `most` messages that are ready and were delivered as often as `offset`, ascending."""
+        ready, deliveries = self._ready, self.unfinished[offset]
+        found: list[int] = []
+        nodes = [(ready[0], 0)] if ready else []  # of the heap, which stays as it is: an interrupt may come
+        while nodes and len(found) < most:
+            each, at = heappop(nodes)
+            for child in range(2 * at + 1, min(2 * at + 3, len(ready))):
+                heappush(nodes, (ready[child], child))
+            is_ready = each not in self.leases and each not in self.delays
+            if is_ready and self.unfinished.get(each) == deliveries and each not in found[-1:]:
+                found.append(each)
+        return found
+
+    def ended(self, now_ms: int) -> dict[int, list[int]]:
+        """Return the messages whose leases are over, by the number of their deliveries."""
+        found: dict[int, list[int]] = {}
+        if (first := self.leases.first()) is not None and first[0] <= now_ms:
+            for offset, until_ms in self.leases.items():
+                if until_ms <= now_ms:
+                    found.setdefault(self.unfinished[offset], []).append(offset)
+        return found
+
     def wake_ms(self) -> int | None:
         """Return when a lease or a delay ends next; None if none does."""
         return min((first[0] for each in (self.leases, self.delays) if (first := each.first())), default=None)

@@ -538,3 +538,25 @@ def test_a_get_that_waits_seldom_looks_for_new_topics(
     assert "topics" not in requests
     assert one.get("another", timeout=0) is None
     assert requests.count("topics") == 1, "once before it says that there is none"
+
+
+def test_what_a_worker_held_that_died_is_taken_over_with_few_requests(
+    clients: Clients, clock: Clock, asked: Asked
+) -> None:
+    """It was three requests for each message."""
+    one, two = clients.connect(QueueConfig(max_deliveries=2)), clients.connect(QueueConfig(max_deliveries=2))
+    one.put_many([b"%d" % number for number in range(100)])
+    assert len(one.get_many(90, timeout=0)) == 90
+    two.ack(got(two))
+    clock.now_ms += 30_000
+    requests = asked(two)
+    again = two.get_many(200, timeout=0)
+    assert [(int(each.value), each.deliveries) for each in again] == [
+        *((number, 2) for number in range(90)),
+        *((number, 1) for number in range(91, 100)),
+    ]
+    assert len(requests) < 20, requests
+    two.ack_many(again[5:])
+    clock.now_ms += 30_000
+    assert two.get_many(200, timeout=0) == []
+    assert [int(letter.message.value) for letter in two.dead_letters()] == [0, 1, 2, 3, 4]

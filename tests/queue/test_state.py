@@ -106,6 +106,27 @@ def test_the_first_free_ones_of_some_are_taken() -> None:
     assert state.apply(some) == []
 
 
+def test_those_that_are_ready_and_were_delivered_as_often() -> None:
+    state = QueueState()
+    for offset in range(40):
+        state.take(offset, 1, 100 if offset < 30 else 900)
+    assert state.ended(99) == {}
+    assert state.ended(100) == {1: list(range(30))}
+    rng = random.Random(7)
+    for offset in rng.sample(range(30), 30):
+        state.give_back(offset, 1, 0)
+    state.take(3, 2, 900)
+    state.finish(4)
+    state.give_back(5, 1, 0)  # is in the heap twice
+    state.give_back(6, 1, 2000)
+    state.give_back(7, 2, 0)
+    wanted = [offset for offset in range(30) if offset not in (3, 4, 6, 7)]
+    assert state.ready_as(0, 99) == wanted
+    assert state.ready_as(0, 5) == [0, 1, 2, 5, 8]
+    assert state.ready_as(7, 5) == [7]
+    assert state.candidate(40, 0) == 0, "nothing has changed"
+
+
 def test_an_acknowledgement_ahead_means_that_those_before_were_delivered() -> None:
     """Deliveries are not written down, so the events tell of them only in this way."""
     state = QueueState()
