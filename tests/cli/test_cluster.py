@@ -219,8 +219,8 @@ def test_a_broker_without_its_store_is_refused_at_once(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "--node-id"),
-        (("--node-id", 1), "--listen"),
+        ((), "--log-dirs"),
+        (("--log-dirs", "d", "--metadata", "zookeeper://127.0.0.1:1"), "--node-id"),
         (("--node-id", 1, "--listen", "nowhere", "--log-dirs", "d"), "host:port"),
         (("--node-id", 1, "--listen", "h:1", "--log-dirs", "d", "--set", "name"), "NAME=VALUE"),
         (("--config", "not-there.properties"), "not-there.properties"),
