@@ -52,11 +52,11 @@ _DELETION_S: Final = 2.0
 _OF_NEW_ONES: Final = {EventKind.TAKEN, EventKind.SOME, EventKind.LOST}
 """The events that may be of messages that nobody has taken."""
 _SPARE: Final = 32
-"""How many messages a process names beside those it wants, for others may take some of them meanwhile."""
+"""How many messages a process names beside those it wants, in case others take some of these first."""
 _ALONE_AFTER: Final = 4
-"""So many events of one process without any of another mean that it is alone."""
+"""A process counts as alone after this many events of its own in a row."""
 _FRESH_MS: Final = 100
-"""How long a look at the events will do for the next message: one that was returned since comes later."""
+"""How old the known events may be when the next message is chosen. One returned since is delivered later."""
 
 _log = logging.getLogger(__name__)
 
@@ -398,6 +398,7 @@ class SharedLane:
             if (due_ms := not_before_ms(records[0].headers)) > now_ms:
                 self.state.give_back(offset, deliveries - 1, due_ms)
                 continue
+            cuts = self.state.cuts
             most = min(most, OFFSETS_AN_EVENT)
             named = most + (0 if self._is_alone else _SPARE)
             if offset == self.state.next_offset:
@@ -406,7 +407,6 @@ class SharedLane:
                 wanted = set(self.state.ready_as(offset, named))
                 near = [each for each in self._read_messages(offset, 0) if each.offset in wanted]
                 records = [each for each in near if not_before_ms(each.headers) <= now_ms] or records
-            cuts = self.state.cuts
             ours = set(self.happen(_taking(records, most, now_ms + lease_ms, deliveries)))
             if not ours:
                 continue

@@ -65,7 +65,7 @@ _KEPT_IN_ANY_SIZE: Final = {**KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
 _SYNCED: Final = {DURABILITY_LEVEL: Durability.SYNCED.value}
 _LONGEST_WAIT_S: Final = 0.5
-"""How long a waiting `get` looks at no topic but the one whose broker it asks, and not for new ones."""
+"""The longest time that a waiting `get` watches one topic, and the time between two looks for new ones."""
 
 
 class SharedQueue(Closing):

@@ -493,7 +493,7 @@ def test_who_is_not_alone_needs_two_requests_for_each_call(clients: Clients, ask
 
 
 def test_a_look_a_moment_ago_serves_the_next_message(clients: Clients, clock: Clock) -> None:
-    """What another process returns meanwhile comes later, and is not lost."""
+    """A message that another process returned since then is delivered later."""
     one, two = clients.connect(), clients.connect()
     one.put_many([b"%d" % number for number in range(10)])
     got(one)
