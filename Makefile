@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot shared-kill9 simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot shared-kill9 shared-schedules simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -84,6 +84,9 @@ queue-kill9: setup ## Kill the owner of a queue of 10 million messages 200 times
 shared-kill9: setup ## Kill the processes of a shared queue and its broker (minutes); ROUNDS=40 SEED=1
 	$(BIN)/python -m tests.shared_kill9 --rounds $(or $(ROUNDS),40) --seed $(or $(SEED),1)
 
+shared-schedules: setup ## Requests of a shared queue's workers in random order, with lost answers and deaths; SEEDS=1..200
+	$(BIN)/python -m tests.shared_schedules --seeds $(or $(SEEDS),1..200)
+
 demo: setup ## Run the crash demo and the Spark example
 	@.ci/parts java
 	$(BIN)/logstore demo
@@ -147,7 +150,7 @@ power-cuts: setup ## Cut the power of ext4, xfs and btrfs under logs, and under 
 model: setup ## Check the replication protocol in every order of events, long runs included
 	$(BIN)/python -m tests.model --long
 
-mutants: setup ## Make 109 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
+mutants: setup ## Make 110 mistakes in a copy of the code, one by one: tests must notice each; AREA=groups
 	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA))
 
 faults: setup ## Fail every disk call in every way

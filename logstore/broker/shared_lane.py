@@ -182,13 +182,20 @@ class SharedLane:
                 return changed
 
     def happen(self, event: Event) -> list[int]:
-        """Append `event`, and read up to it if others come first; returns the messages that it changed."""
-        offset, changed = self._append(None, event.encode())
-        if changed is None:
-            changed = self.catch_up(offset)
-        if changed is None:  # an end is an end; a lease may be another's of the same time
-            is_end = event.kind is EventKind.FINISHED
-            changed = [each for each in event.offsets if is_end and self.state.is_finished(each)]
+        """Append `event`, and read up to it if others come first; returns the messages that it changed.
+
+        One of very many messages becomes several events.
+        """
+        changed: list[int] = []
+        for at in range(0, len(event.offsets), OFFSETS_AN_EVENT):
+            part = event._replace(offsets=event.offsets[at : at + OFFSETS_AN_EVENT])
+            offset, found = self._append(None, part.encode())
+            if found is None:
+                found = self.catch_up(offset)
+            if found is None:  # an end is an end; a lease may be another's of the same time
+                is_end = event.kind is EventKind.FINISHED
+                found = [each for each in part.offsets if is_end and self.state.is_finished(each)]
+            changed += found
         return changed
 
     def tell(self, kind: bytes, value: bytes) -> int:
@@ -371,10 +378,10 @@ class SharedLane:
         different_offsets(messages)
         missed: list[Message] = []
         for deliveries, same in groupby(sorted(messages, key=_deliveries), _deliveries):
-            while some := list(islice(same, OFFSETS_AN_EVENT)):
-                event = Event(EventKind.FINISHED, [each.offset for each in some], 0, deliveries)
-                ended = set(self.happen(event))
-                missed += [each for each in some if each.offset not in ended]
+            some = list(same)
+            event = Event(EventKind.FINISHED, [each.offset for each in some], 0, deliveries)
+            ended = set(self.happen(event))
+            missed += [each for each in some if each.offset not in ended]
         if missed:
             self.refuse(missed[0])
 
@@ -399,7 +406,7 @@ class SharedLane:
                 self.state.give_back(offset, deliveries - 1, due_ms)
                 continue
             cuts = self.state.cuts
-            most = min(most, OFFSETS_AN_EVENT)
+            most = min(most, OFFSETS_AN_EVENT - _SPARE - 1)  # one event, with its count
             named = most + (0 if self._is_alone else _SPARE)
             if offset == self.state.next_offset:
                 records = self._ahead.first(named, now_ms) or records

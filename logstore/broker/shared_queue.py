@@ -47,7 +47,6 @@ from logstore.queue.arguments import (
 from logstore.queue.config import QueueConfig
 from logstore.queue.directory import DEAD_LETTERS
 from logstore.queue.errors import QueueClosed
-from logstore.queue.lane import OFFSETS_AN_EVENT
 from logstore.queue.messages import (
     DeadLetter,
     Message,
@@ -293,7 +292,8 @@ class SharedQueue(Closing):
             lane.catch_up()
             now_ms = self._clock()
         for deliveries, offsets in lane.state.ended(now_ms).items():
-            self._return(lane, offsets, deliveries, 0, "its lease ended")
+            # Another process may extend the lease right now, so the event says when it was over.
+            self._return(lane, Event(EventKind.ENDED, offsets, now_ms, deliveries), "its lease ended")
         return lane.take(now_ms, lease_ms, most)
 
     # --- the end of a lease -------------------------------------------------------------------------
@@ -321,7 +321,8 @@ class SharedQueue(Closing):
         lane.catch_up()
         lane.check(message)
         due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
-        return self._return(lane, [message.offset], message.deliveries, due_ms, reason)
+        returned = Event(EventKind.RETURNED, (message.offset,), due_ms, message.deliveries)
+        return self._return(lane, returned, reason)
 
     def extend(self, message: Message, lease: float | None = None) -> None:
         """Let the lease end `lease` from now; see `Queue.extend`."""
@@ -341,16 +342,13 @@ class SharedQueue(Closing):
             )
         return lane
 
-    def _return(
-        self, lane: SharedLane, offsets: Sequence[int], deliveries: int, due_ms: int, reason: str
-    ) -> bool:
-        """Return messages of one count of deliveries, or give them up; False if they were."""
+    def _return(self, lane: SharedLane, returned: Event, reason: str) -> bool:
+        """Let messages of one count of deliveries be returned, or give them up; False if they were."""
+        deliveries = returned.deliveries
         if deliveries < self.config.max_deliveries:
-            for start in range(0, len(offsets), OFFSETS_AN_EVENT):
-                some = offsets[start : start + OFFSETS_AN_EVENT]
-                lane.happen(Event(EventKind.RETURNED, some, due_ms, deliveries))
+            lane.happen(returned)
             return True
-        for offset in offsets:
+        for offset in returned.offsets:
             # The dead letter first: if two processes give a message up at once, it is there twice.
             given_up = message_of(lane.record(offset), lane.topic, deliveries)
             self._calls.append(self._dead, [dead_record(given_up, reason, self._clock())], partition=0)

@@ -14,12 +14,13 @@ What happens to a message is an event, and `apply` is the only rule for both the
 recovery of one:
 
     FINISHED   acknowledged, or moved to the dead letters, after the n-th delivery (0: whichever)
-    RETURNED   by a worker, or because its lease ended: ready at a time
+    RETURNED   by a worker: ready at a time
     TAKEN      leased until a time, for the n-th time
     EXTENDED   the lease of the n-th time ends later
     LOST       a power cut took the messages from an offset on; the n-th such cut, which is told once
     SOME       as TAKEN, but only so many of them as the first number says, before the offsets: the first free
                ones
+    ENDED      its lease of the n-th time was over at a time, unless it was extended meanwhile: ready
 
     an event as a record's value
     ┌──────┬─────────┬────────────┬──────────────────────┐
@@ -57,6 +58,7 @@ class EventKind(IntEnum):
     EXTENDED = 4
     LOST = 5
     SOME = 6
+    ENDED = 7
 
 
 _KINDS: Final = frozenset(EventKind)
@@ -122,6 +124,11 @@ class Deadlines:
 
     def __contains__(self, offset: int) -> bool:
         return offset in self._at
+
+    def is_due(self, offset: int, now_ms: int) -> bool:
+        """Return whether `offset` has a time, which is not after `now_ms`."""
+        at_ms = self._at.get(offset)
+        return at_ms is not None and at_ms <= now_ms
 
     def items(self) -> Iterable[tuple[int, int]]:
         """Return offsets and their times."""
@@ -221,6 +228,8 @@ class QueueState:
                     self.finish(offset)
                 case EventKind.RETURNED if deliveries >= known:
                     self.give_back(offset, deliveries, time_ms)
+                case EventKind.ENDED if deliveries == known and self.leases.is_due(offset, time_ms):
+                    self.give_back(offset, deliveries, 0)
                 case EventKind.TAKEN if deliveries > known:
                     self.take(offset, deliveries, time_ms)
                 case EventKind.EXTENDED if deliveries == known and offset in self.leases:

@@ -16,6 +16,7 @@ from logstore.broker.shared_lane import CHECKPOINT_EVENTS, SharedLane
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig, RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
+from logstore.queue.state import Event
 from logstore.queue.waiting import Deadline
 from tests.queue.parts import falling_clock
 
@@ -106,6 +107,27 @@ def test_a_lease_that_ends_goes_to_another(clients: Clients, clock: Clock) -> No
     with pytest.raises(AlreadyFinished):
         two.ack(again)
     assert clients.connect().get(timeout=0) is None
+
+
+def test_a_lease_that_is_extended_while_another_finds_it_over(
+    clients: Clients, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = clients.connect(), clients.connect()
+    one.put(b"job")
+    message = got(one)
+    assert two.get(timeout=0) is None
+    lane = two._lanes["default"]
+    happen = lane.happen
+
+    def happen_late(event: Event) -> list[int]:
+        monkeypatch.undo()
+        one.extend(message)
+        return happen(event)
+
+    monkeypatch.setattr(lane, "happen", happen_late)
+    clock.now_ms += 30_000
+    assert two.get(timeout=0) is None
+    one.ack(message)
 
 
 def test_who_reads_second_does_not_have_it(clients: Clients) -> None:

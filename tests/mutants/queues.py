@@ -128,6 +128,11 @@ QUEUES: Final = [
             "case EventKind.RETURNED if deliveries >= known:",
             "case EventKind.RETURNED:",
         ),
+        (
+            "an-extended-lease-ends",
+            "case EventKind.ENDED if deliveries == known and self.leases.is_due(offset, time_ms):",
+            "case EventKind.ENDED if deliveries == known and offset in self.leases:",
+        ),
         ("a-loss-counts-twice", "if deliveries != self.cuts + 1:", "if deliveries > self.cuts + 1:"),
         (
             "an-ended-lease-is-extended",

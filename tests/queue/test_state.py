@@ -162,7 +162,7 @@ def test_deadlines_keep_no_leftovers_for_ever() -> None:
     assert deadlines.first() is None
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x07" + finished(1)[1:]])
+@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x08" + finished(1)[1:]])
 def test_what_is_no_event_is_refused(value: bytes | None) -> None:
     with pytest.raises(InvalidRecord, match="not an event"):
         decode_event(value)
