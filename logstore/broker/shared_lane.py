@@ -27,7 +27,7 @@ from logstore.broker.shared_keys import ENDED, KINDS, STORED, SharedKeys, identi
 from logstore.broker.topics import Partition
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
-from logstore.errors import InvalidConfig, RecordTooLarge
+from logstore.errors import InvalidConfig, OffsetOutOfRange, RecordTooLarge
 from logstore.format.batch import HEADER_BYTES, encode_batch
 from logstore.format.record import Record
 from logstore.log.outgoing import size_of
@@ -401,8 +401,10 @@ class SharedLane:
             offset = self.state.candidate(self._ahead.end, now_ms)
             if offset is None:
                 return []
-            records, deliveries = [self.record(offset)], self.state.unfinished.get(offset, 0) + 1
-            if (due_ms := not_before_ms(records[0].headers)) > now_ms:
+            if (first := self.record(offset)) is None:
+                continue
+            records, deliveries = [first], self.state.unfinished.get(offset, 0) + 1
+            if (due_ms := not_before_ms(first.headers)) > now_ms:
                 self.state.give_back(offset, deliveries - 1, due_ms)
                 continue
             cuts = self.state.cuts
@@ -432,13 +434,15 @@ class SharedLane:
         try:
             return self._calls.read(self._messages, 0, offset, wait=wait_s)
         except RequestRefused as refusal:
-            if (
-                refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE
-                or (end := self.messages.log_end_offset) >= offset
-            ):
+            if refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            self._tell_of_loss(end)
-            return []
+            if (end := self.messages.log_end_offset) < offset:
+                self._tell_of_loss(end)
+                return []
+            self.catch_up()
+            if self.state.next_offset <= offset:
+                raise
+        return self._read_messages(self.state.next_offset, wait_s)  # others have finished, and deleted some
 
     def _tell_of_loss(self, end: int) -> None:
         """Let every process forget what it knows of messages at or past `end`, where the log ended."""
@@ -452,9 +456,17 @@ class SharedLane:
             )
             self.happen(Event(EventKind.LOST, (end,), 0, self.state.cuts + 1))
 
-    def record(self, offset: int) -> Record:
-        found = self._ahead.find(offset)
-        return self.messages[offset] if found is None else found
+    def record(self, offset: int) -> Record | None:
+        """Return a message; None if another process has finished it meanwhile, and it is deleted."""
+        if (found := self._ahead.find(offset)) is not None:
+            return found
+        try:
+            return self.messages[offset]
+        except OffsetOutOfRange:
+            self.catch_up()
+            if not self.state.is_finished(offset):
+                raise
+            return None
 
     def stats(self) -> LaneStats:
         return self.state.stats(self.messages.log_end_offset, 0)

@@ -348,11 +348,17 @@ class SharedQueue(Closing):
         if deliveries < self.config.max_deliveries:
             lane.happen(returned)
             return True
-        for offset in returned.offsets:
-            # The dead letter first: if two processes give a message up at once, it is there twice.
-            given_up = message_of(lane.record(offset), lane.topic, deliveries)
+        offsets, last = returned.offsets, deliveries
+        if returned.kind is EventKind.ENDED:  # or is it extended right now?
+            last += 1
+            offsets = lane.happen(returned._replace(kind=EventKind.GIVEN_UP, deliveries=last))
+        for offset in offsets:
+            if (record := lane.record(offset)) is None:
+                continue
+            # The dead letter first: a process that dies between the two leaves two of them.
+            given_up = message_of(record, lane.topic, deliveries)
             self._calls.append(self._dead, [dead_record(given_up, reason, self._clock())], partition=0)
-            lane.happen(Event(EventKind.FINISHED, (offset,), 0, deliveries))
+            lane.happen(Event(EventKind.FINISHED, (offset,), 0, last))
         return False
 
     # --- figures --------------------------------------------------------------------------------------
@@ -366,7 +372,8 @@ class SharedQueue(Closing):
         lane.catch_up()
         state = lane.state
         offsets = [*state.unfinished, *range(state.next_offset, lane.messages.log_end_offset)][:count]
-        return [message_of(lane.record(each), topic, state.unfinished.get(each, 0)) for each in offsets]
+        records = filter(None, map(lane.record, offsets))
+        return [message_of(each, topic, state.unfinished.get(each.offset, 0)) for each in records]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield the messages that were given up, oldest first."""

@@ -21,6 +21,7 @@ recovery of one:
     SOME       as TAKEN, but only so many of them as the first number says, before the offsets: the first free
                ones
     ENDED      its lease of the n-th time was over at a time, unless it was extended meanwhile: ready
+    GIVEN_UP   as ENDED, of the time before: leased to the process that makes it a dead letter
 
     an event as a record's value
     ┌──────┬─────────┬────────────┬──────────────────────┐
@@ -59,9 +60,12 @@ class EventKind(IntEnum):
     LOST = 5
     SOME = 6
     ENDED = 7
+    GIVEN_UP = 8
 
 
 _KINDS: Final = frozenset(EventKind)
+GIVING_UP_MS: Final = 30_000
+"""How long a process has to make a dead letter. Then another one does."""
 
 
 class Event(NamedTuple):
@@ -230,6 +234,8 @@ class QueueState:
                     self.give_back(offset, deliveries, time_ms)
                 case EventKind.ENDED if deliveries == known and self.leases.is_due(offset, time_ms):
                     self.give_back(offset, deliveries, 0)
+                case EventKind.GIVEN_UP if deliveries == known + 1 and self.leases.is_due(offset, time_ms):
+                    self.take(offset, deliveries, time_ms + GIVING_UP_MS)
                 case EventKind.TAKEN if deliveries > known:
                     self.take(offset, deliveries, time_ms)
                 case EventKind.EXTENDED if deliveries == known and offset in self.leases:

@@ -11,6 +11,7 @@ import pytest
 from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestRefused, SharedQueue, shared_lane
 from logstore.disk.errors import ErrorCode
 from logstore.queue import AlreadyFinished, Message, QueueConfig
+from logstore.queue.state import Event, EventKind
 
 EVERY = 6
 
@@ -110,6 +111,34 @@ def test_a_client_that_was_away(broker: Broker) -> None:
         assert starts(broker)[0] == 0
         work(queue, 20)
         assert starts(broker)[0] > 2
+
+
+@pytest.mark.parametrize("was_returned", [True, False])
+def test_a_client_that_was_paused_when_it_had_chosen(broker: Broker, was_returned: bool) -> None:
+    """Meanwhile others finished what it had chosen, and deleted it."""
+    one, two = SharedQueue(broker, "jobs"), SharedQueue(broker, "jobs")
+    one.put_many([b"0", b"1"])
+    if was_returned:
+        one.nack(got(one))
+    paused = two._shared_lane("default")
+    paused.catch_up()
+    one.ack_many(one.get_many(2, timeout=0))
+    work(one, 20)
+    assert starts(broker)[0] > 1
+    assert paused.take(0, 1000, 2) == []
+    one.put(b"2")
+    assert [message.value for message in paused.take(0, 1000, 2)] == [b"2"]
+
+
+def test_a_client_that_was_paused_when_it_had_found_a_lease_over(broker: Broker) -> None:
+    one, two = SharedQueue(broker, "jobs"), SharedQueue(broker, "jobs", QueueConfig(max_deliveries=1))
+    one.put(b"job")
+    message = got(one)
+    assert two.get(timeout=0) is None
+    one.ack(message)
+    work(one, 20)
+    two._return(two._lanes["default"], Event(EventKind.ENDED, (0,), 0, 1), "its lease ended")
+    assert list(one.dead_letters()) == []
 
 
 @pytest.mark.parametrize("is_finished_by_it", [True, False])

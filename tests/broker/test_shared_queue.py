@@ -109,10 +109,12 @@ def test_a_lease_that_ends_goes_to_another(clients: Clients, clock: Clock) -> No
     assert clients.connect().get(timeout=0) is None
 
 
+@pytest.mark.parametrize("most", [1, 5])
 def test_a_lease_that_is_extended_while_another_finds_it_over(
-    clients: Clients, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    one, two = clients.connect(), clients.connect()
+    config = QueueConfig(max_deliveries=most)
+    one, two = clients.connect(config), clients.connect(config)
     one.put(b"job")
     message = got(one)
     assert two.get(timeout=0) is None
@@ -128,6 +130,7 @@ def test_a_lease_that_is_extended_while_another_finds_it_over(
     clock.now_ms += 30_000
     assert two.get(timeout=0) is None
     one.ack(message)
+    assert list(one.dead_letters()) == []
 
 
 def test_who_reads_second_does_not_have_it(clients: Clients) -> None:
@@ -455,10 +458,11 @@ def test_a_message_is_got_without_a_look_at_all_topics_of_the_cluster(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[SharedQueue], list[str]]:
-    """The requests of a queue from now on, in a list that grows."""
+    """The requests of a queue from now on, in a list that grows; its known topics stay fresh."""
 
     def watched(queue: SharedQueue) -> list[str]:
         asked: list[str] = []
+        monkeypatch.setattr(queue, "_learned", Deadline(None))
         for name in ("append", "read", "topics"):
             call = getattr(queue._calls, name)
 
@@ -551,7 +555,6 @@ def test_a_get_that_waits_seldom_looks_for_new_topics(
     two.put(b"first")
     one.ack(got(one))
     requests = asked(one)
-    monkeypatch.setattr(one, "_learned", Deadline(LIMIT_S))
     monkeypatch.setattr(SharedLane, "wait", lambda lane, seconds: two.put(b"next"))
     for _ in range(5):
         message = one.get(timeout=LIMIT_S)

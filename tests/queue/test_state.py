@@ -8,7 +8,15 @@ import pytest
 
 from logstore.errors import InvalidRecord
 from logstore.queue.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from logstore.queue.state import Deadlines, Event, EventKind, QueueState, decode_event, finished
+from logstore.queue.state import (
+    GIVING_UP_MS,
+    Deadlines,
+    Event,
+    EventKind,
+    QueueState,
+    decode_event,
+    finished,
+)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -106,6 +114,19 @@ def test_the_first_free_ones_of_some_are_taken() -> None:
     assert state.apply(some) == []
 
 
+def test_a_lease_that_is_over_for_one_and_extended_by_another() -> None:
+    state = QueueState()
+    state.take(0, 1, 100)
+    state.take(1, 1, 100)
+    assert state.apply(Event(EventKind.EXTENDED, (0,), 200, 1)) == [0]
+    assert state.apply(Event(EventKind.ENDED, (0, 1), 150, 1)) == [1]
+    assert state.candidate(2, 150) == 1
+    assert state.apply(Event(EventKind.GIVEN_UP, (0, 1), 199, 2)) == [], "one is leased, the other one ready"
+    assert state.apply(Event(EventKind.GIVEN_UP, (0,), 200, 2)) == [0]
+    assert state.apply(Event(EventKind.GIVEN_UP, (0,), 200, 2)) == [], "another process does that"
+    assert state.leases.first() == (200 + GIVING_UP_MS, 0)
+
+
 def test_those_that_are_ready_and_were_delivered_as_often() -> None:
     state = QueueState()
     for offset in range(40):
@@ -162,7 +183,7 @@ def test_deadlines_keep_no_leftovers_for_ever() -> None:
     assert deadlines.first() is None
 
 
-@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x08" + finished(1)[1:]])
+@pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x09" + finished(1)[1:]])
 def test_what_is_no_event_is_refused(value: bytes | None) -> None:
     with pytest.raises(InvalidRecord, match="not an event"):
         decode_event(value)

@@ -15,7 +15,8 @@ from logstore.broker import Broker, BrokerConfig, SharedQueue, shared_lane, shar
 from logstore.broker.shared_keys import CLAIM_MS
 from logstore.disk.errors import EngineError
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueConfig
-from tests.shared_schedules.turns import PLANNED, Died, Stepped, Turns
+from tests.shared_schedules.calls import PLANNED, Died, Stepped
+from tests.turns import Turns
 
 TOPICS: Final = ("default", "default", "mail")
 LEASE_MS: Final = 4_000
@@ -235,9 +236,13 @@ def run(seed: int) -> int:
         priorities={"mail": rng.choice([0, 1])},
     )
     workers = [Worker(name, seed, judge, config) for name in range(WORKERS)]
-    turns = Turns(rng)
     with _hurried(clock, rng.choice([6, 20, 10_000])), Broker(BrokerConfig()) as broker:
-        turns.run([partial(worker.live, broker, turns) for worker in workers])
+
+        def live(worker: Worker) -> None:
+            worker.live(broker, turns)
+
+        turns = Turns(rng, [partial(live, worker) for worker in workers])
+        turns.run()
         clock.now_ms += _DRAINED_MS
         queue = SharedQueue(broker, "jobs", config, clock=clock)
         drained = set[bytes]()
