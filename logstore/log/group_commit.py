@@ -109,7 +109,7 @@ class GroupCommit:
                 self._leader = threading.get_ident()
             self._state = _State.TAKEN
         if me is not None:
-            self._sleep(me)
+            self._sleep(me, me.bell)
         try:
             yield
         finally:
@@ -133,7 +133,8 @@ class GroupCommit:
             if self._state is _State.IDLE:
                 me.gathers, self._state = True, _State.GATHERING
         while True:
-            if not self._sleep(me, self._patience_s * self._company if me.gathers else -1):
+            bell = me.bell  # first: who asks us to gather says so, changes the bell, and rings the old one
+            if not self._sleep(me, bell, self._patience_s * self._company if me.gathers else -1):
                 if self._gives_up(me):
                     return None
             elif not me.gathers:
@@ -164,10 +165,10 @@ class GroupCommit:
             company = 1
         self._company = company
 
-    def _sleep(self, me: _Waiter, patience_s: float = -1) -> bool:
-        """Until somebody wakes us; False if patience ended before that."""
+    def _sleep(self, me: _Waiter, bell: threading.Lock, patience_s: float = -1) -> bool:
+        """Until the bell rings; False if patience ended before that."""
         try:
-            return me.bell.acquire(timeout=patience_s)
+            return bell.acquire(timeout=patience_s)
         except BaseException:  # an interrupt: whoever waits behind us must not wait for us
             with self._mutex:
                 gathered = self._state is _State.GATHERING and self._waiting[:1] == [me]

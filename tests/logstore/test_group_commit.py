@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
 
 import pytest
 
@@ -85,6 +87,28 @@ def test_who_comes_during_a_sync_waits_for_the_next_one() -> None:
     finish(*others)
     assert sorted(seen) == list(range(1, 9))
     assert device.syncs == 2, "seven waiters, one sync"
+
+
+def test_a_sync_that_ends_just_before_another_thread_sleeps() -> None:
+    """That thread is asked to gather company when it has already decided to sleep until it is woken."""
+    device = Device()
+    device.is_held = True
+    commit = GroupCommit(device.sync)
+    first = started(commit.join)
+    assert device.begun.acquire(timeout=LIMIT_S)
+
+    def at_call(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code is GroupCommit._sleep.__code__:
+            sys.settrace(None)
+            device.gate.release(2)
+            finish(first)
+
+    def second() -> None:
+        sys.settrace(at_call)
+        commit.join()
+
+    finish(started(second))
+    assert device.syncs == 2
 
 
 def test_many_writers_share_syncs_and_none_returns_early() -> None:
