@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot shared-kill9 shared-schedules simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot shared-kill9 shared-schedules simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites thread-schedules verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -86,6 +86,9 @@ shared-kill9: setup ## Kill the processes of a shared queue and its broker (minu
 
 shared-schedules: setup ## Requests of a shared queue's workers in random order, with lost answers and deaths; SEEDS=1..200
 	$(BIN)/python -m tests.shared_schedules --seeds $(or $(SEEDS),1..200)
+
+thread-schedules: setup ## Threads at a log and at a queue, which change at any line of the engine; SEEDS=1..1000
+	$(BIN)/python -m tests.thread_schedules --seeds $(or $(SEEDS),1..1000)
 
 demo: setup ## Run the crash demo and the Spark example
 	@.ci/parts java

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 _PATIENCE_S = 60.0
+_EARLY = 0.02
+"""The share of turns in which a wait with a time limit may end early."""
 
 
 class Deadlock(AssertionError):
@@ -45,6 +47,7 @@ class Turns:
         self._waits: dict[int, _Wait] = {}
         self._running = -1
         self._errors: list[BaseException] = []
+        self._ended: set[int] = set()
         self._threads = [
             threading.Thread(target=self._live, args=(number, work), daemon=True)
             for number, work in enumerate(works)
@@ -71,7 +74,7 @@ class Turns:
         self.wait_until(lambda: True)
 
     def wait_until(self, is_free: Callable[[], bool], *, may_end: bool = False) -> bool:
-        """Let others go on until `is_free()`; False if `may_end` and nobody else can."""
+        """Let others go on until `is_free()`; False if `may_end`: its time is over, or nobody can go on."""
         mine = self._running
         self._waits[mine] = _Wait(is_free, may_end)
         self._next()
@@ -80,13 +83,24 @@ class Turns:
             raise _Over
         return is_free()
 
+    def has_ended(self) -> bool:
+        """Return whether a wait of the caller has ended because nobody could go on, since it last asked."""
+        ended = self._running in self._ended
+        self._ended.discard(self._running)
+        return ended
+
     def _next(self) -> None:
         ready = [each for each in self._living if each not in self._waits or self._waits[each].is_free()]
-        ready = ready or [each for each in self._living if self._waits[each].may_end]
+        ending = [each for each in self._living if each in self._waits and self._waits[each].may_end]
+        can_go_on = bool(ready)
+        if not ready or self._rng.random() < _EARLY:
+            ready += ending
         if not ready:
             self._errors.append(Deadlock("every thread waits for another one"))
             ready = self._living
         self._running = self._rng.choice(ready)
+        if not can_go_on:
+            self._ended.add(self._running)
         self._waits.pop(self._running, None)
         self._gates[self._running].release()
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
@@ -79,7 +80,8 @@ class AppendInfo(NamedTuple):
     """The result of an append; offsets inclusive, times epoch milliseconds, -1 for none.
 
     `is_duplicate`: the batch had been appended before, and these are its offsets. `is_synced`: the records
-    survive power loss; otherwise they are in the page cache, as far as this append knows.
+    survive power loss; otherwise they are in the page cache, as far as this append knows. `parts`: the runs
+    of offsets, if another thread's records lie between the batches of this append; empty for a single run.
     """
 
     first_offset: int
@@ -89,32 +91,45 @@ class AppendInfo(NamedTuple):
     log_start_offset: int
     is_duplicate: bool = False
     is_synced: bool = False
+    parts: tuple[range, ...] = ()
 
     def __repr__(self) -> str:
-        first, last = self.first_offset, self.last_offset
-        where = f"offset {first}" if first == last else f"offsets {first} to {last}"
-        if last < first:
-            return f"AppendInfo(no records; the log ends at {first})"
+        where = ", ".join(
+            f"{each[0]}" if len(each) == 1 else f"{each[0]} to {each[-1]}" for each in self._runs() if each
+        )
+        if not where:
+            return f"AppendInfo(no records; the log ends at {self.first_offset})"
         state = "a duplicate" if self.is_duplicate else "synced" if self.is_synced else "written, not synced"
-        return f"AppendInfo({where}, {state})"
+        return f"AppendInfo({'offset' if len(self.offsets) == 1 else 'offsets'} {where}, {state})"
 
     @property
-    def offsets(self) -> range:
-        """The offsets of the records; empty if none were appended."""
-        return range(self.first_offset, self.last_offset + 1)
+    def offsets(self) -> Sequence[int]:
+        """The offset of each record; empty if none were appended."""
+        return list(chain(*self.parts)) if self.parts else range(self.first_offset, self.last_offset + 1)
+
+    def _runs(self) -> tuple[range, ...]:
+        return self.parts or (range(self.first_offset, self.last_offset + 1),)
 
     def joined(self, after: AppendInfo) -> AppendInfo:
         """Return one result for this append and the one after it; either may be empty."""
-        if self.last_offset < self.first_offset:
+        mine, theirs = self._runs(), after._runs()
+        if not mine[0]:
             return after
-        if after.last_offset < after.first_offset:
+        if not theirs[0]:
             return self
-        largest_ms = max(self.max_timestamp_ms, after.max_timestamp_ms)
-        return after._replace(first_offset=self.first_offset, max_timestamp_ms=largest_ms)
+        if theirs[0].start == mine[-1].stop:
+            runs = (*mine[:-1], range(mine[-1].start, theirs[0].stop), *theirs[1:])
+        else:
+            runs = mine + theirs
+        return after._replace(
+            first_offset=self.first_offset,
+            max_timestamp_ms=max(self.max_timestamp_ms, after.max_timestamp_ms),
+            parts=runs if len(runs) > 1 else (),
+        )
 
 
 new_info: Final = tuple.__new__
-"""`AppendInfo` of all seven fields, without the call of its constructor: a third of its cost."""
+"""`AppendInfo` of all eight fields, without the call of its constructor: a third of its cost."""
 
 
 def nothing_appended(log: PartitionLog) -> AppendInfo:
@@ -497,7 +512,7 @@ def place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appen
     log.producer_state.end_offset = end_offset
     return new_info(
         AppendInfo,
-        (first_offset, last_offset, max_timestamp_ms, append_time_ms, log.log_start_offset, False, False),
+        (first_offset, last_offset, max_timestamp_ms, append_time_ms, log.log_start_offset, False, False, ()),
     )
 
 

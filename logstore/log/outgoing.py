@@ -517,7 +517,7 @@ def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | N
         if log.waiters.waiting:
             log.waiters.wake()
         return new_info(
-            AppendInfo, (offset, offset, now_ms, NO_TIMESTAMP, log.log_start_offset, False, False)
+            AppendInfo, (offset, offset, now_ms, NO_TIMESTAMP, log.log_start_offset, False, False, ())
         )
 
 

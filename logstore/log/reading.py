@@ -12,8 +12,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 from types import ModuleType
@@ -42,6 +44,8 @@ T = TypeVar("T")
 
 WORTH_A_TABLE_BYTES: Final = 1 << 13
 """Fetches of so many bytes may be decoded as a whole."""
+_ATTEMPTS: Final = 10
+"""How often a record at a bound is looked for; each bound may move during a look."""
 _START_OFFSET: Final = attrgetter("start_offset")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -124,19 +128,27 @@ class Reading(ABC):
         return record
 
     def first(self, *, isolation: Isolation = FetchIsolation.LOG_END) -> Record | None:
-        """Return the oldest record; None if there is none. Raises as `read`."""
-        return next(self.read(max_records=1, isolation=isolation), None)
+        """Return the oldest record; None if there is none. Raises as `read` where the log is damaged."""
+        return self._outermost(partial(self.read, max_records=1, isolation=isolation))
 
     def last(self, *, isolation: Isolation = FetchIsolation.LOG_END) -> Record | None:
-        """Return the newest record; None if there is none. Raises as `read`."""
-        return next(self.read_reverse(max_records=1, isolation=isolation), None)
+        """Return the newest record; None if there is none. Raises as `read` where the log is damaged."""
+        return self._outermost(partial(self.read_reverse, max_records=1, isolation=isolation))
+
+    def _outermost(self, read: Callable[[], Iterator[Record]]) -> Record | None:
+        """Return the first record that `read` yields, also if the bounds of the log move meanwhile."""
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(OffsetOutOfRange):
+                return next(read(), None)
+        return next(read(), None)
 
     def __len__(self) -> int:
         """The number of offsets between log start and log end, without reading.
 
         That many records are there unless compaction, transactions or a producer's gaps took offsets.
         """
-        return self.log_end_offset - self.log_start_offset
+        start_offset = self.log_start_offset
+        return max(self.log_end_offset - start_offset, 0)  # other threads may move both
 
     def __bool__(self) -> bool:
         """True, also without records: `if log:` asks whether there is a log."""

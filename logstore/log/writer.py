@@ -113,8 +113,8 @@ class Pending(OfThisProcess):
             return outcomes[number]
         if number < 0:
             return outcomes
-        offset = outcomes.first_offset + number
-        return outcomes._replace(first_offset=offset, last_offset=offset)
+        offset = outcomes.offsets[number]
+        return outcomes._replace(first_offset=offset, last_offset=offset, parts=())
 
     def __repr__(self) -> str:
         if not self._batch.done.is_set():

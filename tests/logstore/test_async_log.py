@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
@@ -28,7 +28,7 @@ def opened(disk: FaultyDisk | None = None) -> module.Opening:
     return AsyncLog.open(DIRECTORY, disk=disk or FaultyDisk(new_disk()), clock=lambda: 10_000)
 
 
-def offsets_of(error: BaseException) -> range:
+def offsets_of(error: BaseException) -> Sequence[int]:
     appended = AsyncLog.appended(error)
     assert appended is not None
     return appended.offsets
@@ -364,7 +364,7 @@ class TestCancellation:
         seed = int.from_bytes(os.urandom(4))
         print(f"seed {seed}")
         random = Random(seed)
-        told: dict[bytes, range] = {}
+        told: dict[bytes, Sequence[int]] = {}
         open_fate: list[bytes] = []
 
         async def work(log: AsyncLog, number: int) -> None:

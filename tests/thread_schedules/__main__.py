@@ -1,0 +1,38 @@
+"""Random schedules of the threads of one program at a log or a queue; exit 1 on a violation.
+
+    python -m tests.thread_schedules --seeds 1..1000
+
+Three threads at a log, or five at a queue, change at any line of the engine. `life.py` says what must hold
+for a log, and `jobs.py` for a queue. Threads that wait for each other for ever are a violation, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+
+from logstore.testing.__main__ import seeds_of
+from tests.thread_schedules import jobs, life
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.thread_schedules")
+    parser.add_argument("--seeds", type=seeds_of, default="1..1000", help="A..B (%(default)s)")
+    seeds = parser.parse_args().seeds
+    violations = 0
+    for seed in seeds:
+        for what, run in (("log", partial(life.run, seed)), ("queue", partial(jobs.run, seed))):
+            try:
+                run()
+            except Exception as error:
+                violations += 1
+                print(f"seed {seed}, {what}: {type(error).__name__}: {error}", flush=True)
+        if seed % 100 == 0:
+            print(f"seed {seed}", flush=True)
+    print(f"{len(seeds)} seeds: {violations} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

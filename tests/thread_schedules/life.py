@@ -1,0 +1,232 @@
+"""Threads of one program at one log, and what must hold for the records that they append and read."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from logstore import Log, LogConfig, Record
+from logstore.errors import LogClosed, OffsetOutOfRange
+from logstore.testing.disks import MemoryDisk
+from tests.thread_schedules.locks import interruptible, locks_of
+from tests.turns import Turns
+
+DIRECTORY: Final = "/data/orders-0"
+THREADS: Final = 3
+FLAVOURS: Final = ("appends", "syncs", "cuts", "deletions", "followers", "closes")
+LAST: Final = b"the last one"
+CALLS: Final = 12
+
+
+@dataclass
+class Judge:
+    """What the threads were told. Only one of them runs at a time."""
+
+    log: Log | None = None
+    begun: set[bytes] = field(default_factory=set)
+    """Values of appends that have not returned."""
+    placed: dict[bytes, int] = field(default_factory=dict)
+    seen: dict[bytes, int] = field(default_factory=dict)
+    values: dict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    cuts: int = 0
+    open_cuts: int = 0
+    deleted: int = 0
+    """Below this offset records may be gone."""
+
+    def saw(self, offset: int, value: bytes | None) -> None:
+        """A read returned a record."""
+        assert value is not None
+        at = self.placed.get(value, self.seen.get(value))
+        assert at is not None or value in self.begun, f"invented: {value!r} at {offset}"
+        assert at in (None, offset), f"moved: {value!r} at {offset}, appended at {at}"
+        self.seen[value] = offset
+
+    def appended(self, values: Sequence[bytes], offsets: Sequence[int]) -> None:
+        """An append has returned."""
+        for offset, value in zip(offsets, values, strict=True):
+            assert self.seen.get(value, offset) == offset, (
+                f"{value!r} was read at {self.seen[value]}, is at {offset}"
+            )
+            self.placed[value] = offset
+            self.values[offset].add(value)
+            self.begun.discard(value)
+
+    @property
+    def end(self) -> int:
+        return max(self.placed.values(), default=-1) + 1
+
+
+class Caller:
+    """One thread."""
+
+    def __init__(self, number: int, seed: int, judge: Judge, flavour: str, share: float) -> None:
+        self._number, self._judge, self._flavour, self._share = number, judge, flavour, share
+        self._rng, self._lines = random.Random(f"{seed} {number}"), random.Random(f"{seed} lines {number}")
+        self._count = 0
+        self.turns: Turns | None = None
+
+    @property
+    def _log(self) -> Log:
+        assert self._judge.log is not None
+        return self._judge.log
+
+    def live(self) -> None:
+        assert self.turns is not None
+        usual = [self._append, self._append, self._read, self._get, self._ends, self._flush]
+        calls = {
+            "syncs": [self._append, self._flush],
+            "cuts": [*usual, self._cut],
+            "deletions": [*usual, self._delete, self._maintain],
+        }.get(self._flavour, usual)
+        with interruptible(self.turns, self._lines, self._share):
+            if self._flavour == "followers" and self._number:
+                self._follow()
+                return
+            with suppress(LogClosed) if self._flavour == "closes" else nullcontext():
+                # Whoever sleeps through a sync is woken by the next one: a hang needs a last one.
+                for number in range(2 if self._flavour == "syncs" else CALLS):
+                    self._rng.choice(calls)()
+                    if self._flavour == "closes" and not self._number and number == CALLS // 2:
+                        self._log.close()
+            if self._flavour == "followers":
+                self._log.append(LAST)
+
+    def _follow(self) -> None:
+        """Read to the last record, for which a follower waits without a time limit."""
+        start = min(self._rng.choice([0, 0, 3]), self._log.log_end_offset)
+        expected = start
+        for record in self._log.follow(start):
+            assert record.offset == expected, f"followed to {record.offset}, not {expected}"
+            expected += 1
+            if record.value == LAST:
+                return
+            self._judge.saw(record.offset, record.value)
+
+    def _append(self) -> None:
+        rng, judge = self._rng, self._judge
+        values = []
+        most = 1 if self._flavour == "cuts" else 3  # a cut inside of a batch leaves a gap
+        for _ in range(rng.choice([1, 1, most])):
+            self._count += 1
+            values.append(b"%d-%d" % (self._number, self._count) + b"." * rng.choice([0, 0, 50]))
+        judge.begun |= set(values)
+        cuts, sync = (judge.cuts, judge.open_cuts), rng.random() < (0.9 if self._flavour == "syncs" else 0.3)
+        info = self._log.append(values[0] if len(values) == 1 else values, sync=sync)
+        judge.appended(values, info.offsets)
+        if sync and cuts == (judge.cuts, 0) and self._flavour != "deletions":
+            assert self._log.is_synced(info.last_offset), "not synced"
+
+    def _bounds(self) -> tuple[int, int]:
+        start = self._rng.randrange(self._judge.end + 1)
+        return start, start + self._rng.choice([1, 5, 1000])
+
+    def _checked(self, read: Callable[[], list[tuple[int, bytes | None]]], start: int, end: int) -> None:
+        judge = self._judge
+        is_quiet, cuts, known = not judge.open_cuts, judge.cuts, self._log.log_end_offset
+        try:
+            found = read()
+        except OffsetOutOfRange:
+            if is_quiet and judge.cuts == cuts and judge.deleted <= start < known:
+                raise
+            return
+        for offset, value in found:
+            judge.saw(offset, value)
+        offsets = [offset for offset, _ in found]
+        if is_quiet and judge.cuts == cuts:
+            assert offsets == list(range(start, start + len(found))), f"from {start}: {offsets}"
+            assert start + len(found) >= min(end, known), f"ends early: {start} to {end}, {known}: {offsets}"
+
+    def _read(self) -> None:
+        start, end = self._bounds()
+        how = self._rng.choice(["read", "values", "reverse", "batches"])
+        self._checked(partial(self._rows, how, start, end), start, end)
+
+    def _rows(self, how: str, start: int, end: int) -> list[tuple[int, bytes | None]]:
+        log = self._log
+        if how == "values":
+            return list(enumerate(log.read_values(start, end), start))
+        if how == "reverse":
+            return [(each.offset, each.value) for each in log.read_reverse(start, end)][::-1]
+        if how == "batches":
+            return [
+                (each.offset, each.value)
+                for batch in log.read_batches(start, end)
+                for each in batch.records()
+                if start <= each.offset < end
+            ]
+        return [(each.offset, each.value) for each in log.read(start, end)]
+
+    def _get(self) -> None:
+        offset = self._rng.randrange(self._judge.end + 1)
+        known, cuts = self._log.log_end_offset, self._judge.cuts
+        if offset < known or self._judge.open_cuts or cuts:
+            self._checked(partial(self._row, offset), offset, offset + 1)
+
+    def _row(self, offset: int) -> list[tuple[int, bytes | None]]:
+        record: Record | None = self._log.get(offset)
+        return [] if record is None else [(record.offset, record.value)]
+
+    def _ends(self) -> None:
+        log = self._log
+        for found in (log.last(), log.first()):
+            if found is not None:
+                self._judge.saw(found.offset, found.value)
+        assert len(log) >= 0
+        log.offset_for_timestamp(0)
+
+    def _flush(self) -> None:
+        self._log.flush()
+
+    def _cut(self) -> None:
+        judge = self._judge
+        offset = max(judge.end - self._rng.randrange(6), 0)
+        judge.open_cuts += 1
+        judge.cuts += 1
+        self._log.truncate_to(offset)
+        judge.open_cuts -= 1
+
+    def _delete(self) -> None:
+        offset = max(self._log.log_end_offset - self._rng.randrange(8), 0)
+        self._judge.deleted = max(self._judge.deleted, offset)
+        self._log.delete_records(offset)
+
+    def _maintain(self) -> None:
+        self._log.maintain()
+
+
+def run(seed: int) -> int:
+    """Run the schedule of a seed; return the number of appended records. Raises what is wrong."""
+    rng = random.Random(seed)
+    judge, flavour = Judge(), rng.choice(FLAVOURS)
+    callers = [Caller(each, seed, judge, flavour, rng.choice([0.02, 0.1, 0.4])) for each in range(THREADS)]
+    turns = Turns(rng, [caller.live for caller in callers])
+    disk = MemoryDisk()
+    config = LogConfig(
+        segment_bytes=rng.choice([300, 1000, 1 << 20]), index_interval_bytes=rng.choice([0, 200])
+    )
+    with locks_of(turns):
+        judge.log = Log.open(DIRECTORY, config, disk=disk)
+        for caller in callers:
+            caller.turns = turns
+        turns.run()
+        left = None if flavour == "closes" else _rows(judge.log)
+        judge.log.close()
+    with Log.open(DIRECTORY, config, disk=disk) as log:
+        found = _rows(log)
+    assert left in (None, found), "a restart changed the log"
+    for offset, value in found.items():
+        if value != LAST:
+            judge.saw(offset, value)
+    if flavour not in ("cuts", "deletions"):
+        lost = {value for value, offset in judge.placed.items() if found.get(offset) != value}
+        assert not lost, f"lost: {lost}"
+    return len(judge.placed)
+
+
+def _rows(log: Log) -> dict[int, bytes | None]:
+    return {each.offset: each.value for each in log.read()}

@@ -1,0 +1,115 @@
+"""Locks of threads that take turns, and a turn that may end at any line of the engine."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from unittest import mock
+
+import logstore
+from logstore.log import heal, lookup, mirror
+from tests.turns import Turns
+
+ROOT: Final = str(Path(logstore.__file__).parent)
+ROOMS: Final = ("log", "segment", "compact", "checkpoint", "queue")
+"""A turn may end in the modules of these rooms."""
+
+
+class TurnLock:
+    """As `threading.Lock`; with `is_shared` as `threading.RLock`. Whoever waits for it lets others go on."""
+
+    def __init__(self, turns: Turns, *, is_again: bool = False) -> None:
+        self._turns, self._is_again = turns, is_again
+        self._owner: int | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = threading.get_ident()
+        if self._is_again and self._owner == me:
+            self._count += 1
+            return True
+        while self._owner is not None:
+            if not blocking or not timeout:
+                return False
+            assert self._turns.is_mine(), "a thread outside of the schedule meets a lock"
+            if not self._turns.wait_until(lambda: self._owner is None, may_end=timeout > 0):
+                return False
+        self._owner, self._count = me, 1
+        return True
+
+    def release(self) -> None:
+        if self._owner is None or (self._is_again and not self._is_owned()):
+            raise RuntimeError("release unlocked lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+
+    def locked(self) -> bool:
+        return self._owner is not None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    # --- what `threading.Condition` asks of a lock, and `disk/reentry.py` --------------------------
+
+    def _is_owned(self) -> bool:
+        return self._owner == threading.get_ident()
+
+    def _release_save(self) -> int:
+        count, self._count, self._owner = self._count, 0, None
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+        self._count = count
+
+
+@contextmanager
+def locks_of(turns: Turns) -> Iterator[None]:
+    """Let the engine make such locks."""
+
+    def plain() -> TurnLock:
+        return TurnLock(turns)
+
+    def again() -> TurnLock:
+        return TurnLock(turns, is_again=True)
+
+    with ExitStack() as patched:
+        for module in (threading, heal, lookup, mirror):
+            patched.enter_context(mock.patch.object(module, "Lock", plain))
+        patched.enter_context(mock.patch.object(threading, "_allocate_lock", plain))
+        patched.enter_context(mock.patch.object(threading, "RLock", again))
+        yield
+
+
+@contextmanager
+def interruptible(turns: Turns, rng: random.Random, share: float) -> Iterator[None]:
+    """Let the turn of the calling thread end at this share of the engine's lines."""
+    rooms = tuple(f"{ROOT}/{room}/" for room in ROOMS)
+    cache: dict[str, bool] = {}
+
+    def at_line(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        if event == "line" and rng.random() < share:
+            turns.pass_on()
+        return at_line
+
+    def at_call(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        name = frame.f_code.co_filename
+        if name not in cache:
+            cache[name] = name.startswith(rooms)
+        return at_line if cache[name] else None
+
+    sys.settrace(at_call)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

@@ -1,0 +1,59 @@
+"""A few schedules of threads, and the faults that they must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from logstore.log.group_commit import GroupCommit
+from logstore.log.waiters import Waiters
+from logstore.queue import waiting
+from tests.thread_schedules import jobs, life
+from tests.thread_schedules.locks import ROOT
+
+LATE: Final = """
+def sleep(self, me, bell, patience_s=-1):
+    bell = me.bell
+    return bell.acquire(timeout=patience_s)
+"""
+"""Takes the bell when it is decided how long to wait; another thread may run in between."""
+
+
+def late() -> Callable[..., bool]:
+    planted: dict[str, Any] = {}
+    exec(compile(LATE, f"{ROOT}/log/planted.py", "exec"), planted)
+    found: Callable[..., bool] = planted["sleep"]
+    return found
+
+
+PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], int], int]]] = {
+    "the end of a sync is missed": (GroupCommit, "_sleep", late(), life.run, 177),
+    "an append wakes nobody": (Waiters, "wake", lambda self: None, life.run, 5),
+    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 4),
+}
+"""What is planted, and the first seed that shows it today."""
+
+
+@pytest.mark.parametrize("seed", range(1, 16))
+def test_threads_at_a_log(seed: int) -> None:
+    assert life.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_threads_at_a_queue(seed: int) -> None:
+    assert jobs.run(seed)
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_fault_is_seen(plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, instead, run, first = PLANTS[plant]
+    monkeypatch.setattr(where, name, instead)
+    for seed in range(first, first + 400):
+        try:
+            run(seed)
+        except AssertionError as error:
+            print(f"seed {seed}: {error}")
+            return
+    pytest.fail("not seen")
