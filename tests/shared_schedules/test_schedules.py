@@ -24,10 +24,10 @@ def _believed(lane: SharedLane, event: Event) -> list[int]:
 
 
 PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], int]]] = {
-    "an extended lease ends": (Deadlines, "is_due", lambda self, offset, now_ms: offset in self, 7),
+    "an extended lease ends": (Deadlines, "is_due", lambda self, offset, now_ms: offset in self, 86),
     "who comes second has it, too": (SharedLane, "happen", _believed, 1),
-    "nobody waits for a claim": (SharedKeys, "is_claimed", lambda self, key, now_ms: False, 5),
-    "nobody looks for the message of a claim": (shared_puts, "messages_of", lambda messages, since: {}, 11),
+    "nobody waits for a claim": (SharedKeys, "is_claimed", lambda self, key, now_ms: False, 72),
+    "nobody looks for the message of a claim": (shared_puts, "messages_of", lambda messages, since: {}, 5),
     "checkpoints have no keys": (SharedKeys, "encode", lambda self: b"", 1),
 }
 """What is planted, and the first seed that shows it today."""
