@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -372,6 +372,8 @@ class DirectoryLogs:
         for stretch in self._stretches(directory, wanted, missing):
             for lost in missing[counted:]:
                 count.skip_to(lost.end_offset)
+                # The batch at the log start may begin below it, with deleted records.
+                wanted = replace(wanted, start_offset=max(wanted.start_offset, lost.end_offset))
             counted = len(missing)
             for batch in stretch_rows(stretch, wanted, read, aborted, missing, count, by_headers=True):
                 yield _with_segment(batch, columns, stretch.base_offset) if SEGMENT in columns else batch

@@ -202,6 +202,15 @@ def test_the_start_is_the_log_start() -> None:
     assert bounds(logs_of(disk)) == (6, 7)
 
 
+def test_deleted_records_of_a_batch_are_not_read(tmp_path: Path) -> None:
+    """The log start may lie inside a batch; what is below it is lost, once."""
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append_batches(encode_batch([Record(number, 5, None, b"") for number in range(10)]))
+        log.delete_records(6)
+    logs = DirectoryLogs([str(tmp_path)])
+    assert read(logs, 2, 9) == ([6, 7, 8], [Missing("orders", 0, 2, 6, Cause.EXPIRED)])
+
+
 def test_bounds_move_on_with_the_log() -> None:
     """Asked again, what came since counts; a cut and a deletion too."""
     disk = disk_of({"/data/orders-0": {log_file(0): BATCH_0}})
