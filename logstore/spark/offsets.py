@@ -249,25 +249,32 @@ def _check_all_named(named: Offsets, partitions: Iterable[TopicPartition], optio
 
 
 def check_order(
-    option: Position, bounds: Mapping[TopicPartition, Bounds], starts: Offsets, ends: Offsets
+    first: Position,
+    last: Position,
+    bounds: Mapping[TopicPartition, Bounds],
+    starts: Offsets,
+    ends: Offsets,
 ) -> Iterator[Missing]:
-    """Yield the losses in a batch whose start, from `option`, is past its end or past the log's.
+    """Yield the losses in a batch from `first` to `last`: bounds past each other or past the readable end.
 
     Raises `InvalidOption` if the options contradict each other.
     """
     for where in sorted(starts):
         start, end, bound = starts[where], ends[where], bounds[where]
-        if start > bound.end_offset and isinstance(option, AtOffsets):
+        if start > bound.end_offset and isinstance(first, AtOffsets):
             yield Missing(*where, bound.end_offset, start, Cause.TRUNCATED, "or the topic was recreated")
         elif start > bound.end_offset:
             continue  # a time that was looked up later: a record came after the bounds were taken
-        elif start > end and isinstance(option, Earliest):
+        elif start > end and isinstance(first, Earliest):
             yield Missing(*where, end, start, Cause.EXPIRED, f"the batch was to end at {end}")
         elif start > end:
             raise InvalidOption(
                 f"{where}: the batch would start at offset {start}, past its end at {end}; correct the "
                 "starting or the ending option"
             )
+        elif end > bound.end_offset and isinstance(last, AtOffsets):
+            detail = f"it is readable up to offset {bound.end_offset} now"
+            yield Missing(*where, bound.end_offset, end, Cause.TRUNCATED, detail)
 
 
 # --- lag ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from logstore.spark.logs import (
     raise_on_loss,
     report,
 )
-from logstore.spark.offsets import check_order, ending, starting, times_of
+from logstore.spark.offsets import AtOffsets, check_order, ending, starting, times_of
 from logstore.spark.read_options import Isolation, ReadOptions
 
 CutPoints = Callable[[OffsetRange, int], Sequence[int]]
@@ -77,7 +77,7 @@ def plan_batch(
 ) -> list[OffsetRange]:
     """Return the offsets that a batch reads, one range per partition; of negative size where all is lost.
 
-    Raises `DataLoss` for a start past the end of a log if the options ask for it, and `EngineError`.
+    Raises `DataLoss` for bounds past the readable end if the options ask for it, and `EngineError`.
     `bounds` are those of `selected_bounds`, if the caller has them already.
     """
     if bounds is None:
@@ -88,10 +88,12 @@ def plan_batch(
     ]
     starts = starting(options.starting, bounds, found[0], latest_if_none=options.latest_if_no_time)
     ends = ending(options.ending, bounds, found[1])
-    for lost in check_order(options.starting, bounds, starts, ends):
+    for lost in check_order(options.starting, options.ending, bounds, starts, ends):
         if options.fail_on_data_loss:
             raise_on_loss([lost])
         LOGGER.warning("%s", describe(lost))
+    if isinstance(options.ending, AtOffsets):
+        ends = {each: min(end, bounds[each].end_offset) for each, end in ends.items()}
     return [OffsetRange(*each, starts[each], ends[each]) for each in sorted(bounds)]
 
 

@@ -13,7 +13,10 @@ from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.log import Log
 from logstore.spark.directory_logs import DirectoryLogs
-from logstore.spark.logs import Bounds
+from logstore.spark.errors import DataLoss
+from logstore.spark.logs import Bounds, OffsetRange
+from logstore.spark.read_options import ReadOptions
+from logstore.spark.reading import planned
 
 TP = TopicPartition("orders", 0)
 
@@ -91,3 +94,29 @@ def test_a_log_without_a_high_watermark_is_looked_at_each_time(node: Path) -> No
     with Log.open(node / "orders-0") as log:
         log.append(b"more")
     assert logs.bounds([TP]) == {TP: Bounds(0, 11)}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_batch_does_not_read_past_the_readable_end(node: Path, isolation: str) -> None:
+    """Not even if `endingOffsets` says so: a record above the high watermark or of an open transaction."""
+    options = {"path": str(node), "subscribe": "orders", "isolation": isolation}
+    if isolation == "read_uncommitted":
+        commit(node, 7)
+    else:
+        with Log.open(node / "orders-0") as log:
+            log.truncate_to(7)
+            undecided = encode_batch(
+                [Record(0, 5, None, b"")], producer_id=1, producer_epoch=0, base_sequence=0,
+                is_transactional=True,
+            )  # fmt: skip
+            log.append_batches(undecided)
+            log.append([b"after", b"it"])
+
+    def plan(end: int, **given: str) -> list[OffsetRange]:
+        ending = f'{{"orders":{{"0":{end}}}}}'
+        return planned(ReadOptions.parse({**options, "endingOffsets": ending, **given}, streaming=False))
+
+    assert plan(7) == [OffsetRange("orders", 0, 0, 7)]
+    with pytest.raises(DataLoss, match=r"offsets 7 to 8 are lost, truncated: .*readable up to offset 7"):
+        plan(9)
+    assert plan(9, failOnDataLoss="false") == [OffsetRange("orders", 0, 0, 7)]
