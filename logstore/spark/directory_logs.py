@@ -52,7 +52,7 @@ from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles, 
 from logstore.spark.errors import InvalidOption, UnknownTopic
 from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import Isolation, local_path
-from logstore.spark.stretch_rows import stretch_rows
+from logstore.spark.stretch_rows import first_as_young, stretch_rows
 
 _TAIL_BYTES: Final = 1 << 20
 
@@ -341,17 +341,10 @@ class DirectoryLogs:
         return None
 
     def _first_as_young(self, directory: str, start: int, end: int, time_ms: int) -> int | None:
-        from logstore.columnar.columnar import decode
-
         for stretch in self._stretches(directory, OffsetRange("", 0, start, end), []):
-            slots = np.flatnonzero(stretch.headers["max_timestamp"] >= time_ms)
-            for slot in slots.tolist():
-                data = stretch.batch(slot).buffer
-                for rows in decode(data, columns=("offset", "timestamp"), start_offset=start, end_offset=end):
-                    times = rows.column("timestamp").cast("int64").fill_null(-1).to_numpy()
-                    young = np.flatnonzero(times >= time_ms)
-                    if len(young):
-                        return int(rows.column("offset")[int(young[0])].as_py())
+            offset = first_as_young(stretch, time_ms, start, end)
+            if offset is not None:
+                return offset
         return None
 
     # --- rows -----------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from logstore.errors import CorruptBatch, InvalidRecord
 from logstore.log.stretches import Stretch
 from logstore.segment.scan import use_compiled
@@ -38,6 +40,33 @@ def stretch_rows(
             yield batch
     unreadable = sum(each.offsets for each in missing[before:])
     count.add(stretch.headers, rows + unreadable, aborted)
+
+
+def first_as_young(stretch: Stretch, time_ms: int, start: int, end: int) -> int | None:
+    """Return the first offset in [start, end) of a record at or after a time; None if there is none.
+
+    As for Kafka's brokers, the marker that ends a transaction is a record with a time, too. Of a batch with
+    unreadable records, which has such a record, it is the first offset: a read from there reports them.
+    """
+    from logstore.columnar.columnar import decode
+
+    for slot in np.flatnonzero(stretch.headers["max_timestamp"] >= time_ms).tolist():
+        batch = stretch.batch(slot)
+        first = max(batch.base_offset, start)
+        if first >= min(batch.next_offset, end):
+            continue
+        if batch.is_control:
+            return first
+        columns = ("offset", "timestamp")
+        try:
+            for rows in decode(batch.buffer, columns=columns, start_offset=start, end_offset=end):
+                times = rows.column("timestamp").cast("int64").fill_null(-1).to_numpy()
+                young = np.flatnonzero(times >= time_ms)
+                if len(young):
+                    return int(rows.column("offset")[int(young[0])].as_py())
+        except (CorruptBatch, InvalidRecord):
+            return first
+    return None
 
 
 def _decoded(

@@ -31,8 +31,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
 from logstore.broker.clock import stopwatch_s
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import OsDisk, make_durable_dir, publish
@@ -45,7 +43,7 @@ from logstore.spark.counting import Count
 from logstore.spark.errors import InvalidOption, UnknownTopic
 from logstore.spark.ledger import sync_file
 from logstore.spark.logs import Bounds, Cause, Headers, Logs, Missing, OffsetRange
-from logstore.spark.stretch_rows import stretch_rows
+from logstore.spark.stretch_rows import first_as_young, stretch_rows
 
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -278,12 +276,12 @@ class TieredLogs:
         for tiered in self._manifest(partition).objects:
             if tiered.max_timestamp_ms < time_ms:
                 continue
-            wanted = OffsetRange(*partition, tiered.start_offset, tiered.end_offset)
-            for rows in self._tier_rows(wanted, ("offset", "timestamp"), [], [tiered]):
-                times = rows.column("timestamp").cast("int64").fill_null(-1).to_numpy()
-                young = np.flatnonzero(times >= time_ms)
-                if len(young):
-                    return int(rows.column("offset")[int(young[0])].as_py())
+            start, end = tiered.start_offset, tiered.end_offset
+            with suppress(FileNotFoundError):  # the reader of the records reports it
+                for chunk, found in self._tier.read(partition, tiered, start):
+                    offset = first_as_young(Stretch.of(chunk, found), time_ms, start, end)
+                    if offset is not None:
+                        return offset
         return None
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:

@@ -540,6 +540,24 @@ def test_offsets_by_time(tmp_path: Path) -> None:
             assert logs.offsets_by_time({ORDERS: asked}) == {ORDERS: expected}
 
 
+def test_offsets_by_time_are_those_of_the_log(tmp_path: Path) -> None:
+    """The marker that ends a transaction has a time too, and brokers return its offset."""
+    now_ms = 1000
+    with Log.open(tmp_path / "orders-0", SMALL, clock=lambda: now_ms) as log:
+        for sequence, commit in enumerate((True, False)):
+            data = encode_batch(
+                [Record(0, 1000 + sequence, None, b"")], producer_id=1, producer_epoch=0,
+                base_sequence=sequence, is_transactional=True,
+            )  # fmt: skip
+            log.append_batches(data)
+            now_ms += 5000
+            log.end_transaction(1, 0, commit=commit)
+        logs = DirectoryLogs([str(tmp_path)])
+        for asked in (1000, 1001, 5000, 6000, 6001, 11_000, 11_001):
+            expected = log.offset_for_timestamp(asked)
+            assert logs.offsets_by_time({ORDERS: asked}) == {ORDERS: expected and expected.offset}, asked
+
+
 def test_time_indexes_past_the_recovery_point_are_no_evidence(tmp_path: Path) -> None:
     """A power cut left a part of them; a segment that seems too old may have the record."""
     times = [1000, 1500, 5000, 6000, 7000, 9000]
