@@ -247,6 +247,7 @@ class MicroBatches:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """Return the tasks of a batch; none for a partition whose start is past its end."""
+        self._is_pinned = True  # if this is a first batch that runs again, its end is in the checkpoint
         begins = {each: start[each] if each in start else self._log_start(each, end[each]) for each in end}
         ranges = [OffsetRange(*each, begins[each], end[each]) for each in sorted(end)]
         options = self._options

@@ -120,6 +120,18 @@ def test_a_start_that_would_move_is_written_down_as_the_end_of_an_empty_batch(
     assert again.ranges(start, again.latest(start, ALL))[0] == OffsetRange("t", 0, 10, 15)
 
 
+def test_an_empty_first_batch_that_runs_again_is_followed_by_the_rest() -> None:
+    """In the same run: a second empty batch would end a query of `availableNow` before its rows."""
+    log = Log(p0=(0, 10))
+    log.times[A] = 3
+    given = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}
+    planned = Stream(log, **given).initial()
+    again = Stream(log, **given)
+    again.fix_end()
+    assert again.ranges(again.initial(), planned) == []
+    assert again.latest(planned, ALL) == {A: 10}
+
+
 def test_the_only_batch_of_a_query_has_rows() -> None:
     """`Trigger.Once` makes one: an empty one would be all there ever is."""
     log = Log(p0=(0, 10))
