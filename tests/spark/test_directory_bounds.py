@@ -14,7 +14,7 @@ from logstore.format.record import Record
 from logstore.log.log import Log
 from logstore.spark.directory_logs import DirectoryLogs
 from logstore.spark.errors import DataLoss
-from logstore.spark.logs import Bounds, OffsetRange
+from logstore.spark.logs import Bounds, Cause, Missing, OffsetRange
 from logstore.spark.read_options import ReadOptions
 from logstore.spark.reading import planned
 
@@ -120,3 +120,15 @@ def test_a_batch_does_not_read_past_the_readable_end(node: Path, isolation: str)
     with pytest.raises(DataLoss, match=r"offsets 7 to 8 are lost, truncated: .*readable up to offset 7"):
         plan(9)
     assert plan(9, failOnDataLoss="false") == [OffsetRange("orders", 0, 0, 7)]
+
+
+def test_deleted_records_of_a_batch_are_not_read(tmp_path: Path) -> None:
+    """The log start may lie inside a batch; what is below it is lost, once."""
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append_batches(encode_batch([Record(number, 5, None, b"") for number in range(10)]))
+        log.delete_records(6)
+    missing: list[Missing] = []
+    logs = DirectoryLogs([str(tmp_path)])
+    rows = logs.read(OffsetRange("orders", 0, 2, 9), ("offset",), missing)
+    assert [offset for batch in rows for offset in batch.column(0).to_pylist()] == [6, 7, 8]
+    assert missing == [Missing("orders", 0, 2, 6, Cause.EXPIRED)]

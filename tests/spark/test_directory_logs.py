@@ -202,15 +202,6 @@ def test_the_start_is_the_log_start() -> None:
     assert bounds(logs_of(disk)) == (6, 7)
 
 
-def test_deleted_records_of_a_batch_are_not_read(tmp_path: Path) -> None:
-    """The log start may lie inside a batch; what is below it is lost, once."""
-    with Log.open(tmp_path / "orders-0") as log:
-        log.append_batches(encode_batch([Record(number, 5, None, b"") for number in range(10)]))
-        log.delete_records(6)
-    logs = DirectoryLogs([str(tmp_path)])
-    assert read(logs, 2, 9) == ([6, 7, 8], [Missing("orders", 0, 2, 6, Cause.EXPIRED)])
-
-
 def test_bounds_move_on_with_the_log() -> None:
     """Asked again, what came since counts; a cut and a deletion too."""
     disk = disk_of({"/data/orders-0": {log_file(0): BATCH_0}})
@@ -538,24 +529,6 @@ def test_offsets_by_time(tmp_path: Path) -> None:
         for asked in (0, 1000, 1001, 3000, 5000, 5001, 9000, 9001, 12000, 12001):
             expected = next((offset for offset, time in enumerate(times) if time >= asked), None)
             assert logs.offsets_by_time({ORDERS: asked}) == {ORDERS: expected}
-
-
-def test_offsets_by_time_are_those_of_the_log(tmp_path: Path) -> None:
-    """The marker that ends a transaction has a time too, and brokers return its offset."""
-    now_ms = 1000
-    with Log.open(tmp_path / "orders-0", SMALL, clock=lambda: now_ms) as log:
-        for sequence, commit in enumerate((True, False)):
-            data = encode_batch(
-                [Record(0, 1000 + sequence, None, b"")], producer_id=1, producer_epoch=0,
-                base_sequence=sequence, is_transactional=True,
-            )  # fmt: skip
-            log.append_batches(data)
-            now_ms += 5000
-            log.end_transaction(1, 0, commit=commit)
-        logs = DirectoryLogs([str(tmp_path)])
-        for asked in (1000, 1001, 5000, 6000, 6001, 11_000, 11_001):
-            expected = log.offset_for_timestamp(asked)
-            assert logs.offsets_by_time({ORDERS: asked}) == {ORDERS: expected and expected.offset}, asked
 
 
 def test_time_indexes_past_the_recovery_point_are_no_evidence(tmp_path: Path) -> None:

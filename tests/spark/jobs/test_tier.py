@@ -218,32 +218,6 @@ def test_aborted_records_stay_invisible(tmp_path: Path, url: str) -> None:
     assert read(tmp_path / "data", None, isolation="read_committed")[0] == [1, 3, 5]
 
 
-def test_markers_have_times_in_the_tier_too(tmp_path: Path, url: str) -> None:
-    """As in the live log: an offset by time does not change when a segment is tiered."""
-    now_ms = NOON_MS
-    with Log.open(tmp_path / "data" / "t-0", LogConfig(segment_bytes=200), clock=lambda: now_ms) as log:
-        for sequence in range(6):
-            data = encode_batch(
-                [Record(0, NOON_MS, b"k", b"v")], producer_id=1, producer_epoch=0,
-                base_sequence=sequence, is_transactional=True,
-            )  # fmt: skip
-            log.append_batches(data)
-            now_ms += 1000
-            log.end_transaction(1, 0, commit=sequence % 2 > 0)
-    given = {"path": str(tmp_path / "data"), "subscribe": "t"}
-
-    def by_time(**tier: str) -> list[int | None]:
-        with closing(open_logs(ReadOptions.parse({**given, **tier}, streaming=False))) as logs:
-            asked = range(NOON_MS, NOON_MS + 7000, 500)
-            return [logs.offsets_by_time({T0: time_ms})[T0] for time_ms in asked]
-
-    live = by_time()
-    assert live[:5] == [0, 1, 1, 3, 3]
-    run(tmp_path / "data", url)
-    assert tiered_to(url) > 6
-    assert by_time(tier=url) == live
-
-
 # --- whatever ends a run ------------------------------------------------------------------------------------
 
 
