@@ -19,7 +19,7 @@ LONG_TESTS = $(shell sed -n 's/^\(tests[^:]*\)::.*/\1/p' tests/long.txt | sort -
 # Beside which `make bench-kafka` measures.
 KAFKA_VERSIONS := 3.9.1,4.1.1
 
-.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas reader rot shared-kill9 shared-schedules simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites thread-schedules verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
+.PHONY: help setup pythons lowest check docs parts test demo bench bench-kafka bench-partitions bench-peers bench-spark bench-tls bitrot cluster-judge console crash disk-full faults fuzz image interop job-kills judge kill9 logins long model mutants operators-hour partition-judge partitions power-cuts pressure queue-kill9 quotas read-judge reader rot shared-kill9 shared-schedules simulate slow soak spark spark-comparison spark-hour spark-mistakes spark-restarts suites thread-schedules verify-replicas troubles watching watching-quiet wire-judge zookeeper clean
 .DEFAULT_GOAL := test
 
 help: ## List the targets
@@ -228,6 +228,9 @@ spark-mistakes: setup parts ## Make each mistake of Spark's users in a session, 
 
 spark-comparison: setup parts ## Compare with Spark's own Kafka connector, option by option (minutes)
 	$(BIN)/python -m tests.spark.comparison
+
+read-judge: setup parts ## Run random queries and streams in Spark beside plain data; SEEDS=1..20 WITHOUT_SPARK=1 for a quick run
+	$(BIN)/python -m tests.spark.read_judge --seeds $(or $(SEEDS),1..20) $(if $(WITHOUT_SPARK),--without-spark)
 
 spark-restarts: setup parts ## Fail a Spark stream at every stage of its writes; RESTARTS=200
 	$(BIN)/python -m tests.spark.kills --restarts $(or $(RESTARTS),200)
