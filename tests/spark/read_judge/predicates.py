@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -65,6 +65,25 @@ class Predicates:
 
     def __init__(self, rng: random.Random, rows: Sequence[tuple[Any, ...]]) -> None:
         self._rng, self._rows = rng, rows
+
+    def beside_a_row(self) -> str:
+        """Draw a conjunction that a row just passes, which shows a bound that is off by one."""
+        rng = self._rng
+        row = dict(zip(COLUMNS, rng.choice(self._rows), strict=True)) if self._rows else {}
+        parts = [self._passed_by(row) for _ in range(rng.choice((1, 1, 2, 3)))] if row else ["true"]
+        parts += [f"({self.draw(1)})"] if rng.random() < 0.2 else []
+        return " AND ".join(parts)
+
+    def _passed_by(self, row: Mapping[str, Any]) -> str:
+        column = self._rng.choice(("topic", "partition", "offset", "offset", "timestamp"))
+        if row[column] is None:
+            return f"{column} IS NULL"
+        literal = {"topic": "'{}'", "timestamp": "timestamp_micros({})"}.get(column, "{}").format(row[column])
+        if column == "timestamp" and row[column] > _LAST_MICROS:
+            return f"{column} > {self._time(T0 * 1000)}"
+        forms = ("= {}", "<=> {}", "<= {}", "<= {}", ">= {}", ">= {}", "IN ({}, NULL)", "BETWEEN {0} AND {0}")
+        form = self._rng.choice(forms)
+        return f"{column} {form.format(literal)}"
 
     def draw(self, depth: int = 3) -> str:
         rng = self._rng

@@ -75,7 +75,8 @@ class Drawing:
             )
         if has_where:
             rows = [row for each in chosen for row in self._plain[each].rows]
-            query.where = Predicates(rng, rows).draw()
+            predicates = Predicates(rng, rows)
+            query.where = predicates.beside_a_row() if rng.random() < 0.6 else predicates.draw()
             options["pushdown"] = "one_query"
             query.conf["spark.sql.ansi.enabled"] = rng.choice(("true", "false"))
         query.conf["spark.sql.session.timeZone"] = rng.choice(ZONES)
