@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -42,26 +43,30 @@ class Turns:
     def __init__(self, rng: random.Random, works: Sequence[Callable[[], None]]) -> None:
         """Start the threads, which wait for `run`."""
         self._rng = rng
-        self._gates = [_taken() for _ in works]
-        self._living = list(range(len(works)))
+        self._gates: list[threading.Lock] = []
+        self._living: list[int] = []
+        self._idents: set[int] = set()
+        self._over = _taken()
         self._waits: dict[int, _Wait] = {}
         self._running = -1
         self._errors: list[BaseException] = []
         self._ended: set[int] = set()
-        self._threads = [
-            threading.Thread(target=self._live, args=(number, work), daemon=True)
-            for number, work in enumerate(works)
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._idents = {thread.ident for thread in self._threads}
+        for work in works:
+            self.add(work)
+
+    def add(self, work: Callable[[], object]) -> Callable[[], bool]:
+        """Start one more thread, which waits for its turn; returns a function that tells whether it lives."""
+        number = len(self._gates)
+        self._gates.append(_taken())
+        self._living.append(number)
+        # Not `threading.Thread`: it waits for the new thread with locks that a test may have replaced.
+        self._idents.add(_thread.start_new_thread(self._live, (number, work)))
+        return lambda: number in self._living
 
     def run(self) -> None:
         """Let all of them run to their ends. Raises the first error, or `Deadlock`."""
         self._next()
-        for thread in self._threads:
-            thread.join(_PATIENCE_S)
-        assert not self._living, f"threads {self._living} hang"
+        assert self._over.acquire(timeout=_PATIENCE_S), f"threads {self._living} hang"
         if self._errors:
             raise self._errors[0]
 
@@ -104,7 +109,7 @@ class Turns:
         self._waits.pop(self._running, None)
         self._gates[self._running].release()
 
-    def _live(self, number: int, work: Callable[[], None]) -> None:
+    def _live(self, number: int, work: Callable[[], object]) -> None:
         self._gates[number].acquire()
         try:
             work()
@@ -113,3 +118,5 @@ class Turns:
         self._living.remove(number)
         if self._living:
             self._next()
+        else:
+            self._over.release()

@@ -2,18 +2,18 @@
 
     python -m tests.thread_schedules --seeds 1..1000
 
-Three threads at a log, or five at a queue, change at any line of the engine. `life.py` says what must hold
-for a log, and `jobs.py` for a queue. Threads that wait for each other for ever are a violation, too.
+Three threads at a log, four at a writer, or five at a queue, change at any line of the engine. `life.py` says
+what must hold for a log, `writing.py` for a writer, and `jobs.py` for a queue. Threads that wait for each
+other for ever are a violation, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 
 from logstore.testing.__main__ import seeds_of
-from tests.thread_schedules import jobs, life
+from tests.thread_schedules import jobs, life, writing
 
 
 def main() -> int:
@@ -22,12 +22,12 @@ def main() -> int:
     seeds = parser.parse_args().seeds
     violations = 0
     for seed in seeds:
-        for what, run in (("log", partial(life.run, seed)), ("queue", partial(jobs.run, seed))):
+        for run in (life.run, writing.run, jobs.run):
             try:
-                run()
+                run(seed)
             except Exception as error:
                 violations += 1
-                print(f"seed {seed}, {what}: {type(error).__name__}: {error}", flush=True)
+                print(f"seed {seed} of {run.__module__}: {type(error).__name__}: {error}", flush=True)
         if seed % 100 == 0:
             print(f"seed {seed}", flush=True)
     print(f"{len(seeds)} seeds: {violations} violations")

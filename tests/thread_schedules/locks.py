@@ -73,6 +73,30 @@ class TurnLock:
         self._count = count
 
 
+class TurnThread:
+    """As `threading.Thread`: one more thread that takes turns."""
+
+    def __init__(
+        self, turns: Turns, lines: random.Random, share: float, target: Callable[[], object]
+    ) -> None:
+        self._turns, self._lines, self._share, self._target = turns, lines, share, target
+        self._is_alive: Callable[[], bool] = lambda: False
+
+    def start(self) -> None:
+        self._is_alive = self._turns.add(self._work)
+
+    def _work(self) -> None:
+        with interruptible(self._turns, self._lines, self._share):
+            self._target()
+
+    def is_alive(self) -> bool:
+        return self._is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._is_alive():
+            self._turns.wait_until(lambda: not self._is_alive(), may_end=timeout is not None)
+
+
 @contextmanager
 def locks_of(turns: Turns) -> Iterator[None]:
     """Let the engine make such locks."""

@@ -9,29 +9,36 @@ import pytest
 
 from logstore.log.group_commit import GroupCommit
 from logstore.log.waiters import Waiters
+from logstore.log.writer import _Batch
 from logstore.queue import waiting
-from tests.thread_schedules import jobs, life
+from tests.thread_schedules import jobs, life, writing
 from tests.thread_schedules.locks import ROOT
 
-LATE: Final = """
-def sleep(self, me, bell, patience_s=-1):
+SOURCE: Final = """
+def late_sleep(self, me, bell, patience_s=-1):
     bell = me.bell
     return bell.acquire(timeout=patience_s)
+
+def early_finish(self, outcomes):
+    self.done.set()
+    self.outcomes = outcomes
+    self.rows = []
 """
-"""Takes the bell when it is decided how long to wait; another thread may run in between."""
+"""The bell is taken when it is decided how long to wait; a record is told before its place is known."""
 
 
-def late() -> Callable[..., bool]:
-    planted: dict[str, Any] = {}
-    exec(compile(LATE, f"{ROOT}/log/planted.py", "exec"), planted)
-    found: Callable[..., bool] = planted["sleep"]
-    return found
+def planted(name: str) -> Callable[..., Any]:
+    """Return a function at whose lines other threads may run, as at those of the engine."""
+    functions: dict[str, Callable[..., Any]] = {}
+    exec(compile(SOURCE, f"{ROOT}/log/planted.py", "exec"), functions)
+    return functions[name]
 
 
 PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], int], int]]] = {
-    "the end of a sync is missed": (GroupCommit, "_sleep", late(), life.run, 177),
+    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), life.run, 177),
     "an append wakes nobody": (Waiters, "wake", lambda self: None, life.run, 5),
-    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 4),
+    "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 11),
+    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 20),
 }
 """What is planted, and the first seed that shows it today."""
 
@@ -39,6 +46,11 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
 @pytest.mark.parametrize("seed", range(1, 16))
 def test_threads_at_a_log(seed: int) -> None:
     assert life.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_threads_at_a_writer(seed: int) -> None:
+    assert writing.run(seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
@@ -53,7 +65,7 @@ def test_a_planted_fault_is_seen(plant: str, monkeypatch: pytest.MonkeyPatch) ->
     for seed in range(first, first + 400):
         try:
             run(seed)
-        except AssertionError as error:
+        except Exception as error:
             print(f"seed {seed}: {error}")
             return
     pytest.fail("not seen")
