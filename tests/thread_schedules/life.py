@@ -9,9 +9,14 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import Final
 
-import logstore.compact.compaction_pass  # noqa: F401  # a turn that ends in an import would keep its lock
+# A turn that ends in an import would keep its lock.
+import logstore.compact.compaction_pass
+import logstore.log.heal
+import logstore.log.scrub
+import logstore.log.snapshot  # noqa: F401
 from logstore import Log, LogConfig, Record
 from logstore.errors import LogClosed, OffsetOutOfRange
 from logstore.testing.disks import MemoryDisk
@@ -20,7 +25,7 @@ from tests.turns import Turns
 
 DIRECTORY: Final = "/data/orders-0"
 THREADS: Final = 3
-FLAVOURS: Final = ("appends", "syncs", "cuts", "deletions", "followers", "closes", "compaction")
+FLAVOURS: Final = ("appends", "syncs", "cuts", "deletions", "followers", "closes", "compaction", "upkeep")
 KEYS: Final = 3
 LAST: Final = b"the last one"
 CALLS: Final = {"syncs": 2, "compaction": 30}
@@ -39,6 +44,7 @@ class Judge:
     values: dict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     cuts: int = 0
     open_cuts: int = 0
+    committed: dict[str, int] = field(default_factory=dict)
     deleted: int = 0
     """Below this offset records may be gone."""
 
@@ -73,6 +79,7 @@ class Caller:
         self._rng, self._lines = random.Random(f"{seed} {number}"), random.Random(f"{seed} lines {number}")
         self._count = 0
         self.turns: Turns | None = None
+        self.disk: MemoryDisk | None = None
 
     @property
     def _is_compacted(self) -> bool:
@@ -91,6 +98,7 @@ class Caller:
             "cuts": [*usual, self._cut],
             "deletions": [*usual, self._delete, self._maintain],
             "compaction": [*usual, self._compact, self._maintain],
+            "upkeep": [*usual, self._commit, self._commit, self._scrub, self._copy, self._maintain],
         }.get(self._flavour, usual)
         with interruptible(self.turns, self._lines, self._share):
             if self._flavour == "followers" and self._number:
@@ -207,6 +215,34 @@ class Caller:
         self._judge.deleted = max(self._judge.deleted, offset)
         self._log.delete_records(offset)
 
+    def _commit(self) -> None:
+        name = f"cursor-{self._number}"
+        cursor = self._log.cursor(name)
+        for record in cursor.read(self._rng.choice([1, 3])):
+            self._judge.saw(record.offset, record.value)
+        committed = cursor.commit(sync=self._rng.random() < 0.3)
+        assert committed >= self._judge.committed.get(name, 0), "went back"
+        self._judge.committed[name] = committed
+        assert self._log.cursor(name).position == committed
+
+    def _scrub(self) -> None:
+        found = self._log.scrub()
+        assert not found.damages, f"false alarm: {found.damages}"
+
+    def _copy(self) -> None:
+        """A copy has everything that was there when its call began."""
+        end = self._log.log_end_offset
+        self._count += 1
+        path = Path(f"/data/copy-{self._number}-{self._count}-0")
+        self._log.snapshot(path)
+        assert self.disk is not None
+        with Log.open(path, disk=self.disk) as copy:
+            rows = _rows(copy)
+        assert list(rows) == list(range(len(rows))), f"a gap in the copy: {list(rows)}"
+        assert len(rows) >= end, f"the copy ends at {len(rows)}, the log ended at {end}"
+        for offset, value in rows.items():
+            self._judge.saw(offset, value)
+
     def _compact(self) -> None:
         self._log.compact()
 
@@ -214,10 +250,10 @@ class Caller:
         self._log.maintain()
 
 
-def run(seed: int) -> int:
+def run(seed: int, flavour: str | None = None) -> int:
     """Run the schedule of a seed; return the number of appended records. Raises what is wrong."""
-    rng = random.Random(seed)
-    judge, flavour = Judge(), rng.choice(FLAVOURS)
+    rng, judge = random.Random(seed), Judge()
+    flavour = flavour or rng.choice(FLAVOURS)
     callers = [Caller(each, seed, judge, flavour, rng.choice([0.02, 0.1, 0.4])) for each in range(THREADS)]
     turns = Turns(rng, [caller.live for caller in callers])
     disk = MemoryDisk()
@@ -229,12 +265,13 @@ def run(seed: int) -> int:
     with locks_of(turns):
         judge.log = Log.open(DIRECTORY, config, disk=disk)
         for caller in callers:
-            caller.turns = turns
+            caller.turns, caller.disk = turns, disk
         turns.run()
         left = None if flavour == "closes" else _rows(judge.log)
         judge.log.close()
     with Log.open(DIRECTORY, config, disk=disk) as log:
         found = _rows(log)
+        assert log.cursors() == judge.committed
     assert left in (None, found), "a restart changed the log"
     for offset, value in found.items():
         if value != LAST:

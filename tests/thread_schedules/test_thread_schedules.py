@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -34,11 +35,12 @@ def planted(name: str) -> Callable[..., Any]:
     return functions[name]
 
 
+SYNCS: Final = partial(life.run, flavour="syncs")
 PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], int], int]]] = {
-    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), life.run, 177),
+    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), SYNCS, 205),
     "an append wakes nobody": (Waiters, "wake", lambda self: None, life.run, 5),
     "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 11),
-    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 20),
+    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 6),
 }
 """What is planted, and the first seed that shows it today."""
 
