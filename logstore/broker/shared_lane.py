@@ -222,15 +222,13 @@ class SharedLane:
     def is_current(self, now_ms: int) -> bool:
         """Return whether a message that was read can be taken without a look at the events.
 
-        It can if the last look was a moment ago, or if no other process told anything for a while; and if no
-        lease is over.
+        It can if the last look was a moment ago, or if no other process told anything for a while.
         """
         is_fresh = self._read_ms is not None and 0 <= now_ms - self._read_ms <= _FRESH_MS
         if not is_fresh and not self._is_alone:
             return False
-        ends, offset = self.state.leases.first(), self.state.candidate(self._ahead.end, now_ms)
-        was_read = offset is not None and self._ahead.find(offset) is not None
-        return was_read and (ends is None or ends[0] > now_ms)
+        offset = self.state.candidate(self._ahead.end, now_ms)
+        return offset is not None and self._ahead.find(offset) is not None
 
     def wait_for_events(self) -> None:
         """Wait for the next events, for half a second at most, and read them."""

@@ -18,11 +18,6 @@ QUEUES: Final = [
             "is_next = offset >= self._position",
         ),
         (
-            "an-ended-lease-is-not-looked-up",
-            "return was_read and (ends is None or ends[0] > now_ms)",
-            "return was_read",
-        ),
-        (
             "a-look-serves-for-ever",
             "0 <= now_ms - self._read_ms <= _FRESH_MS",
             "0 <= now_ms - self._read_ms",
@@ -132,6 +127,11 @@ QUEUES: Final = [
             "an-extended-lease-ends",
             "case EventKind.ENDED if deliveries == known and self.leases.is_due(offset, time_ms):",
             "case EventKind.ENDED if deliveries == known and offset in self.leases:",
+        ),
+        (
+            "an-extended-message-is-given-up",
+            "case EventKind.GIVEN_UP if deliveries == known + 1 and self.leases.is_due(offset, time_ms):",
+            "case EventKind.GIVEN_UP if deliveries == known + 1:",
         ),
         ("a-loss-counts-twice", "if deliveries != self.cuts + 1:", "if deliveries > self.cuts + 1:"),
         (

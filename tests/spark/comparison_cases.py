@@ -150,6 +150,12 @@ def _starts() -> Iterator[Case]:
         yield from _read(f"`{strategy}`", what, {**ALL, time: late, strategy: value}, *BOTH)
 
 
+_TO_PAST_THE_END: Final = {
+    "endingOffsets": '{"few":{"0":99,"1":1,"2":1}}',
+    "kafkaConsumer.pollTimeoutMs": "3000",  # Spark's waits so long for records that do not come
+}
+
+
 def _ends() -> Iterator[Case]:
     offsets, time, times = "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"
     for what, value in {
@@ -167,6 +173,7 @@ def _ends() -> Iterator[Case]:
     )
     backwards = {"startingOffsets": '{"few":{"0":6,"1":0,"2":0}}', offsets: '{"few":{"0":4,"1":7,"2":1}}'}
     yield from _read(f"`{offsets}`", "before the start", {**ALL, **backwards})
+    yield from _read(f"`{offsets}`", "past the end", {**ALL, **_TO_PAST_THE_END})
     for name, value in {offsets: "latest", time: "1", times: '{"few":{"0":1}}'}.items():
         differs = "Spark's ignores it and continues; here it is an error" if name == time else ""
         yield from _read(f"`{name}`", "on a stream", {**ALL, name: value}, Kind.STREAM, differs=differs)
@@ -239,6 +246,8 @@ def _others() -> Iterator[Case]:
     past = {"startingOffsets": '{"few":{"0":99,"1":0,"2":0}}', "failOnDataLoss": "false"}
     goes_on = "Spark's fails nevertheless; here that partition has no rows, with a warning"
     yield from _read("`failOnDataLoss`", "false, from past the end", {**ALL, **past}, differs=goes_on)
+    past = {**_TO_PAST_THE_END, "failOnDataLoss": "false"}
+    yield from _read("`failOnDataLoss`", "false, to past the end", {**ALL, **past})
     for name, value in {
         "kafkaConsumer.pollTimeoutMs": "60000",
         "fetchOffset.numRetries": "2",
