@@ -59,7 +59,7 @@ class Held:
 
 @dataclass
 class Judge:
-    """What the workers were told, and the rules. Only one of them runs at a time."""
+    """The results of all calls so far, and the rules. No lock: one worker runs at a time."""
 
     clock: Clock
     begun: set[bytes] = field(default_factory=set)

@@ -30,7 +30,7 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], int]]] = {
     "nobody looks for the message of a claim": (shared_puts, "messages_of", lambda messages, since: {}, 5),
     "checkpoints have no keys": (SharedKeys, "encode", lambda self: b"", 1),
 }
-"""What is planted, and the first seed that shows it today."""
+"""The planted faults, each with the first seed that shows it today."""
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ LEASE_S: Final = 30.0
 
 @dataclass
 class Judge:
-    """What the threads were told. Only one of them runs at a time."""
+    """The results of all calls so far. No lock: one thread runs at a time."""
 
     queue: Queue | None = None
     put: set[bytes] = field(default_factory=set)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -34,14 +33,13 @@ CALLS: Final = {"syncs": 2, "compaction": 30}
 
 @dataclass
 class Judge:
-    """What the threads were told. Only one of them runs at a time."""
+    """The results of all calls so far. No lock: one thread runs at a time."""
 
     log: Log | None = None
     begun: set[bytes] = field(default_factory=set)
     """Values of appends that have not returned."""
     placed: dict[bytes, int] = field(default_factory=dict)
     seen: dict[bytes, int] = field(default_factory=dict)
-    values: dict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     cuts: int = 0
     open_cuts: int = 0
     committed: dict[str, int] = field(default_factory=dict)
@@ -63,7 +61,6 @@ class Judge:
                 f"{value!r} was read at {self.seen[value]}, is at {offset}"
             )
             self.placed[value] = offset
-            self.values[offset].add(value)
             self.begun.discard(value)
 
     @property

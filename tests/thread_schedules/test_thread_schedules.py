@@ -42,7 +42,7 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
     "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 11),
     "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 6),
 }
-"""What is planted, and the first seed that shows it today."""
+"""The planted faults, each with the first seed that shows it today."""
 
 
 @pytest.mark.parametrize("seed", range(1, 16))

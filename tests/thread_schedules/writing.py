@@ -36,7 +36,7 @@ class _Ticks:
 
 @dataclass
 class Judge:
-    """What the threads were told. Only one of them runs at a time."""
+    """The results of all calls so far. No lock: one thread runs at a time."""
 
     log: Log | None = None
     writer: Writer | None = None

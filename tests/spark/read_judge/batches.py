@@ -83,7 +83,7 @@ def true_rows(query: Query, plain: Mapping[TopicPartition, Plain]) -> list[Row]:
 
 
 def _answer(query: Query, rows: Sequence[Row]) -> Any:
-    """What the action gives for these rows."""
+    """Return the result of the query's action on these rows."""
     match query.action:
         case "count":
             return len(rows)
