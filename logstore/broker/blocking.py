@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from logstore.broker.client import Client
 from logstore.broker.errors import RequestFailed, RequestUnanswered
 from logstore.broker.limits import Address, Limits
+from logstore.broker.loop import SteadyLoop
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.threads import check_is_no_greenlet
 from logstore.broker.topics import Topic
@@ -120,7 +121,7 @@ class BlockingClient(BlockingCalls, Closing):
         security: ClientSecurity | None = None,
     ) -> None:
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._runner = asyncio.Runner(loop_factory=SteadyLoop)
         self._calls: dict[None, object] = {}
         """The call in progress; no lock, which an interrupt might leave taken."""
 

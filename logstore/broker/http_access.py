@@ -23,12 +23,12 @@ from typing import Final
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 from logstore.broker.acceptor import SeldomEach
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.limits import Address, parse_address
 from logstore.broker.security.config import TlsConfig, is_loopback, tls_config
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import Renewed, client_context, now
 from logstore.broker.typed_settings import values_for
+from logstore.disk.clocks import steady_s
 from logstore.errors import InvalidConfig
 
 _PREFIX: Final = "http."
@@ -130,7 +130,7 @@ class HttpAccess:
             return closing(connection)
         connection.settimeout(_HANDSHAKE_S)
         with self._lock:
-            context = self._tls.context(stopwatch_s())
+            context = self._tls.context(steady_s())
         try:
             return context.wrap_socket(connection, server_side=True)
         except OSError as error:
@@ -155,7 +155,7 @@ class HttpAccess:
 
     def _report(self, why: str) -> None:
         with self._lock:
-            count = self._seldom(why, stopwatch_s())
+            count = self._seldom(why, steady_s())
         if count:
             _log.warning("refusing requests to the HTTP port: %s (%d since the last message)", why, count)
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from logstore.disk.clocks import steady_s
 from logstore.segment.scan import use_compiled
 
 _YOUNG_OBJECTS: Final = 50_000
@@ -21,12 +22,24 @@ _YOUNG_OBJECTS: Final = 50_000
 _log = logging.getLogger(__name__)
 
 
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's factory for `asyncio.Runner`; None for the platform's own loop."""
+if sys.platform == "win32":  # pragma: no cover
+    _PlatformLoop = asyncio.ProactorEventLoop
+else:
+    _PlatformLoop = asyncio.SelectorEventLoop
+
+
+class SteadyLoop(_PlatformLoop):
+    """The platform's loop, whose timers go on where a test freezes time."""
+
+    time = staticmethod(steady_s)
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return uvloop's factory for `asyncio.Runner`, or that of `SteadyLoop`."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ModuleNotFoundError:
-        return None
+        return SteadyLoop
     maker: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return maker
 

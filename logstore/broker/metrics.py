@@ -27,7 +27,6 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.process_collector import ProcessCollector
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.group_metrics import of_groups
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.http import OnLoop, Page
@@ -41,6 +40,7 @@ from logstore.broker.security.quotas import Kind
 from logstore.broker.server import Descriptors
 from logstore.broker.since import hanging_transactions_of
 from logstore.broker.traffic import BOUNDS_S, Traffic
+from logstore.disk.clocks import steady_s
 from logstore.log.log import Log
 from logstore.replication.healing import failed_partitions
 from logstore.replication.messages import NO_LEADER
@@ -205,10 +205,10 @@ def gather(watched: Watched) -> Callable[[OnLoop], Page]:
     families = _families(watched)
 
     def some() -> list[Metric | None]:
-        found, end_s = list[Metric | None](), stopwatch_s() + PIECE_S
+        found, end_s = list[Metric | None](), steady_s() + PIECE_S
         for family in families:
             found.append(family)
-            if stopwatch_s() >= end_s:
+            if steady_s() >= end_s:
                 break
         return found
 

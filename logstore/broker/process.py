@@ -23,7 +23,6 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 from logstore.broker.broker import Assembly
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import Asked, HttpServer, Page, Route, Site
 from logstore.broker.http_access import HttpAccess, read_http
@@ -45,6 +44,7 @@ from logstore.broker.server import Descriptors, sufficient_descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.broker.store_session import StoreOf
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, explained
 from logstore.disk.files import Disk, OsDisk, SteadyClock
 from logstore.disk.running import boot_id
@@ -187,7 +187,7 @@ class _Served:
             services.groups.coordinator,
             len(server.connections),
             server.refused,
-            broker.runtime.pauses.report(stopwatch_s()),
+            broker.runtime.pauses.report(steady_s()),
             Descriptors.of(server),
             server.logins,
             server.failed_handshakes,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -33,7 +34,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple, Unpack
 
-from logstore.broker.clock import processor_s, stopwatch_s
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Limits
 from logstore.broker.links import is_of_broker
@@ -44,6 +44,7 @@ from logstore.broker.server import Server
 from logstore.broker.store_session import StoreOf
 from logstore.broker.ticker import Ticker
 from logstore.broker.wire.declarations import Struct
+from logstore.disk.clocks import steady_s
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.log import Log
 from logstore.replication.carrying import Outlets, carry_out
@@ -141,7 +142,7 @@ class Runtime:
         """Set once the controller's metadata lists the node: from then on it can answer clients."""
         self._ready_to_stop = asyncio.Event()
         self.pauses = pauses or Pauses(bound_s=1.0)
-        """How long the loop was blocked, in seconds of `stopwatch_s`."""
+        """How long the loop was blocked, in seconds of `steady_s`."""
         self._woke_s = 0.0
         self._clock, self._server = clock, server
         self._loop = asyncio.get_running_loop()
@@ -174,7 +175,7 @@ class Runtime:
 
     def start(self) -> None:
         """Let the node join."""
-        self._beat_due_s = stopwatch_s()
+        self._beat_due_s = steady_s()
         self._beat()
         self._turn(self.node.start)
 
@@ -258,7 +259,7 @@ class Runtime:
             return
         assert not self._is_in_turn, "turns follow each other"
         self._is_in_turn = True
-        began_s = stopwatch_s()
+        began_s = steady_s()
         try:
             carry_out(act(*args, self._clock()), self.node, self._outlets)
         except Exception as error:
@@ -287,7 +288,7 @@ class Runtime:
             self._is_wake_up_open = True
             self._woke_s = began_s
             self._loop.call_soon(self._end_wake_up)
-        if (took_s := stopwatch_s() - began_s) > TURN_BUDGET_S:
+        if (took_s := steady_s() - began_s) > TURN_BUDGET_S:
             self.pauses.turn(took_s, lambda: describe(args[0] if args else act))
 
     def _do(self, act: Callable[[], None]) -> None:
@@ -300,7 +301,7 @@ class Runtime:
 
     def _end_wake_up(self) -> None:
         self._is_wake_up_open = False
-        now_s = stopwatch_s()
+        now_s = steady_s()
         if now_s - self._woke_s > NOTABLE_S:
             self.pauses.blocked(now_s - self._woke_s, now_s)
         if self.node.replicas.waiting.has_to_look:
@@ -349,9 +350,9 @@ class Runtime:
 
     def _beat(self) -> None:
         self._doubts()
-        now_s = stopwatch_s()
+        now_s = steady_s()
         self.pauses.blocked(now_s - self._beat_due_s, now_s)
-        self.pauses.beat(processor_s(), now_s)
+        self.pauses.beat(time.thread_time(), now_s)
         delay_s = min(self._longest_gap_ms / 4000, BEAT_S)
         self._beat_due_s = now_s + delay_s
         self._heartbeat = self._loop.call_later(delay_s, self._beat)

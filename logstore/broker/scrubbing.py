@@ -25,9 +25,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.runtime import Runtime
 from logstore.broker.threads import be_last
+from logstore.disk.clocks import steady_s
 from logstore.disk.files import Disk, publish, read_small_file
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
@@ -240,6 +240,6 @@ class Scrubbing:
 
 def _timed_step(steps: Iterator[Scrubbed]) -> tuple[Scrubbed | None, float]:
     """Run a step; return it, None at the end, and the seconds it took."""
-    began_s = stopwatch_s()
+    began_s = steady_s()
     step = next(steps, None)
-    return step, stopwatch_s() - began_s
+    return step, steady_s() - began_s

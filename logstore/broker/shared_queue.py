@@ -85,7 +85,11 @@ class SharedQueue(Closing):
 
         Topics are created by the first message, with `durability.level=synced` if the queue is `synced`.
         Raises `InvalidConfig` for `synced` if a topic is there that is not: `put` and `get` do so, too.
+        Raises `TypeError` for an address, which `connect` takes.
         """
+        if not isinstance(calls, BlockingCalls):
+            kind = type(calls).__name__
+            raise TypeError(f"calls is a Broker or a BlockingClient, not {kind}; connect takes an address")
         self.config = as_config(config, QueueConfig)
         self._window_ms = round(self.config.deduplication_window * 1000)
         check_topic_name(name)

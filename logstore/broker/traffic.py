@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Final
 
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Buffer
 
@@ -115,8 +115,8 @@ class Traffic:
         The loop's clock will not do: uvloop's counts whole milliseconds, and most requests take less than
         one.
         """
-        started_s = stopwatch_s()
-        return lambda: self.answered(request, stopwatch_s() - started_s)
+        started_s = steady_s()
+        return lambda: self.answered(request, steady_s() - started_s)
 
     def answered(self, request: str, seconds: float) -> None:
         """Count a request, answered `seconds` after its last byte arrived."""

@@ -1,10 +1,9 @@
 """File access: every file operation of this project goes through these protocols.
 
-    Disk    open · rename · link · remove · scan · make_dir · remove_dir · sync_dir · lock · free
+    Disk    open · rename · link · remove · scan · make_dir · remove_dir · sync_dir · lock · room
     File    pread · pwrite · map · truncate · sync · size · names · close
 
-Tests replace the disk by one that records, fails or loses power (`logstore/testing/disks/`). One contract
-suite checks that they all behave like `OsDisk`. Callers rely on these rules:
+One contract suite checks every disk, also those of tests (`logstore/testing/disks/`). Callers rely on this:
 
 * `pread` is short only at the end of the file; `pwrite` writes everything or raises.
 * Files are unbuffered: when `pwrite` returns, every reader sees the data.
@@ -33,6 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
+from logstore.disk.clocks import steady_ns
 from logstore.disk.descriptors import Spares, above_standard
 from logstore.disk.errors import DirectoryLocked, dead_link, raise_unsynced
 from logstore.disk.page_cache import is_cached
@@ -589,12 +589,12 @@ def wall_clock_ms() -> int:
 class SteadyClock:
     """A node's clock: returns epoch milliseconds that never go back and never jump.
 
-    The wall clock is read once; from then on the monotonic clock advances the time, also while the process is
-    stopped, so a pause shows as a gap. If the wall clock was wrong, append times stay wrong until a restart.
+    It reads the wall clock once (if that was wrong, append times are until a restart) and goes on steadily,
+    also while the process is stopped: a pause shows as a gap.
     """
 
     def __init__(self) -> None:
-        self._anchor_ns = wall_clock_ms() * 1_000_000 - time.monotonic_ns()
+        self._anchor_ns = wall_clock_ms() * 1_000_000 - steady_ns()
 
     def __call__(self) -> int:
-        return (self._anchor_ns + time.monotonic_ns()) // 1_000_000
+        return (self._anchor_ns + steady_ns()) // 1_000_000

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+
+from logstore.disk.clocks import steady_s
 
 LOOK_S: Final = 1.0
 """How often a directory is looked at of which the kernel tells."""
@@ -89,10 +90,10 @@ class Watcher:
         return _NO_EVENTS
 
     def _run(self) -> None:
-        looked_s, idle_looks = time.monotonic(), 0
+        looked_s, idle_looks = steady_s(), 0
         while True:
             heard = self._wait()
-            now_s = time.monotonic()
+            now_s = steady_s()
             with self._mutex:
                 told = {watch for watch in self._watches if watch.descriptor in heard}
                 is_time = now_s - looked_s >= LOOK_S

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
 from logstore.arguments import as_offset, as_timeout
+from logstore.disk.clocks import steady_s
 from logstore.disk.closing import OfThisProcess
 from logstore.disk.errors import EngineError
 from logstore.disk.reentry import Flag
@@ -108,7 +108,7 @@ class Follower(OfThisProcess):
             if unwatch is None:
                 continue
             try:
-                now_s = time.monotonic()
+                now_s = steady_s()
                 if ends_s is None:
                     ends_s = math.inf if self.timeout is None else now_s + self.timeout
                 if now_s >= ends_s:

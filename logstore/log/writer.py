@@ -21,12 +21,12 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
 from logstore.arguments import as_offset, as_timeout, is_number
+from logstore.disk.clocks import steady_s
 from logstore.disk.closing import Closing, OfThisProcess
 from logstore.disk.reentry import Flag, not_owned
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
@@ -211,7 +211,7 @@ class Writer(Closing):
                     batch.rows.append(row)
                     batch.size += size
                     if not number or self._is_idle:  # an interrupt may have ended the call for the first
-                        batch.due_s = time.monotonic() + self._linger_s
+                        batch.due_s = steady_s() + self._linger_s
                         if self._is_idle:
                             self._arrived.notify()
                             self._is_idle = False
@@ -276,7 +276,7 @@ class Writer(Closing):
                     self._is_idle = True
                     self._arrived.wait()
                     continue
-                left_s = batch.due_s - time.monotonic()
+                left_s = batch.due_s - steady_s()
                 if left_s > 0 and self._closed is None:
                     # Nobody wakes us for a batch that begins meanwhile: it is due later than this one.
                     self._arrived.wait(left_s)

@@ -8,9 +8,10 @@ only if nobody else looks when a lease or a delay ends: many may wait with a sho
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
+
+from logstore.disk.clocks import steady_s
 
 
 class Deadline:
@@ -20,11 +21,11 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         """Begin the time now; None is for ever."""
-        self._end_s = math.inf if seconds is None else time.monotonic() + seconds
+        self._end_s = math.inf if seconds is None else steady_s() + seconds
 
     def left_s(self) -> float:
         """Return how many seconds are left; 0 if none are."""
-        return max(self._end_s - time.monotonic(), 0.0)
+        return max(self._end_s - steady_s(), 0.0)
 
 
 class Waiter:

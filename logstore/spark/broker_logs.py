@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logstore.broker.client import Client
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.cluster_view import address_of
 from logstore.broker.errors import AuthenticationFailed, RequestRefused, RequestUnanswered
 from logstore.broker.loop_calls import LoopCall
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import CONTROL, HEADER_BYTES
@@ -228,7 +228,7 @@ class BrokerLogs:
             missing,
             fetch_bytes=self._settings.fetch_bytes,
             poll_timeout_s=self._poll_timeout_s,
-            clock_s=stopwatch_s,
+            clock_s=steady_s,
             on_batches=self._on_batches,
         ).rows(columns)
 

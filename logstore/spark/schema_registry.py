@@ -19,8 +19,8 @@ from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.security import web
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import OsDisk, read_small_file
 from logstore.spark.errors import InvalidOption
@@ -84,14 +84,14 @@ class Registry:
     def schema(self, number: int, pause: Callable[[float], None] = time.sleep) -> str:
         """Return the schema of a number as JSON. Raises `UnknownSchema` and `RegistryUnavailable`."""
         known = _unknown.get((self, number))
-        if known is not None and stopwatch_s() < known[1]:
+        if known is not None and steady_s() < known[1]:
             raise UnknownSchema(known[0])
         try:
             return self._from_file(number) if self.directory is not None else self._asked(number, pause)
         except UnknownSchema as error:
             if len(_unknown) >= _MOST_KEPT:
                 _unknown.clear()
-            _unknown[self, number] = str(error), stopwatch_s() + KEPT_S
+            _unknown[self, number] = str(error), steady_s() + KEPT_S
             raise
 
     def _from_file(self, number: int) -> str:

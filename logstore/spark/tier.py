@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import OsDisk, make_durable_dir, publish
 from logstore.disk.topic_partition import TopicPartition, partitions_among
@@ -227,8 +227,8 @@ class TieredLogs:
         self._live.close()
 
     def partitions(self) -> Sequence[TopicPartition]:
-        if stopwatch_s() - self._listed_s >= REFRESH_S:
-            self._listed, self._listed_s = self._tier.partitions(), stopwatch_s()
+        if steady_s() - self._listed_s >= REFRESH_S:
+            self._listed, self._listed_s = self._tier.partitions(), steady_s()
         return sorted({*self._live.partitions(), *self._listed})
 
     def topic_ids(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, str]:
@@ -358,7 +358,7 @@ class TieredLogs:
     def _manifest(self, partition: TopicPartition, *, is_new: bool = False) -> Manifest:
         """Return a manifest; read it again if it is old, or must be new. Raises `CorruptTier`."""
         read_s, manifest = self._manifests.get(partition, (-REFRESH_S, Manifest()))
-        if is_new or stopwatch_s() - read_s >= REFRESH_S:
+        if is_new or steady_s() - read_s >= REFRESH_S:
             manifest = self._tier.manifest(partition)
             if manifest.objects and manifest.topic_id:
                 check_topic_id(partition, manifest, self._live.topic_ids([partition]).get(partition, ""))
@@ -366,7 +366,7 @@ class TieredLogs:
                 with suppress(UnknownTopic):  # only the tier has it still
                     epoch = manifest.objects[-1].last_epoch
                     check_epochs(partition, manifest, self._live.later_epochs(partition, epoch))
-            self._manifests[partition] = stopwatch_s(), manifest
+            self._manifests[partition] = steady_s(), manifest
         return manifest
 
 

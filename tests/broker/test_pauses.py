@@ -75,7 +75,7 @@ def test_a_pause_above_the_bound_is_a_state_for_a_minute_and_names_its_turn(
 def test_turns_of_a_node_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A creation that takes three seconds of a clock that only it advances."""
     now_s = 0.0
-    monkeypatch.setattr(runtime, "stopwatch_s", lambda: now_s)
+    monkeypatch.setattr(runtime, "steady_s", lambda: now_s)
 
     async def run() -> None:
         async with asyncio.timeout(60), Nodes(1) as nodes:

@@ -416,6 +416,8 @@ def test_a_broker_that_is_not_there_is_named() -> None:
 def test_wrong_arguments(broker: Broker) -> None:
     with pytest.raises(TypeError, match="config is a QueueConfig, not dict"):
         SharedQueue(broker, "mistakes", {"lease": 4})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a BlockingClient, not str; connect takes an address"):
+        SharedQueue(broker.bootstrap, "mistakes")  # type: ignore[arg-type]
     with SharedQueue(broker, "wrong") as queue:
         with pytest.raises(TypeError, match="a topic is a str, not NoneType"):
             queue.put(b"job", topic=None)  # type: ignore[arg-type]

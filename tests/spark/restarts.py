@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.placement import partition_of_key
+from logstore.disk.clocks import steady_s
 from logstore.disk.files import OsDisk
 from logstore.log.log import Log
 from tests.spark.conftest import ROOT, SETTINGS
@@ -250,7 +250,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.one:
         return _one(Path(options.one))
-    begun = stopwatch_s()
+    begun = steady_s()
     with tempfile.TemporaryDirectory(prefix="restarts-") as directory:
         home = Path(directory)
         to_directory = options.restarts - options.brokers - options.drivers
@@ -272,7 +272,7 @@ def main(arguments: list[str]) -> int:
                     _show(second, run(second, list(faults(options.brokers, options.seed + 1))))
         if options.drivers:
             _kill_drivers(home / "drivers", options.drivers, options.seed)
-    print(f"{options.restarts} restarts in {stopwatch_s() - begun:.0f} s: each row once, in order")
+    print(f"{options.restarts} restarts in {steady_s() - begun:.0f} s: each row once, in order")
     return 0
 
 

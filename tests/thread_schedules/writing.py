@@ -24,12 +24,12 @@ CALLS: Final = 8
 
 
 class _Ticks:
-    """As the module `time`: each look at it is a millisecond later."""
+    """A clock: each look at it is a millisecond later."""
 
     def __init__(self) -> None:
         self._now_ms = 0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         self._now_ms += 1
         return self._now_ms / 1000
 
@@ -92,7 +92,7 @@ def run(seed: int) -> int:
     config = LogConfig(segment_bytes=rng.choice([300, 1 << 20]), index_interval_bytes=0)
     with (
         locks_of(turns),
-        mock.patch.object(module, "time", _Ticks()),
+        mock.patch.object(module, "steady_s", _Ticks()),
         mock.patch.object(module, "atexit"),
         mock.patch.object(module, "threading", SimpleNamespace(**{**vars(threading), "Thread": thread})),
     ):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.links import is_of_broker
 from logstore.broker.security.config import IN_PROCESS
 from logstore.broker.security.connection_rates import ConnectionRates
@@ -25,6 +24,7 @@ from logstore.broker.security.refused import refused_entry
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import response_frame
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import ErrorCode
 from logstore.disk.ids import id_to_text
 
@@ -246,13 +246,13 @@ class Meter:
         self._busy_s: float | None = None
         self._began_s = 0.0
         if Kind.REQUEST in budgets:
-            self._began_s = stopwatch_s()
+            self._began_s = steady_s()
             self._timed, call.on_answer = call.on_answer, self._sent
 
     def handled(self) -> None:
         """The handler has returned; its answer may come later."""
         if self._busy_s is None:
-            self._busy_s = stopwatch_s() - self._began_s
+            self._busy_s = steady_s() - self._began_s
 
     def limit_fetch(self, body: Any, bound: float) -> None:
         """Ask for no more than the quota allows in all windows together: else it could never be answered."""
@@ -277,7 +277,7 @@ class Meter:
         if (budget := self.budgets.get(Kind.REQUEST)) is not None:
             self.handled()
             assert self._busy_s is not None, "measured"
-            self._began_s = stopwatch_s()
+            self._began_s = steady_s()
             waits.append(min(self._used(budget, 100 * self._busy_s, now_ms), self._limiter.windows.size_ms))
         if (budget := self.budgets.get(Kind.MUTATION)) is not None and self.has_mutations:
             waits.append(self._counted(budget.kind, budget.bucket.throttle_ms(budget.bound, now_ms)))
@@ -321,6 +321,6 @@ class Meter:
     def _sent(self) -> None:
         """The answer is encoded and written: that time counts, but mutes nobody."""
         budget = self.budgets[Kind.REQUEST]
-        budget.rate.record(100 * (stopwatch_s() - self._began_s), self._limiter.now_ms())
+        budget.rate.record(100 * (steady_s() - self._began_s), self._limiter.now_ms())
         if self._timed is not None:
             self._timed()

@@ -25,12 +25,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.security import web
 from logstore.broker.security.config import OAuthConfig
 from logstore.broker.security.sasl import LONGEST_NAME, Exchange, Step
 from logstore.broker.security.scram import LoginFailed
 from logstore.broker.threads import unwaited
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.extras import require
 from logstore.errors import InvalidConfig
@@ -207,7 +207,7 @@ class Keys:
     """The keys of an identity provider. Belongs to the event loop's thread; reads in another."""
 
     def __init__(
-        self, config: OAuthConfig, context: ssl.SSLContext, now_s: Callable[[], float] = stopwatch_s
+        self, config: OAuthConfig, context: ssl.SSLContext, now_s: Callable[[], float] = steady_s
     ) -> None:
         self._now_s = now_s
         self._url = config.sasl_oauthbearer_jwks_endpoint_url

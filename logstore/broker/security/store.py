@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.security.config import TlsConfig, tls_config
 from logstore.broker.security.jaas import Jaas, parse_jaas
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import Renewed, client_context
 from logstore.broker.typed_settings import values_for
+from logstore.disk.clocks import steady_s
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.zookeeper_access import OPEN, Access, Connect
 
@@ -123,7 +123,7 @@ def _connect(renewed: Renewed) -> Connect:
         plain = socket.create_connection(address, timeout_s)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return renewed.context(stopwatch_s()).wrap_socket(plain, server_hostname=host)
+            return renewed.context(steady_s()).wrap_socket(plain, server_hostname=host)
         except BaseException:
             plain.close()
             raise

@@ -14,12 +14,12 @@ from typing import Final, TypeAlias
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
-from logstore.broker.clock import stopwatch_s
 from logstore.broker.errors import AuthenticationFailed
 from logstore.broker.security import web
 from logstore.broker.security.handshake import Exchange, begin, send
 from logstore.broker.security.jaas import Jaas
 from logstore.broker.security.sasl import OAUTHBEARER
+from logstore.disk.clocks import steady_s
 
 TokenSource: TypeAlias = Callable[[], str]
 """Returns a token; it may block, and is called in a thread. After an `OSError` it is asked again."""
@@ -81,9 +81,9 @@ class ClientCredentials:
     def __call__(self) -> str:
         """Return a token. Raises `OSError`, and `AuthenticationFailed` if the provider refuses."""
         with self._lock:
-            if not self._token or stopwatch_s() >= self._until_s:
+            if not self._token or steady_s() >= self._until_s:
                 self._token, lifetime_s = self._fetch()
-                self._until_s = stopwatch_s() + _USED_FOR * lifetime_s
+                self._until_s = steady_s() + _USED_FOR * lifetime_s
             return self._token
 
     def _fetch(self) -> tuple[str, float]:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from logstore.arguments import EMPTY_PATH, names_path
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError
 from logstore.disk.extras import how_to_install
 from logstore.spark.brief_errors import is_sparks, reason
@@ -119,7 +119,7 @@ def main(
 
 def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
     settings = named_values("--conf", options.conf)
-    progress = Progress(sys.stderr, stopwatch_s)
+    progress = Progress(sys.stderr, steady_s)
     workers = Workers(progress, master=options.master, settings=settings)
     with job_signals(), workers:
         try:

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.disk.copying import is_there
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
@@ -247,7 +247,7 @@ class Compact:
 
         ranges = self._planned()
         session = workers.session
-        began_s = stopwatch_s()
+        began_s = steady_s()
         seen, kept = Observation(), Observation()
         table = self._latest(self._records(session, [each for each in ranges if each.size]), seen, kept)
         with workers.watched("compact"):
@@ -269,7 +269,7 @@ class Compact:
             "job": "compact",
             "output": self._output,
             **written,
-            "seconds": round(stopwatch_s() - began_s, 3),
+            "seconds": round(steady_s() - began_s, 3),
             **counts,
             "rows": counts["keys"] - (0 if self._wanted.keep_tombstones else counts["tombstones"]),
             "partitions": [asdict(each) for each in ranges],

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Final, NamedTuple
 
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.ids import new_id
@@ -237,7 +237,7 @@ class Export:
         return Answer(facts, lines)
 
     def run(self, workers: Workers) -> Answer:
-        began_s = stopwatch_s()
+        began_s = steady_s()
         total = _Total()
         make_durable_dir(self._disk, self._output)
         with Ledger(self._disk, self._ledger) as ledger:
@@ -247,7 +247,7 @@ class Export:
             pieces, topic_ids = self._pieces(ledger.state)
             if pieces:
                 began_s = self._export(workers, ledger, pieces, topic_ids, total)
-        return total.answer(self._output, stopwatch_s() - began_s)
+        return total.answer(self._output, steady_s() - began_s)
 
     def _export(
         self,
@@ -261,7 +261,7 @@ class Export:
         from logstore.spark.reading import topic_ids_now
 
         count = self._publish_tasks or max(16 * workers.cores, 64)
-        began_s = stopwatch_s()
+        began_s = steady_s()
         run = new_id(Random())
         workers.progress.begin("export", sum(each.size for each in pieces), "records")
         for ranges in grouped(pieces, count):

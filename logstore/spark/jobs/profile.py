@@ -18,7 +18,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import HOUR_MS, NEVER
 from logstore.spark.jobs.job import Answer, add_source, check_positive, read_options
@@ -135,9 +135,9 @@ class Profile:
 
     def run(self, workers: Workers) -> Answer:
         pieces = self._planned()
-        began_s = stopwatch_s()
+        began_s = steady_s()
         found = self._count(workers, pieces)
-        facts = profile_facts(self._source, pieces, found, stopwatch_s() - began_s)
+        facts = profile_facts(self._source, pieces, found, steady_s() - began_s)
         if self._html is not None:
             self._html.write_text(page(facts), encoding="utf-8")
         return Answer(facts, list(lines(facts)))

@@ -23,7 +23,7 @@ from random import Random
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from logstore.broker.clock import stopwatch_s
+from logstore.disk.clocks import steady_s
 from logstore.disk.files import Disk, OsDisk
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.spark.errors import InvalidOption, WriteRefused
@@ -312,7 +312,7 @@ class Replay:
         from logstore.spark.sink import open_target
 
         total = _Total()
-        began_s = stopwatch_s()
+        began_s = steady_s()
         with Ledger(self.disk, self.checkpoint) as ledger:
             if ledger.intent is not None:
                 with closing(open_target(self.sink, self.disk)) as target:
@@ -322,7 +322,7 @@ class Replay:
             pieces, topic_ids = self._pieces(ledger.state)
             if pieces:
                 began_s = self._replay(workers, ledger, pieces, topic_ids, total)
-        return total.answer(self.target, stopwatch_s() - began_s)
+        return total.answer(self.target, steady_s() - began_s)
 
     def _replay(
         self,
@@ -337,7 +337,7 @@ class Replay:
         rate = self.pace.rate
         partitions = self._partitions(pieces)
         workers.progress.begin("replay", sum(each.size for each in pieces), "records")
-        began_s = stopwatch_s()
+        began_s = steady_s()
         for group in grouped(pieces, tasks, None if rate is None else rate * _BURST_S):
             number = ledger.done + 1
             work = [self._piece(each, number, place, partitions) for place, each in enumerate(group)]
@@ -347,7 +347,7 @@ class Replay:
                 workers.progress.advance(report.wanted.size)
             self._publish(ledger, number, staged, topic_ids)
             total.add(staged)
-            Event().wait(wait_s(total.written, rate, stopwatch_s() - began_s))
+            Event().wait(wait_s(total.written, rate, steady_s() - began_s))
         workers.progress.end()
         return began_s
 

@@ -150,7 +150,7 @@ def test_a_renewed_certificate_counts_at_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = count(0.0, 10.0)
-    monkeypatch.setattr(store, "stopwatch_s", lambda: next(seconds))
+    monkeypatch.setattr(store, "steady_s", lambda: next(seconds))
     rules = {"super.users": "User:CN=two"}
     with served(settings=_guarded(tmp_path, **rules)) as port:
         access = _access(tmp_path, "one")

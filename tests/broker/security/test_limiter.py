@@ -173,7 +173,7 @@ def test_other_requests_do_not_count_bytes() -> None:
 def test_the_time_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka's vector: 150 % s within a second at 10 % are 15 %, throttled for one window at most."""
     bench, now_s = Bench({ANN: {Kind.REQUEST: 10, Kind.PRODUCE: 1000}}), [0.0]
-    monkeypatch.setattr(limiter_module, "stopwatch_s", lambda: now_s[0])
+    monkeypatch.setattr(limiter_module, "steady_s", lambda: now_s[0])
 
     def used(seconds: float, key: int = METADATA, size: int = 0) -> int:
         call = bench.call(key, size=size)

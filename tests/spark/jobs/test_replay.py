@@ -266,7 +266,7 @@ def test_with_a_rate_publications_wait(source: Path, tmp_path: Path, monkeypatch
             waited.append(seconds)
 
     monkeypatch.setattr(replay, "Event", Clocked)
-    monkeypatch.setattr(replay, "stopwatch_s", lambda: 0.0)
+    monkeypatch.setattr(replay, "steady_s", lambda: 0.0)
     facts = run(source, "--to", tmp_path / "copy", "--checkpoint", tmp_path / "c", "--rate", 5).facts
     assert facts["publications"] == len(waited) >= 4
     assert all(later - before <= 2 for before, later in pairwise([0.0, *waited]))
