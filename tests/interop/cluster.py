@@ -28,6 +28,8 @@ _SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "100",
     # The fewest that still spread over three brokers.
     "offsets.topic.num.partitions": "6",
+    # Every five minutes leadership would go back by itself, perhaps in the middle of a test of just that.
+    "auto.leader.rebalance.enable": "false",
 }
 
 

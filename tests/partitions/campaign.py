@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from logstore.cli.cluster_file import LocalCluster, Member, read_cluster_file, write
+from logstore.cli.cluster_file import LocalCluster, Member, write
 from logstore.cli.local_cluster import start, stop
 from tests.access import access_to
 from tests.kill9.campaign import (
@@ -178,9 +178,18 @@ class Partitioned(Campaign):
 
 
 def pids_in(directory: Path) -> Mapping[Party, int]:
-    """Return the processes of the brokers of a local cluster."""
-    cluster = read_cluster_file(directory)
-    return {each.name.rpartition("-")[2]: each.pid for each in cluster.nodes} if cluster else {}
+    """Return the processes of the brokers of a local cluster.
+
+    By their command lines: a broker may connect to the store before its process is in the cluster's file.
+    """
+    parties = {f"{directory.resolve()}/node-{number}.log": str(number) for number in range(1, NODES + 1)}
+    found = dict[Party, int]()
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            log_file = command.read_bytes().decode(errors="replace").rstrip("\0").rpartition("\0")[2]
+            if log_file in parties:
+                found[parties[log_file]] = int(command.parent.name)
+    return found
 
 
 def count(workload: Workload) -> list[int]:
