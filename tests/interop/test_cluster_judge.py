@@ -14,7 +14,7 @@ from tests.cluster_judge.campaign import Judge
 from tests.cluster_judge.sides import Side, both
 from tests.wire_judge.counts import Counts
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 SEEDS = ("1", "3")
 STEPS = 6
