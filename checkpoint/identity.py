@@ -136,7 +136,8 @@ def _logical_lines(text: str) -> Iterator[str]:
     pending: list[str] = []
     for natural_line in _LINE_END.split(text):
         line = natural_line.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
+        if not any(pending) and (not line or line[0] in "#!"):
+            pending = []  # a backslash alone before it is nothing to continue
             continue
         # An odd number of backslashes at the end continues the line.
         goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
