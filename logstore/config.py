@@ -426,6 +426,18 @@ def check_settings(config: Any) -> None:
             _check_range(name, value, each.metadata)
 
 
+def check_ints(config: Any, least: Mapping[str, int], longs: Collection[str]) -> None:
+    """Check the range of every int field, also of those without `setting`. Raises `InvalidConfig`.
+
+    A field may be 1 or more, if `least` says nothing else, and has 32 bits, unless `longs` names it.
+    """
+    for each in fields(config):
+        value = getattr(config, each.name)
+        low, high = least.get(each.name, 1), MAX_LONG if each.name in longs else MAX_INT
+        if type(value) is int and not low <= value <= high:
+            raise InvalidConfig(f"{kafka_name(each.name)} is {value}; it must be {low} to {high}")
+
+
 def refuse_unknown(unknown: Collection[str], known: Collection[str], others: Mapping[str, str]) -> None:
     """Raise `InvalidConfig` for unknown names, with the most similar known ones.
 
@@ -485,9 +497,11 @@ def _parse_int(name: str, text: str) -> int:
 
 def _parse_float(name: str, text: str) -> float:
     try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidConfig(f"{name} is {text!r}, which is not a number") from error
+        if "_" not in text and text.isascii():  # Python reads 1_000 and ٣, too
+            return float(text)
+    except ValueError:
+        pass
+    raise InvalidConfig(f"{name} is {text!r}, which is not a number")
 
 
 def _parse_bool(name: str, text: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
-from logstore.config import LogConfig
+from logstore.config import LogConfig, check_ints
 from logstore.errors import InvalidConfig
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.durability import Durability
@@ -29,6 +30,26 @@ class ReplicaSelector(Enum):
 
     NONE = "none"
     RACK_AWARE = "rack-aware"
+
+
+_LEAST: Final = {
+    "node_id": 0,
+    "port": 0,
+    "replica_lag_max_messages": -1,
+    "replica_fetch_wait_max_ms": 0,
+    "replica_fetch_min_bytes": 0,
+    "fetch_purgatory_purge_interval_requests": 0,
+    "producer_purgatory_purge_interval_requests": 0,
+    "max_incremental_fetch_session_cache_slots": 0,
+}
+_LONGS: Final = frozenset(
+    {
+        "replica_lag_time_max_ms",
+        "replica_lag_max_messages",
+        "replica_high_watermark_checkpoint_interval_ms",
+        "controlled_shutdown_retry_backoff_ms",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,24 +132,7 @@ class NodeConfig:
     def __post_init__(self) -> None:
         if self.node_id < 0:
             raise InvalidConfig(f"broker.id is {self.node_id}; the minimum is 0")
-        for name in (
-            "zookeeper_session_timeout_ms",
-            "registration_retry_ms",
-            "request_timeout_ms",
-            "replica_lag_time_max_ms",
-            "num_replica_fetchers",
-            "replica_fetch_max_bytes",
-            "replica_fetch_response_max_bytes",
-            "replica_fetch_backoff_ms",
-            "replication_quota_window_num",
-            "replication_quota_window_size_seconds",
-            "alter_partition_retry_ms",
-            "replica_high_watermark_checkpoint_interval_ms",
-            "controlled_shutdown_max_retries",
-            "controlled_shutdown_retry_backoff_ms",
-        ):
-            if getattr(self, name) < 1:
-                raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; the minimum is 1")
+        check_ints(self, _LEAST, _LONGS)
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise InvalidConfig(
                 f"replica.fetch.wait.max.ms ({self.replica_fetch_wait_max_ms}) is above "

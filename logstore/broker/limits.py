@@ -8,11 +8,24 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from logstore.arguments import whole_number
+from logstore.config import MAX_LONG, check_ints
 from logstore.errors import InvalidConfig
 
 LONGEST_WAIT_MS: Final = 300_000
 """The longest wait of a request, whatever it asks for. No client waits so long for an answer, and requests of
 clients that have left are dropped by then."""
+
+
+_LEAST: Final = {
+    "fetch_max_bytes": 1 << 10,
+    "connections_max_idle_ms": -MAX_LONG - 1,
+    "max_connections": 0,
+    "max_connections_per_ip": 0,
+    "connection_failed_authentication_delay_ms": 0,
+    "reconnect_backoff_ms": 0,
+    "reconnect_backoff_max_ms": 0,
+    "shutdown_grace_ms": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +41,9 @@ class Limits:
     fetch_max_bytes: int = 55 << 20
     """Largest fetch response in bytes."""
     connections_max_idle_ms: int = 600_000
-    """Idle connections are closed after this time. Also the longest time a write to a client may stall."""
+    """Idle connections are closed after this time. Also the longest time a write to a client may stall. A
+    negative value is no limit.
+    """
     max_connections: int = 10_000
     """Connections per broker."""
     max_connections_per_ip: int = 2**31 - 1
@@ -55,8 +70,16 @@ class Limits:
     """Time that pending requests have to complete when the node stops. Not a Kafka setting."""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidConfig` for a rate that nobody could keep to."""
-        check_creation_rate("max.connection.creation.rate", self.max_connection_creation_rate)
+        """Raise `InvalidConfig` for a value out of range."""
+        check_ints(self, _LEAST, {"connections_max_idle_ms"})
+        delay_ms = self.connection_failed_authentication_delay_ms
+        if 0 <= self.connections_max_idle_ms <= delay_ms:
+            raise InvalidConfig(
+                f"connections.max.idle.ms is {self.connections_max_idle_ms}; it must be above "
+                f"connection.failed.authentication.delay.ms ({delay_ms}), or negative for no limit"
+            )
+        if not self.max_connections_per_ip and not self.max_connections_per_ip_overrides:
+            raise InvalidConfig("max.connections.per.ip is 0, without max.connections.per.ip.overrides")
         list(_overrides(self.max_connections_per_ip_overrides))
 
     def most_by_ip(self) -> dict[str, int]:
@@ -71,12 +94,6 @@ class Limits:
                 ) from error
             found |= {str(address[4][0]): most for address in resolved}
         return found
-
-
-def check_creation_rate(name: str, value: int) -> None:
-    """Raise `InvalidConfig` if connections could never be made at this rate."""
-    if value < 1:
-        raise InvalidConfig(f"{name} is {value}; the minimum is 1")
 
 
 def _overrides(text: str) -> Iterator[tuple[str, int]]:

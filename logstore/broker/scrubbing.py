@@ -90,8 +90,8 @@ class Pace(NamedTuple):
 
     def pause_s(self, size: int, took_s: float) -> float:
         """Return the seconds without work after a step that read `size` bytes in `took_s` seconds."""
-        by_rate = size / max(self.bytes_per_second, 1)
-        by_share = took_s * 100 / min(max(self.busy_percent, 1), 100)
+        by_rate = size / self.bytes_per_second
+        by_share = took_s * 100 / self.busy_percent
         return max(by_rate, by_share) - took_s
 
 

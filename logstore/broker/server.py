@@ -128,7 +128,7 @@ class Server:
         acceptor = Acceptor(accepted, self.descriptors, pace_s, self._held_s)
         bound = await acceptor.listen(address)
         self._acceptors.append(acceptor)
-        if self._sweep is None:
+        if self._sweep is None and self.limits.connections_max_idle_ms >= 0:
             self._sweep_idle()
         return bound
 

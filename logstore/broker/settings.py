@@ -23,7 +23,7 @@ from logstore.broker.limits import Limits
 from logstore.broker.security.config import OF_LISTENERS, Security, read_security, split_security
 from logstore.broker.security.store import StoreSecurity, split_store
 from logstore.broker.typed_settings import values_for
-from logstore.config import SettingValue, check_mapping, formatted, kafka_name
+from logstore.config import SettingValue, check_ints, check_mapping, formatted, kafka_name
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import LogManagerConfig, check_names
 from logstore.replication.config import NodeConfig
@@ -34,6 +34,9 @@ _NOT_PROPERTIES = frozenset({"node.id", "host", "port", "endpoints", "controller
 
 _OF_TOPICS = frozenset({"min.insync.replicas"})
 """The log manager's, for all topics; `Node` passes it to its controller."""
+
+
+_LONGS: Final = ("log_scrub_interval_ms", "log_scrub_io_max_bytes_per_second", "audit_log_max_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +72,13 @@ class ServiceConfig:
     """The number of files of either kind that are kept, including the current one. Not a Kafka setting."""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidConfig` for an audit log that could keep nothing."""
-        for name, least in (("audit_log_max_bytes", 1 << 10), ("audit_log_files", 2)):
-            if (value := getattr(self, name)) < least:
-                raise InvalidConfig(f"{kafka_name(name)} is {value}; the minimum is {least}")
+        """Raise `InvalidConfig` for a value out of range, also for an audit log that could keep nothing."""
+        least = {"log_scrub_interval_ms": 0, "audit_log_max_bytes": 1 << 10, "audit_log_files": 2}
+        check_ints(self, least, _LONGS)
+        if self.log_scrub_max_busy_percent > 100:
+            raise InvalidConfig(
+                f"log.scrub.max.busy.percent is {self.log_scrub_max_busy_percent}; the most is 100"
+            )
 
 
 OTHER_NAMES: Final = frozenset(

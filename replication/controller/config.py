@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logstore.errors import InvalidConfig
+from logstore.config import check_ints
 from logstore.replication.durability import Durability
 
 
@@ -65,17 +65,6 @@ class ControllerConfig:
     """
 
     def __post_init__(self) -> None:
-        least = {
-            "request_timeout_ms": 1,
-            "retry_backoff_ms": 1,
-            "partitions_per_request": 1,
-            "partitions_per_transaction": 1,
-            "num_partitions": 1,
-            "default_replication_factor": 1,
-            "leader_imbalance_check_interval_seconds": 1,
-            "event_retries": 0,
-            "leader_imbalance_per_broker_percentage": 0,
-        }
-        for name, bound in least.items():
-            if (value := getattr(self, name)) < bound:
-                raise InvalidConfig(f"{name.replace('_', '.')} is {value}; it must be at least {bound}")
+        """Raise `InvalidConfig` for a value out of range."""
+        least = {"event_retries": 0, "leader_imbalance_per_broker_percentage": 0}
+        check_ints(self, least, {"leader_imbalance_check_interval_seconds"})

@@ -487,9 +487,22 @@ def test_a_connection_that_is_accepted_while_the_acceptor_closes_is_closed(run: 
     assert [str(each.message) for each in left_open] == []
 
 
+def test_no_connection_is_idle_without_a_limit(run: Run) -> None:
+    """As in Kafka: a negative `connections.max.idle.ms` is no limit."""
+
+    async def test() -> None:
+        async with Bench(Limits(connections_max_idle_ms=-1)) as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"one"))
+            assert await answer_of(reader) == b"one"
+
+    run(test)
+
+
 def test_rule_5_an_idle_connection_is_closed_but_not_one_that_waits(run: Run) -> None:
     async def test() -> None:
-        async with Bench(Limits(connections_max_idle_ms=20)) as bench:
+        limits = Limits(connections_max_idle_ms=20, connection_failed_authentication_delay_ms=0)
+        async with Bench(limits) as bench:
             reader, writer = await bench.connect()
             writer.write(framed(b"wait"))
             await bench.until(lambda: bool(bench.waiting))
@@ -538,7 +551,7 @@ def test_rule_5_who_does_not_take_its_answers_is_not_served_the_next(run: Run) -
 
 def test_who_never_takes_its_answer_is_cut_off_in_the_end(run: Run) -> None:
     async def test() -> None:
-        async with Bench(Limits(connections_max_idle_ms=100)) as bench:
+        async with Bench(Limits(connections_max_idle_ms=101)) as bench:
             _, writer = await bench.connect(receive_buffer=1 << 14)
             writer.write(framed(b"x" * (8 << 20)))
             await bench.until(lambda: bool(bench.seen))

@@ -156,5 +156,4 @@ def test_a_step_that_takes_long_is_followed_by_a_long_pause() -> None:
     assert pace.pause_s(4 << 20, 0.025) == pytest.approx(0.475), "the share"
     assert pace.pause_s(0, 0.025) == pytest.approx(0.475), "a step that reads what was just read"
     assert pace.pause_s(0, 0.0) == 0
-    assert Pace(0, 0).pause_s(1, 0.001) == 1 - 0.001, "values that make no sense do not stop it"
-    assert Pace(1 << 30, 1000).pause_s(0, 0.5) == 0
+    assert Pace(1 << 30, 100).pause_s(0, 0.5) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_each_setting_goes_to_those_who_take_it() -> None:
     found = read(
         zookeeper_session_timeout_ms="6000",
         unclean_leader_election_enable="TRUE",
-        connections_max_idle_ms="5",
+        connections_max_idle_ms="101",
         min_insync_replicas="2",
         request_timeout_ms="7000",
         replica_lag_max_messages="-1",
@@ -30,7 +31,7 @@ def test_each_setting_goes_to_those_who_take_it() -> None:
     assert found.node.zookeeper_session_timeout_ms == 6000
     assert found.node.controller.unclean_leader_election_enable is True
     assert found.node.durability is Durability.SYNCED
-    assert found.limits.connections_max_idle_ms == 5
+    assert found.limits.connections_max_idle_ms == 101
     assert found.logs.topic_defaults.min_insync_replicas == 2
     assert (
         found.node.request_timeout_ms,
@@ -55,6 +56,46 @@ def test_each_setting_goes_to_those_who_take_it() -> None:
 def test_what_nobody_takes_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig):
         read_settings({name: value}, node_id=3, host="h", port=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num.partitions", 2**31),
+        ("zookeeper.session.timeout.ms", 2**31),
+        ("request.timeout.ms", 2**31),
+        ("replica.fetch.max.bytes", 2**31),
+        ("replica.lag.time.max.ms", 2**63),
+        ("max.incremental.fetch.session.cache.slots", -1),
+        ("socket.request.max.bytes", 0),
+        ("fetch.max.bytes", 1023),
+        ("max.connections", -1),
+        ("max.connections.per.ip", 0),
+        ("connections.max.idle.ms", 100),
+        ("connection.failed.authentication.delay.ms", -1),
+        ("quota.window.num", 0),
+        ("controller.quota.window.size.seconds", 0),
+        ("log.scrub.max.busy.percent", 101),
+        ("log.scrub.io.max.bytes.per.second", 0),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(name: str, value: int) -> None:
+    with pytest.raises(InvalidConfig, match=rf"^{re.escape(name)} is {value}"):
+        read_settings({name: value}, node_id=3, host="h", port=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("replica.lag.time.max.ms", 2**63 - 1), ("connections.max.idle.ms", -1), ("max.connections", 0)],
+)
+def test_a_number_that_kafka_accepts_is_accepted(name: str, value: int) -> None:
+    read_settings({name: value}, node_id=3, host="h", port=9)
+
+
+def test_protocols_of_listeners_that_are_not_there_are_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"^security\.inter\.broker\.protocol has no effect without"):
+        read_settings({"security.inter.broker.protocol": "SSL"}, node_id=3, host="h", port=9)
+    read_settings({"security.inter.broker.protocol": "PLAINTEXT"}, node_id=3, host="h", port=9)
 
 
 def test_1_20_every_setting_is_taken_under_kafkas_name() -> None:

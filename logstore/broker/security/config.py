@@ -22,7 +22,7 @@ from enum import IntEnum
 from typing import Final
 
 from logstore.arguments import whole_number
-from logstore.broker.limits import Address, check_creation_rate
+from logstore.broker.limits import Address
 from logstore.broker.security.acls import Rules
 from logstore.broker.security.delegation import SETTINGS, TokenConfig, token_config
 from logstore.broker.security.jaas import Jaas, parse_jaas
@@ -30,7 +30,7 @@ from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.web import check_url
 from logstore.broker.typed_settings import values_for
-from logstore.config import kafka_name, refuse_unknown
+from logstore.config import MAX_INT, kafka_name, refuse_unknown
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.layout import SECURITY_PROTOCOLS
 
@@ -301,8 +301,8 @@ def read_security(own: Mapping[str, str]) -> Security | None:
     """
     if "listeners" not in own:
         for name in own:
-            # These three without the listeners that they are about are in many old files.
-            if name not in OF_LISTENERS[2:5] or (name[-4:] == "name" and own[name] != PLAINTEXT):
+            # Without the listeners that they are about, these are in many old files: the map, and plain ones.
+            if name != OF_LISTENERS[2] and not (name in OF_LISTENERS[3:5] and own[name] == PLAINTEXT):
                 raise InvalidConfig(f"{name} has no effect without listeners; set listeners, too")
         return None
     binds = parse_listeners("listeners", own["listeners"])
@@ -339,9 +339,8 @@ def read_security(own: Mapping[str, str]) -> Security | None:
 
 def _creation_rate(listener: str, text: str) -> int:
     name = f"{_PREFIX}{listener.lower()}.{_RATE}"
-    if (rate := whole_number(text, 0)) is None:
-        raise InvalidConfig(f"{name} is {text!r}; expected a number")
-    check_creation_rate(name, rate)
+    if (rate := whole_number(text, 1, MAX_INT)) is None:
+        raise InvalidConfig(f"{name} is {text!r}; it must be 1 to {MAX_INT}")
     return rate
 
 

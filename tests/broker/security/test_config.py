@@ -81,8 +81,14 @@ def test_the_protocol_of_the_brokers_names_their_listener() -> None:
         ({"listeners": "SSL://h:1", "ssl.cipher": "x"}, "unknown settings: ssl.cipher"),
         ({"listeners": "SSL://h:1", "listener.name.b.ssl.client.auth": "none"}, "no listener 'b'"),
         ({"listeners": "SSL://h:1", "listener.name.ssl.max.connections": "1"}, "cannot be set for one"),
-        ({"listeners": "SSL://h:1", "listener.name.ssl.max.connection.creation.rate": "0"}, "minimum is 1"),
-        ({"listeners": "SSL://h:1", "listener.name.ssl.max.connection.creation.rate": "-1"}, "a number"),
+        (
+            {"listeners": "SSL://h:1", "listener.name.ssl.max.connection.creation.rate": "0"},
+            "it must be 1 to",
+        ),
+        (
+            {"listeners": "SSL://h:1", "listener.name.ssl.max.connection.creation.rate": "-1"},
+            "it must be 1 to",
+        ),
         ({"ssl.client.auth": "none"}, "has no effect without listeners"),
         ({"inter.broker.listener.name": "SSL"}, "has no effect without listeners"),
         ({"listeners": "SSL://h:1", "ssl.endpoint.identification.algorithm": "ldap"}, "expected https"),
