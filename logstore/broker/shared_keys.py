@@ -169,6 +169,10 @@ class SharedKeys:
             else:
                 self._claims[key] = self._claims[key]._replace(is_released=True)
 
+    def end(self) -> int:
+        """Return the offset past the last known message; 0 without any."""
+        return self._recent.end()
+
     def forget_from(self, end_offset: int) -> None:
         """Forget messages at or past `end_offset`, which a power cut removed."""
         self._recent.forget_from(end_offset)

@@ -9,7 +9,8 @@ before it, and the messages that were finished there. A process that opens the q
 that its next event is gone, begins with the first checkpoint that is still there.
 
 A power cut of all brokers may take messages and leave their events. Messages that are put at the same offsets
-would then count as finished. A process that sees it tells the others with an event.
+would then count as finished. So a process compares the end of the messages with the events before it puts or
+takes its first one, and tells the others of a loss with an event.
 """
 
 from __future__ import annotations
@@ -177,8 +178,11 @@ class SharedLane:
                 if record.offset == through:
                     changed = found
             if self._position > through and (through >= 0 or not records):
+                if self._read_ms is None:  # before it puts or takes
+                    self._tell_of_loss(self.messages.log_end_offset)
+                else:
+                    self._keep_short()
                 self._read_ms = now_ms
-                self._keep_short()
                 return changed
 
     def happen(self, event: Event) -> list[int]:
@@ -266,6 +270,7 @@ class SharedLane:
         changed = self.state.apply(event)
         if changed and event.kind is EventKind.LOST:
             self.keys.forget_from(changed[0])
+            self._places.clear()  # what is put from now on may have offsets below their marks
         return changed
 
     def _read_events(self, wait_s: float) -> list[Record]:
@@ -315,7 +320,8 @@ class SharedLane:
 
     def _remember(self, checkpoint: Checkpoint) -> None:
         place = _Place(checkpoint.events_offset, checkpoint.state.low_mark)
-        if not self._places or place.events_offset > self._places[-1].events_offset:
+        is_later = not self._places or place.events_offset > self._places[-1].events_offset
+        if is_later and checkpoint.state.cuts == self.state.cuts:
             self._places.append(place)
         self._due = max(self._due, place.events_offset + self._interval)
 
@@ -445,9 +451,9 @@ class SharedLane:
     def _tell_of_loss(self, end: int) -> None:
         """Let every process forget what it knows of messages at or past `end`, where the log ended."""
         self._ahead.forget(end)
-        if end < (known := self.state.next_offset):
+        if end < (known := max(self.state.next_offset, self.keys.end())):
             _log.warning(
-                "topic %s: messages %d to %d were delivered and are gone: a power cut took them",
+                "topic %s: messages %d to %d were stored and are gone: a power cut took them",
                 self._messages,
                 end,
                 known - 1,

@@ -50,6 +50,10 @@ class RecentKeys:
                 break
             del known[key]
 
+    def end(self) -> int:
+        """Return the offset past the last message that is remembered; 0 without any."""
+        return max((offset + 1 for offset, _ in self._known.values()), default=0)
+
     def forget_from(self, end_offset: int) -> None:
         """Forget messages at or past `end_offset`, which a power cut removed."""
         for key in [key for key, found in self._known.items() if found[0] >= end_offset]:

@@ -352,3 +352,68 @@ def test_an_end_that_comes_after_a_loss(broker: Broker) -> None:
         with pytest.raises(ValueError, match="a power cut took it"):
             queue.ack(message)
         assert got(other).value == b"new"
+
+
+@pytest.mark.parametrize("before", range(15, 19))
+def test_checkpoints_from_before_a_loss_let_nothing_go(broker: Broker, before: int) -> None:
+    """New messages have offsets that were finished then. They were deleted while nobody had finished them."""
+    with SharedQueue(broker, "jobs") as queue:
+        work(queue, before)
+    emptied(broker)
+    with SharedQueue(broker, "jobs") as queue:
+        assert queue.get(timeout=0) is None
+        queue.put_many([b"%d" % number for number in range(40)])
+        taken = [got(queue) for _ in range(40)]
+        assert starts(broker)[0] == 0
+        queue.ack_many(taken)
+
+
+def test_two_that_come_after_a_loss(broker: Broker) -> None:
+    """One tells of it before it puts. The other took the message for one of those that were finished."""
+    with SharedQueue(broker, "jobs") as queue:
+        queue.put_many([b"old"] * 3)
+        queue.ack_many(queue.get_many(3))
+    emptied(broker)
+    one, two = SharedQueue(broker, "jobs"), SharedQueue(broker, "jobs")
+    append, patch = broker.append, pytest.MonkeyPatch()
+
+    def before_others(*args: Any, **options: Any) -> Any:
+        patch.undo()
+        placed = append(*args, **options)
+        assert two.get(timeout=0) is None
+        return placed
+
+    patch.setattr(broker, "append", before_others)
+    one.put(b"new")
+    with SharedQueue(broker, "jobs") as queue:
+        assert got(queue).value == b"new"
+
+
+def test_a_message_at_its_last_delivery_that_a_power_cut_took(broker: Broker) -> None:
+    """It becomes no dead letter, and others are delivered; each `get` failed."""
+    now_ms = [1_700_000_000_000]
+    queue, other = (
+        SharedQueue(broker, "jobs", QueueConfig(max_deliveries=1), clock=lambda: now_ms[0]) for _ in range(2)
+    )
+    queue.put(b"old")
+    got(queue)
+    emptied(broker)
+    now_ms[0] += 30_000
+    assert other.get(timeout=0) is None
+    other.put(b"new")
+    assert got(other).value == b"new"
+    assert list(other.dead_letters()) == []
+
+
+@pytest.mark.parametrize("was_taken", [True, False])
+def test_a_key_whose_message_a_power_cut_took(broker: Broker, was_taken: bool) -> None:
+    """It is new. `put` returned the offset of a message that was gone."""
+    config = QueueConfig(deduplication_window=3600)
+    with SharedQueue(broker, "jobs", config) as queue:
+        queue.put(b"old", key=b"key")
+        if was_taken:
+            got(queue)
+    emptied(broker)
+    with SharedQueue(broker, "jobs", config) as queue:
+        assert queue.put(b"new", key=b"key") == 0
+        assert got(queue).value == b"new"
