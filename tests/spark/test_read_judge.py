@@ -10,11 +10,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.data_source import LogstoreDataSource
+from logstore.spark.tier import Manifest, Tier
 from tests.spark.read_judge.__main__ import WITHOUT_SPARK, Judge
 from tests.spark.read_judge.batches import judged
 from tests.spark.read_judge.plants import PLANTS
 from tests.spark.read_judge.queries import Drawing
+from tests.spark.read_judge.tiers import asked_with, tiered
 from tests.spark.read_judge.topics import Topics
 
 if TYPE_CHECKING:
@@ -30,6 +33,38 @@ def test_queries_without_a_session(seed: int, tmp_path: Path) -> None:
 def test_a_planted_mistake_in_a_plan_is_found(tmp_path: Path) -> None:
     """Each task but the first ends one offset early."""
     assert list(Judge(None, tmp_path, PLANTS["short-pieces"]).differences(2)) != []
+
+
+@pytest.mark.parametrize("what", ["brokers", "tiers"])
+def test_it_is_found_of_brokers_and_tiers(what: str, tmp_path: Path) -> None:
+    """The same mistake; and none is seen where none is."""
+    for source, is_right in ((LogstoreDataSource, True), (PLANTS["short-pieces"], False)):
+        home = tmp_path / source.name()
+        home.mkdir()
+        judge = Judge(None, home, source)
+        of = judge.of_brokers if what == "brokers" else judge.of_tiers
+        assert (list(of(3, range(8))) == []) == is_right
+
+
+def test_a_tier_without_its_first_object_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What retention has taken from the log is missing then."""
+    judge, manifest = Judge(None, tmp_path, LogstoreDataSource), Tier.manifest
+    topics = Topics(random.Random(5), tmp_path / "logs")
+    plain = tiered(topics, url := f"file://{tmp_path}/tier")
+
+    def shorter(tier: Tier, where: TopicPartition) -> Manifest:
+        found = manifest(tier, where)
+        return Manifest(found.topic_id, found.objects[1:])
+
+    monkeypatch.setattr(Tier, "manifest", shorter)
+    try:
+        queries = [
+            Drawing(random.Random(number), topics, plain).query(has_where=False) for number in range(20)
+        ]
+        named = ((str(number), asked_with(each, url)) for number, each in enumerate(queries))
+        assert list(judge._compared(named, plain)) != []
+    finally:
+        topics.close()
 
 
 @pytest.fixture

@@ -139,7 +139,8 @@ def rows_of(frame: DataFrame, columns: Sequence[str]) -> list[Row]:
 
 def _without_spark(source: type[LogstoreDataSource], query: Query) -> Any:
     """Do what Spark does in its processes: plan in one, read in others."""
-    made = _moved(source({**query.options, "paths": json.dumps(query.paths)}))
+    paths = {"paths": json.dumps(query.paths)} if query.paths else {}
+    made = _moved(source({**query.options, **paths}))
     schema = made.schema()
     reader = _moved(made).reader(schema)
     tasks = _moved(list(reader.partitions()))

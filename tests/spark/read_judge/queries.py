@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logstore.config import MAX_LONG
@@ -232,3 +232,13 @@ def as_json(offsets: Mapping[Where, int]) -> str:
     for (topic, partition), offset in offsets.items():
         made.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(made)
+
+
+def without_segment(query: Query) -> Query:
+    """The query without the column that only directories have."""
+    options = dict(query.options)
+    made = [each for each in options.get("columns", "").split(",") if each.strip() != "segment"]
+    if made != [""]:
+        options["columns"] = ",".join(made)
+    select = [each for each in query.select if each != "segment"]
+    return replace(query, options=options, select=select or ["offset"])

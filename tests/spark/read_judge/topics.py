@@ -22,6 +22,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import Header, Record
+from logstore.log.append_many import append_many_as_leader
 
 T0: Final = 1_700_000_000_000
 LAST_MICROS_MS: Final = (2**63 - 1) // 1000
@@ -80,7 +81,7 @@ class Partition:
 
     def __init__(self, rng: random.Random, where: TopicPartition, log_dir: Path, other_dir: Path) -> None:
         self.where, self.directory = where, log_dir / where.directory_name
-        self._rng, self._copy = rng, other_dir / where.directory_name
+        self._rng, self.copy = rng, other_dir / where.directory_name
         self.mark: int | None = None
         """its checkpointed high watermark"""
         self.copy_mark: int | None = None
@@ -100,6 +101,7 @@ class Partition:
             retention_ms=-1,
         )
         self._sequences = Counter[int]()
+        self._first_producer = 1
         self._transactions: list[Transaction] = []
         self.log: Log | None = Log.open(self.directory, self._config, clock=self._clock)
 
@@ -127,20 +129,54 @@ class Partition:
             if done < 0.35:
                 log.append_batches(self._batch(-1))
             elif done < 0.70 or only_append:
-                self._transactional(log, rng.choice((1, 2, 3)))
+                self._transactional(log, self._first_producer + rng.choice((0, 1, 2)))
             elif done < 0.78:
                 log.partition.roll()
             elif done < 0.88 and self._compacts:
                 log.compact(self._now_ms + 1)
-            elif done < 0.92 and len(log) > 3:
+            elif done < 0.89:
+                self._begin_epoch(log)
+            elif done < 0.91 and not only_append:
+                self._truncate(log)
+            elif done < 0.95 and len(log) > 3:
                 wanted = log.log_start_offset + rng.randrange(len(log) // rng.choice((1, 3, 3)))
                 log.delete_records(max(min(wanted, *self._kept()), log.log_start_offset))
                 log.maintain(self._now_ms)
-        if rng.random() < 0.15 and not only_append and not self._copy.exists():
+        if rng.random() < 0.15 and not only_append and not self.copy.exists():
             log.flush()
-            shutil.copytree(self.directory, self._copy, ignore=shutil.ignore_patterns(LOCK_FILE))
+            shutil.copytree(self.directory, self.copy, ignore=shutil.ignore_patterns(LOCK_FILE))
             self.copy_mark = rng.choice((None, log.log_end_offset))
             log.append_batches(self._batch(-1))
+
+    def _begin_epoch(self, log: Log) -> None:
+        """Append in a later leader epoch."""
+        epoch = max(log.partition.latest_epoch, 0) + self._rng.choice((1, 3))
+        append_many_as_leader(log.partition, self._batch(-1), leader_epoch=epoch, now_ms=self._now_ms)
+
+    def _truncate(self, log: Log) -> None:
+        """Cut what no high watermark covers, as the leader of a later epoch may not have it.
+
+        A copy has it still, and may be longer; it counts no more.
+        """
+        low = max(log.log_start_offset, self.mark or 0, self.copy_mark or 0, self.seen)
+        ends = [each.base_offset for each in LogReader(self.directory).batches() if each.base_offset >= low]
+        if not ends:
+            return
+        log.truncate_to(at := self._rng.choice(ends))
+        self._transactions = [
+            each if each.marker is None or each.marker < at else each._replace(marker=None, committed=False)
+            for each in self._transactions
+            if each.first < at
+        ]
+        self._first_producer += 10  # those of before go on at other sequence numbers
+        self._begin_epoch(log)
+
+    def tear(self) -> None:
+        """Close the log, and leave what a power cut may leave behind its last batch."""
+        self.close()
+        torn = self._rng.choice((self._batch(-1)[:-1], self._batch(-1)[:70], b"x", bytes(12), bytes(5000)))
+        with max(self.directory.glob("*.log")).open("ab") as file:
+            file.write(torn)
 
     def set_mark(self) -> None:
         """Perhaps checkpoint a high watermark, which may be below the end."""
@@ -194,15 +230,24 @@ class Partition:
             if each.producer_id == producer_id and each.marker is None
         ]
         if found and self._rng.random() < 0.6:
-            commit = self._rng.random() < 0.5
-            marker = log.end_transaction(producer_id, 0, commit=commit).last_offset
-            self._transactions[found[0]] = self._transactions[found[0]]._replace(
-                marker=marker, committed=commit
-            )
+            self._end_transaction(log, found[0])
             return
         first = log.append_batches(self._batch(producer_id)).first_offset
         if not found:
             self._transactions.append(Transaction(producer_id, first))
+
+    def _end_transaction(self, log: Log, at: int) -> None:
+        found, commit = self._transactions[at], self._rng.random() < 0.5
+        marker = log.end_transaction(found.producer_id, 0, commit=commit).last_offset
+        self._transactions[at] = found._replace(marker=marker, committed=commit)
+
+    def settle(self) -> None:
+        """End most transactions, and the segment."""
+        log = self.open()
+        for at, each in enumerate(self._transactions):
+            if each.marker is None and self._rng.random() < 0.8:
+                self._end_transaction(log, at)
+        log.partition.roll()
 
     def _kept(self) -> list[int]:
         """Offsets not to delete: only its owner knows a transaction whose first records are gone."""
@@ -289,6 +334,12 @@ class Topics:
     def plain(self) -> Mapping[TopicPartition, Plain]:
         """Every partition, in order."""
         return {where: self.partitions[where].plain() for where in sorted(self.partitions)}
+
+    def tear(self) -> None:
+        """Tear the ends of some logs, which are read without their owners then."""
+        for each in self.partitions.values():
+            if self._rng.random() < 0.3:
+                each.tear()
 
     def close(self) -> None:
         for each in self.partitions.values():
