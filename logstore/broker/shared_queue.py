@@ -22,6 +22,7 @@ Differences from `Queue`: leases outlive the process that took them; `written` i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Final, Self, overload
 
 from logstore.arguments import as_config, as_int, as_timeout
@@ -375,8 +376,8 @@ class SharedQueue(Closing):
             return []
         lane.catch_up()
         state = lane.state
-        offsets = [*state.unfinished, *range(state.next_offset, lane.messages.log_end_offset)][:count]
-        records = filter(None, map(lane.record, offsets))
+        offsets = chain(state.unfinished, range(state.next_offset, lane.messages.log_end_offset))
+        records = filter(None, map(lane.record, list(islice(offsets, count))))
         return [message_of(each, topic, state.unfinished.get(each.offset, 0)) for each in records]
 
     def dead_letters(self) -> Iterator[DeadLetter]:

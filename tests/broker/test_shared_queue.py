@@ -13,6 +13,7 @@ import pytest
 
 from logstore.broker import BlockingClient, Broker, BrokerConfig, RequestUnanswered, SharedQueue, shared_lane
 from logstore.broker.shared_lane import CHECKPOINT_EVENTS, SharedLane
+from logstore.broker.topics import Partition
 from logstore.disk.errors import InvalidTopic
 from logstore.errors import InvalidConfig, RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Message, QueueClosed, QueueConfig
@@ -282,6 +283,15 @@ def test_a_clock_that_goes_back_does_not_prolong_a_call(clients: Clients) -> Non
     assert queue.get(timeout=0.01) is None
     queue.put(b"job", delay=1)
     assert queue.get(timeout=0.01) is None
+
+
+def test_a_look_at_the_first_of_very_many(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs as much as those that are asked for."""
+    queue = clients.connect()
+    queue.put_many([b"0", b"1"])
+    monkeypatch.setattr(Partition, "log_end_offset", 10**12)
+    assert [message.value for message in queue.peek(2)] == [b"0", b"1"]
+    assert queue.peek(0) == []
 
 
 CHILD = """
