@@ -2,8 +2,9 @@
 
     python -m tests.shared_schedules --seeds 1..200
 
-Four workers put, take, acknowledge, return and extend. Before each request of one, any other may run; some
-requests are not sent, some answers are lost, and some workers die there. `life.py` says what must hold.
+Four workers put, take, acknowledge, return, extend, look and put dead letters again. Before each request of
+one, any other may run; some requests are not sent, some answers are lost, and some workers die there. In some
+schedules the broker is killed, or everything loses power. `judge.py` says what must hold.
 """
 
 from __future__ import annotations
