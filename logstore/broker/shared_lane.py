@@ -469,7 +469,11 @@ class SharedLane:
         except OffsetOutOfRange:
             self.catch_up()
             if not self.state.is_finished(offset):
-                raise
+                if offset >= (start := self.messages.log_start_offset):
+                    raise
+                # Only finished ones are deleted: a power cut took the events that say so.
+                gone = [each for each in self.state.unfinished if each < start]
+                self.happen(Event(EventKind.FINISHED, gone))
             return None
 
     def stats(self) -> LaneStats:

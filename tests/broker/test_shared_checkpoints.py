@@ -417,3 +417,15 @@ def test_a_key_whose_message_a_power_cut_took(broker: Broker, was_taken: bool) -
     with SharedQueue(broker, "jobs", config) as queue:
         assert queue.put(b"new", key=b"key") == 0
         assert got(queue).value == b"new"
+
+
+def test_deleted_messages_whose_ends_a_power_cut_took(broker: Broker) -> None:
+    """They were finished. Each `get` failed, as the messages that it chose were gone."""
+    now_ms = [1_700_000_000_000]
+    queue, other = (SharedQueue(broker, "jobs", clock=lambda: now_ms[0]) for _ in range(2))
+    queue.put_many([b"0", b"1", b"2"])
+    queue.get_many(2)
+    broker.delete_records("jobs.default", 0, 2)
+    now_ms[0] += 30_000
+    assert got(other).value == b"2"
+    assert other.stats().topics["default"][:4] == (0, 1, 0, 2)
