@@ -47,8 +47,11 @@ class _LoopBell:
 
     def set(self) -> None:
         self._is_set = True
-        if not self._loop.is_closed():
+        try:
             self._loop.call_soon_threadsafe(self._ring)
+        except RuntimeError:
+            if not self._loop.is_closed():  # its task will never run again
+                raise
 
     def _ring(self) -> None:
         if self._is_set:

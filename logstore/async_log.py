@@ -29,6 +29,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from logstore.async_following import AsyncCursor, AsyncFollower
 from logstore.async_reading import AsyncReading
 from logstore.disk.closing import AsyncClosing
+from logstore.errors import LogClosed
 from logstore.log.append import AppendInfo
 from logstore.log.log import Log
 from logstore.log.outgoing import Appendable
@@ -77,6 +78,7 @@ class AsyncLog(AsyncReading, AsyncClosing):
         super().__init__(log)
         self.log = log
         self._begin_threads()
+        self._is_closed = False
         self._syncing: asyncio.Task[None] | None = None
         self._unsynced_bytes = 0
         self._appends = 0
@@ -94,11 +96,12 @@ class AsyncLog(AsyncReading, AsyncClosing):
 
         It is closed also if the task is cancelled meanwhile.
         """
-        if self.log.partition.is_closed:
+        if self._is_closed:
             return
         try:
             await self._to_its_end(self._submit(self.log.close), must_run=True)
         finally:
+            self._is_closed = True
             self._threads.shutdown(wait=False)
 
     def __repr__(self) -> str:
@@ -150,13 +153,9 @@ class AsyncLog(AsyncReading, AsyncClosing):
         `asyncio.timeout` made of it.
         """
         cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, asyncio.CancelledError):
-                for each in cause.args:
-                    if isinstance(each, AppendInfo):
-                        return each
+        while cause is not None and not isinstance(cause, asyncio.CancelledError):
             cause = cause.__cause__ or cause.__context__
-        return None
+        return next((each for each in cause.args if isinstance(each, AppendInfo)), None) if cause else None
 
     def writer(self, *, linger_ms: float = 5, max_batch: int = 1000) -> Writer:
         """Return a writer, as `Log.writer`: its `append` is not awaited and does not wait for a sync.
@@ -259,7 +258,8 @@ class AsyncLog(AsyncReading, AsyncClosing):
         try:
             self._threads.submit(act)
         except RuntimeError:  # the threads have ended, or none can be started: at a limit, at the exit
-            self.log.partition.check_writable()
+            if self._is_closed:
+                self.log.partition.check_writable()
             act()  # one that is there may have taken it nevertheless
         return done
 
@@ -294,7 +294,12 @@ class AsyncLog(AsyncReading, AsyncClosing):
             if self._syncing is None or self._syncing.get_loop() is not loop:  # that one may be closed
                 # A task begins after those that are ready to append: it syncs their records too.
                 self._syncing = loop.create_task(self._sync())
-            await asyncio.shield(self._syncing)
+            try:
+                await asyncio.shield(self._syncing)
+            except LogClosed:
+                if partition.recovery_point < offset:  # the close has not synced it
+                    raise
+                return
 
     async def _sync(self) -> None:
         try:

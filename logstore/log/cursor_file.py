@@ -91,11 +91,14 @@ class CursorFile:
         self._disk = disk
         self._directory = directory
         self._file: File | None = None
-        self._end = 0
+        self._end = self._synced_end = 0
         self.offsets: dict[str, int] = dict(offsets or {})
         """Name → the next offset, as committed."""
-        self.is_synced = True
+
+    @property
+    def is_synced(self) -> bool:
         """Whether every commit survives power loss."""
+        return self._synced_end == self._end
 
     @property
     def slowest(self) -> int | None:
@@ -119,7 +122,7 @@ class CursorFile:
             self._file.truncate(self._end)
             raise
         self._end += len(line)
-        self.offsets, self.is_synced = changed, False
+        self.offsets = changed
 
     def lower(self, offset: int) -> None:
         """Move cursors that are past `offset` back to it, durably. Raises `OSError`."""
@@ -128,11 +131,11 @@ class CursorFile:
 
     def sync(self) -> None:
         """Make every commit survive power loss. Raises `OSError`; never call it again then."""
-        file = self._file
-        if file is not None and not self.is_synced:
-            # First: a commit that comes meanwhile asks for another sync.
-            self.is_synced = True
+        file, end = self._file, self._end  # a commit that comes meanwhile asks for another sync
+        if file is not None and self._synced_end < end:
             file.sync(data_only=True)
+            if file is self._file:
+                self._synced_end = end
 
     def let_go(self) -> None:
         """Release the file."""
@@ -143,8 +146,8 @@ class CursorFile:
         data = format_cursors(offsets)
         publish(self._disk, self._directory, CURSORS_FILE, data)
         self._file = self._disk.open(f"{self._directory}/{CURSORS_FILE}", write=True)
-        self._end = len(data)
-        self.offsets, self.is_synced = offsets, True
+        self._end = self._synced_end = len(data)
+        self.offsets = offsets
 
 
 def load_cursors(

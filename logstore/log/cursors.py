@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from logstore.arguments import as_offset, as_timeout
 from logstore.disk.closing import OfThisProcess
-from logstore.errors import OffsetOutOfRange
+from logstore.errors import LogClosed, OffsetOutOfRange
 from logstore.format.record import Record
 from logstore.log.cursor_file import check_cursor_name
 from logstore.log.partition_log import PartitionLog
@@ -106,8 +106,12 @@ def _within(log: PartitionLog, offset: int) -> int:
 
 
 def _sync(log: PartitionLog) -> None:
-    while not log.cursor_commit.join():  # another thread led, and its sync failed or was interrupted
-        log.check_writable()
+    try:
+        while not log.cursor_commit.join():  # another thread led, and its sync failed or was interrupted
+            log.check_writable()
+    except LogClosed:
+        if not log.cursors.is_synced:  # the close has not synced it
+            raise
 
 
 def _put(log: PartitionLog, name: str, offset: int | None) -> None:

@@ -495,7 +495,7 @@ class PartitionLog:
         if self.is_inherited:
             self.abandon()
             return
-        with self.group_commit.exclusive(), self.lock:
+        with self.group_commit.exclusive(), self.cursor_commit.exclusive(), self.lock:
             if self.is_closed:
                 self.owner.abandoned(self)  # an interrupt may have ended the close before
                 return

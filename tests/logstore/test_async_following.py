@@ -14,6 +14,7 @@ from logstore.async_following import AsyncFollower
 from logstore.async_log import AsyncLog
 from logstore.errors import LogClosed, LogTruncated, OffsetOutOfRange
 from logstore.format.record import Record
+from logstore.log.log import Log
 from tests.logstore.test_async_log import LIMIT_S, Held
 
 Body = Callable[[AsyncLog], Awaitable[None]]
@@ -97,6 +98,30 @@ def test_a_follower_that_is_cancelled_all_the_time_gets_every_record_once(tmp_pa
         assert log.log.partition.waiters.waiting == []
 
     on_a_log(tmp_path, body)
+
+
+def test_an_append_just_as_the_loop_of_a_follower_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It raised that the loop is closed, with its record in the log: who repeated it had it twice."""
+    loop = asyncio.new_event_loop()
+    with Log.open(tmp_path / "orders-0") as log:
+
+        async def waiting_follower() -> AsyncFollower:
+            follower = AsyncLog(log).follow()
+            follower._look()
+            return follower
+
+        def close_first(*_: object) -> None:
+            monkeypatch.undo()
+            loop.close()
+            loop.call_soon_threadsafe(print)
+
+        follower = loop.run_until_complete(waiting_follower())
+        monkeypatch.setattr(loop, "call_soon_threadsafe", close_first)
+        assert log.append(b"a").first_offset == 0
+        assert loop.is_closed()
+        follower.stop()
 
 
 def test_a_cancellation_during_a_read_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,41 @@ class TestCancellation:
 
         asyncio.run(main())
 
+    def test_a_cancelled_append_in_the_wake_of_another_leaves_nothing(self) -> None:
+        """It was told the offset of the first one."""
+
+        async def main() -> None:
+            async with opened() as log:
+                held = Held(lambda: None)
+                for _ in range(module.THREADS):
+                    log._threads.submit(held)
+                errors: list[BaseException] = []
+
+                async def both() -> None:
+                    try:
+                        await log.append(b"a", sync=True)
+                    except asyncio.CancelledError as error:
+                        errors.append(error)
+                        try:
+                            await log.append([b"b", b"c"])
+                        except asyncio.CancelledError as again:
+                            errors.append(again)
+
+                task = asyncio.create_task(both())
+                await held.until_begun()
+                task.cancel()
+                await asyncio.sleep(0)
+                task.cancel()
+                await task
+                held.go_on.set()
+                await log.flush()
+                first, second = errors
+                assert offsets_of(first) == range(1)
+                assert AsyncLog.appended(second) is None
+                assert log.log_end_offset == 1
+
+        asyncio.run(main())
+
     def test_an_error_of_a_cancelled_call_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def main() -> None:
             async with opened() as log:

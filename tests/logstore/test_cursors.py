@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,63 @@ def test_a_closed_log_takes_no_commit(disk: MemoryDisk) -> None:
 
 
 # --- what a commit costs and keeps ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_close_between_a_commit_and_its_sync(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """The close syncs the commit, which is no error then."""
+    log = opened(disk)
+    log.append([b"a", b"b"])
+    cursor = log.cursor("billing")
+    cursor.commit(1)
+    join = log.partition.cursor_commit.join
+
+    def closed() -> bool:
+        monkeypatch.undo()
+        log.close()
+        return join()
+
+    monkeypatch.setattr(log.partition.cursor_commit, "join", closed)
+    if is_removed:
+        cursor.remove()
+    else:
+        assert cursor.commit(2, sync=True) == 2
+    with opened(disk.durable_image()) as again:
+        assert again.cursors() == ({} if is_removed else {"billing": 2})
+    with pytest.raises(LogClosed):
+        cursor.commit(2, sync=True)
+
+
+def test_a_close_during_the_sync_of_a_commit(disk: MemoryDisk) -> None:
+    """It took the commit for synced, and returned before it was."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(RecordingDisk):
+        def _run(self, operation: str, path: str, call: Callable[[], Any], **facts: object) -> Any:
+            if operation == "sync" and is_cursors(path) and not begun.is_set():
+                begun.set()
+                assert go_on.wait(60)
+            return super()._run(operation, path, call, **facts)
+
+    log = opened(Slow(disk))
+    log.append([b"a", b"b"])
+    log.cursor("billing").commit(0)
+    log.flush()
+    log.cursor("billing").commit(1)
+    with ThreadPoolExecutor(2) as threads:
+        commit = threads.submit(log.cursor("audit").commit, 1, sync=True)
+        assert begun.wait(60)
+        closing = threads.submit(log.close)
+        with suppress(TimeoutError):
+            closing.result(0.05)
+        if closing.done():
+            assert read_cursors(disk.durable_image(), DIRECTORY).offsets["billing"] == 1
+        go_on.set()
+        commit.result(60)
+        closing.result(60)
+    assert read_cursors(disk.durable_image(), DIRECTORY).offsets == {"billing": 1, "audit": 1}
 
 
 def test_a_killed_process_loses_no_commit(disk: MemoryDisk) -> None:
