@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 _PATIENCE_S = 60.0
 _EARLY = 0.02
 """The share of turns in which a wait with a time limit may end early."""
+_TIRED = 0.05
+_NAPS = (10, 100, 1000)
+"""After this share of its turns a thread sits out so many, if others can go on: a system may do so."""
 
 
 class Deadlock(AssertionError):
@@ -51,6 +54,8 @@ class Turns:
         self._running = -1
         self._errors: list[BaseException] = []
         self._ended: set[int] = set()
+        self._count = 0
+        self._naps: dict[int, int] = {}
         for work in works:
             self.add(work)
 
@@ -82,6 +87,8 @@ class Turns:
         """Let others go on until `is_free()`; False if `may_end`: its time is over, or nobody can go on."""
         mine = self._running
         self._waits[mine] = _Wait(is_free, may_end)
+        if self._rng.random() < _TIRED:
+            self._naps[mine] = self._count + self._rng.choice(_NAPS)
         self._next()
         self._gates[mine].acquire()
         if self._errors:
@@ -103,7 +110,9 @@ class Turns:
         if not ready:
             self._errors.append(Deadlock("every thread waits for another one"))
             ready = self._living
-        self._running = self._rng.choice(ready)
+        self._count += 1
+        rested = [each for each in ready if self._naps.get(each, 0) <= self._count]
+        self._running = self._rng.choice(rested or ready)
         if not can_go_on:
             self._ended.add(self._running)
         self._waits.pop(self._running, None)

@@ -27,6 +27,7 @@ THREADS: Final = 3
 FLAVOURS: Final = ("appends", "syncs", "cuts", "deletions", "followers", "closes", "compaction", "upkeep")
 KEYS: Final = 3
 LAST: Final = b"the last one"
+PICTURES: Final = 4
 CALLS: Final = {"syncs": 2, "compaction": 30}
 """Other numbers than 12. Who sleeps through a sync is woken by the next one: only the last one hangs."""
 
@@ -38,6 +39,7 @@ class Judge:
     log: Log | None = None
     begun: set[bytes] = field(default_factory=set)
     """Values of appends that have not returned."""
+    refused: set[bytes] = field(default_factory=set)
     placed: dict[bytes, int] = field(default_factory=dict)
     seen: dict[bytes, int] = field(default_factory=dict)
     cuts: int = 0
@@ -45,6 +47,10 @@ class Judge:
     committed: dict[str, int] = field(default_factory=dict)
     deleted: int = 0
     """Below this offset records may be gone."""
+    synced: dict[str, int] = field(default_factory=dict)
+    """The commits of cursors that are durable."""
+    pictures: list[tuple[MemoryDisk, int, dict[str, int]]] = field(default_factory=list)
+    """What a power cut would have left at some moment, and what must be there: up to an offset; commits."""
 
     def saw(self, offset: int, value: bytes | None) -> None:
         """A read returned a record."""
@@ -62,6 +68,31 @@ class Judge:
             )
             self.placed[value] = offset
             self.begun.discard(value)
+
+    def was_refused(self, values: Sequence[bytes]) -> None:
+        """An append has failed. Batches before a refused one stay."""
+        self.begun.discard(values[-1])
+        self.refused.add(values[-1])
+        assert not self.refused & self.seen.keys(), f"{values} were read and are not there"
+
+    def is_durable(self, disk: MemoryDisk, end: int) -> None:
+        """Keep a picture of the disk. What is below `end` is durable, in a log that nobody cuts."""
+        if len(self.pictures) < PICTURES:
+            self.pictures.append((disk.durable_image(), end, self.synced.copy()))
+
+    def check_pictures(self, config: LogConfig) -> None:
+        """Power cuts have taken nothing."""
+        for disk, end, synced in self.pictures:
+            with Log.open(DIRECTORY, config, disk=disk) as log:
+                found, committed, last = _rows(log), log.cursors(), log.log_end_offset
+            lost = {
+                value: offset
+                for value, offset in self.placed.items()
+                if self.deleted <= offset < end and found.get(offset) != value
+            }
+            assert not lost, f"lost in a power cut: {lost}"
+            late = {name for name, offset in synced.items() if committed.get(name, -1) < min(offset, last)}
+            assert not late, f"commits lost in a power cut: {late}"
 
     @property
     def end(self) -> int:
@@ -95,6 +126,7 @@ class Caller:
             "cuts": [*usual, self._cut],
             "deletions": [*usual, self._delete, self._maintain],
             "compaction": [*usual, self._compact, self._maintain],
+            "closes": [*usual, self._commit],
             "upkeep": [*usual, self._commit, self._commit, self._scrub, self._copy, self._maintain],
         }.get(self._flavour, usual)
         with interruptible(self.turns, self._lines, self._share):
@@ -106,6 +138,8 @@ class Caller:
                     self._rng.choice(calls)()
                     if self._flavour == "closes" and not self._number and number == 6:
                         self._log.close()
+                        self._judge.synced = self._judge.committed.copy()
+                        self._is_durable(self._judge.end)
             if self._flavour == "followers":
                 self._log.append(LAST)
 
@@ -130,10 +164,15 @@ class Caller:
         judge.begun |= set(values)
         cuts, sync = (judge.cuts, judge.open_cuts), rng.random() < (0.9 if self._flavour == "syncs" else 0.3)
         rows = [(_key_of(value), value) for value in values] if self._is_compacted else values
-        info = self._log.append(rows[0] if len(rows) == 1 else rows, sync=sync)
+        try:
+            info = self._log.append(rows[0] if len(rows) == 1 else rows, sync=sync)
+        except LogClosed:
+            judge.was_refused(values)
+            raise
         judge.appended(values, info.offsets)
         if sync and cuts == (judge.cuts, 0) and self._flavour != "deletions":
             assert self._log.is_synced(info.last_offset), "not synced"
+            self._is_durable(info.last_offset + 1)
 
     def _bounds(self) -> tuple[int, int]:
         start = self._rng.randrange(self._judge.end + 1)
@@ -197,7 +236,14 @@ class Caller:
         log.offset_for_timestamp(0)
 
     def _flush(self) -> None:
+        end = self._log.log_end_offset
         self._log.flush()
+        self._is_durable(end)
+
+    def _is_durable(self, end: int) -> None:
+        if self._flavour not in ("cuts", "compaction"):
+            assert self.disk is not None
+            self._judge.is_durable(self.disk, end)
 
     def _cut(self) -> None:
         judge = self._judge
@@ -217,9 +263,12 @@ class Caller:
         cursor = self._log.cursor(name)
         for record in cursor.read(self._rng.choice([1, 3])):
             self._judge.saw(record.offset, record.value)
-        committed = cursor.commit(sync=self._rng.random() < 0.3)
+        committed = cursor.commit(sync=(sync := self._rng.random() < 0.3))
         assert committed >= self._judge.committed.get(name, 0), "went back"
         self._judge.committed[name] = committed
+        if sync:
+            self._judge.synced[name] = committed
+            self._is_durable(0)
         assert self._log.cursor(name).position == committed
 
     def _scrub(self) -> None:
@@ -266,6 +315,7 @@ def run(seed: int, flavour: str | None = None) -> int:
         turns.run()
         left = None if flavour == "closes" else _rows(judge.log)
         judge.log.close()
+    judge.check_pictures(config)
     with Log.open(DIRECTORY, config, disk=disk) as log:
         found = _rows(log)
         assert log.cursors() == judge.committed

@@ -8,11 +8,14 @@ from typing import Any, Final
 
 import pytest
 
+from logstore.async_following import _LoopBell
+from logstore.async_log import AsyncLog
+from logstore.log.cursor_file import CursorFile
 from logstore.log.group_commit import GroupCommit
 from logstore.log.waiters import Waiters
 from logstore.log.writer import _Batch
 from logstore.queue import waiting
-from tests.thread_schedules import jobs, life, writing
+from tests.thread_schedules import jobs, life, tasks, writing
 from tests.thread_schedules.locks import ROOT
 
 SOURCE: Final = """
@@ -37,10 +40,13 @@ def planted(name: str) -> Callable[..., Any]:
 
 SYNCS: Final = partial(life.run, flavour="syncs")
 PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], int], int]]] = {
-    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), SYNCS, 205),
+    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), SYNCS, 71),
     "an append wakes nobody": (Waiters, "wake", lambda self: None, life.run, 5),
-    "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 11),
-    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 6),
+    "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 12),
+    "an append is silent to tasks": (_LoopBell, "set", lambda self: None, tasks.run, 16),
+    "a cancelled append is forgotten": (AsyncLog, "appended", lambda error: None, tasks.run, 1),
+    "a commit is never synced": (CursorFile, "sync", lambda self: None, tasks.run, 9),
+    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 4),
 }
 """The planted faults, each with the first seed that shows it today."""
 
@@ -53,6 +59,11 @@ def test_threads_at_a_log(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 13))
 def test_threads_at_a_writer(seed: int) -> None:
     assert writing.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_tasks_at_a_log(seed: int) -> None:
+    assert tasks.run(seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
