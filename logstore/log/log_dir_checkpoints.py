@@ -125,13 +125,13 @@ class LogDirCheckpoints:
         """Write every log's high watermark."""
         with self._lock:
             offsets = self.high_watermarks.offsets
-            offsets.update({tp: log.partition.high_watermark for tp, log in self._logs.items()})
+            offsets.update({tp: log.partition.high_watermark for tp, log in self._now()})
             self.high_watermarks.write(offsets)
 
     def write_recovery_points(self) -> None:
         """Write every log's recovery point."""
         with self._lock:
-            points = {tp: log.partition.recovery_point for tp, log in self._logs.items()}
+            points = {tp: log.partition.recovery_point for tp, log in self._now()}
             self.recovery_points.write(points | self._of_damaged(self.recovery_points))
 
     def begin_recovery_points(self) -> None:
@@ -153,10 +153,13 @@ class LogDirCheckpoints:
         with self._lock:
             starts = {
                 tp: log.log_start_offset
-                for tp, log in self._logs.items()
+                for tp, log in self._now()
                 if log.log_start_offset > log.partition.segments.first.base_offset
             }
             self.log_starts.write(starts | self._of_damaged(self.log_starts) | dict(also or {}))
+
+    def _now(self) -> list[tuple[TopicPartition, Log]]:
+        return list(self._logs.items())  # in one step: another thread may add a log or remove one
 
     def _of_damaged(self, file: OffsetFile) -> dict[TopicPartition, int]:
         """Return the entries of the damaged partitions: the next start needs them."""

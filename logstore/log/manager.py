@@ -133,8 +133,8 @@ class LogManager:
     # --- the logs -------------------------------------------------------------------------------------
 
     def logs(self) -> Mapping[TopicPartition, Log]:
-        """Return the logs of the dirs that are online, ordered by partition."""
-        found = {tp: log for log_dir in self._online() for tp, log in log_dir.logs.items()}
+        """Return the logs of the dirs that are online, ordered by partition. Any thread may ask."""
+        found = {tp: log for log_dir in self._online() for tp, log in list(log_dir.logs.items())}
         return {tp: found[tp] for tp in sorted(found)}
 
     @property

@@ -24,7 +24,7 @@ whole snapshot, or none.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -225,7 +225,7 @@ class _Making:
         sizes = _sizes_in(self._disk, self.source)
         if swap := next((name for name in sizes if name.endswith(SWAP_SUFFIX)), ""):
             raise _Changed(swap)
-        bases = sorted(_logs_in(self._disk, self.source))
+        bases = sorted(_logs_among(sizes))
         if not bases:
             raise FileNotFoundError(self.source)
         start = max(bases[0], self._bounds[LOG_START_OFFSET_CHECKPOINT])
@@ -317,8 +317,12 @@ def _sizes_in(disk: Disk, directory: str) -> dict[str, int]:
 
 
 def _logs_in(disk: Disk, directory: str) -> dict[int, str]:
-    names = (name for name in _sizes_in(disk, directory) if name.endswith(LOG_SUFFIX))
-    return {offset: name for name in names if (offset := offset_in(name)) is not None}
+    return _logs_among(_sizes_in(disk, directory))
+
+
+def _logs_among(names: Iterable[str]) -> dict[int, str]:
+    logs = (name for name in names if name.endswith(LOG_SUFFIX))
+    return {offset: name for name in logs if (offset := offset_in(name)) is not None}
 
 
 def _is_shared(name: str, last: int) -> bool:

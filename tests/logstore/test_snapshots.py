@@ -254,6 +254,17 @@ def test_whatever_the_owner_does_meanwhile_the_snapshot_is_one_state(at: int, ch
     log.partition.abandon()
 
 
+@pytest.mark.parametrize("at", range(1, 40))
+def test_a_roll_meanwhile(at: int) -> None:
+    """Between two looks at the directory it raised `KeyError`."""
+    disk = MemoryDisk()
+    log = filled(disk)
+    meanwhile = Meanwhile(disk, at, log.partition.roll)
+    made = take_snapshot(meanwhile, "/data/orders-0", "/backup/orders-0", config=SMALL, clock=lambda: 0)
+    assert numbers(made.path, disk) == list(range(20))
+    log.close()
+
+
 def states(change) -> list[list[int]]:  # type: ignore[no-untyped-def]
     """What the log holds before and after the change."""
     disk = MemoryDisk()
@@ -433,6 +444,23 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(monkeypatch: pytest.Monke
     manager.close()
     with pytest.raises(LogClosed):
         snapshot_logs(manager, disk, "/another", clock=lambda: 0, metadata=None)
+
+
+def test_a_topic_that_is_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log was added while all of them were asked for their high watermarks: `RuntimeError`."""
+    disk = MemoryDisk()
+    manager = LogManager(["/data"], disk=disk, clock=lambda: 0, random=Random(1), config=SMALL)
+    manager.get_or_create(TopicPartition("old", 0)).append([b"x"])
+
+    def high_watermark(_: PartitionLog) -> int:
+        monkeypatch.undo()
+        manager.get_or_create(TopicPartition("new", 0))  # as the loop's thread does
+        return 0
+
+    monkeypatch.setattr(PartitionLog, "high_watermark", property(high_watermark))
+    made = snapshot_logs(manager, disk, "/backup", clock=lambda: 0, metadata=None)
+    assert sorted(each.path for each in made.partitions) == ["/backup/new-0", "/backup/old-0"]
+    manager.close()
 
 
 @pytest.mark.parametrize("change", ["retention", "truncation"])
