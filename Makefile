@@ -87,7 +87,7 @@ shared-kill9: setup ## Kill the processes of a shared queue and its broker (minu
 shared-schedules: setup ## Requests of a shared queue's workers in random order, with lost answers and deaths; SEEDS=1..200
 	$(BIN)/python -m tests.shared_schedules --seeds $(or $(SEEDS),1..200)
 
-thread-schedules: setup ## Threads and tasks at a log, a writer and a queue, which change at any line of the engine; SEEDS=1..1000
+thread-schedules: setup ## Threads and tasks at logs, a writer and a queue, which change at any line of the engine; SEEDS=1..1000
 	$(BIN)/python -m tests.thread_schedules --seeds $(or $(SEEDS),1..1000)
 
 demo: setup ## Run the crash demo and the Spark example

@@ -12,10 +12,12 @@ from logstore.async_following import _LoopBell
 from logstore.async_log import AsyncLog
 from logstore.log.cursor_file import CursorFile
 from logstore.log.group_commit import GroupCommit
+from logstore.log.log_dir_checkpoints import LogDirCheckpoints
+from logstore.log.partition_log import PartitionLog
 from logstore.log.waiters import Waiters
 from logstore.log.writer import _Batch
 from logstore.queue import waiting
-from tests.thread_schedules import jobs, life, tasks, writing
+from tests.thread_schedules import jobs, life, nodes, tasks, writing
 from tests.thread_schedules.locks import ROOT
 
 SOURCE: Final = """
@@ -27,13 +29,18 @@ def early_finish(self, outcomes):
     self.done.set()
     self.outcomes = outcomes
     self.rows = []
+
+def generous_sync(self, end_offset):
+    sync_segments(self, end_offset)
+    self.recovery_point = self.log_end_offset
 """
-"""The bell is taken when it is decided how long to wait; a record is told before its place is known."""
+"""The bell is taken when it is decided how long to wait; a record is told before its place is known; a sync
+counts for what came meanwhile."""
 
 
 def planted(name: str) -> Callable[..., Any]:
     """Return a function at whose lines other threads may run, as at those of the engine."""
-    functions: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {"sync_segments": PartitionLog.sync_segments}
     exec(compile(SOURCE, f"{ROOT}/log/planted.py", "exec"), functions)
     return functions[name]
 
@@ -46,6 +53,8 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
     "an append is silent to tasks": (_LoopBell, "set", lambda self: None, tasks.run, 16),
     "a cancelled append is forgotten": (AsyncLog, "appended", lambda error: None, tasks.run, 1),
     "a commit is never synced": (CursorFile, "sync", lambda self: None, tasks.run, 9),
+    "logs are listed bit by bit": (LogDirCheckpoints, "_now", lambda self: self._logs.items(), nodes.run, 155),
+    "a sync claims too much": (PartitionLog, "sync_segments", planted("generous_sync"), nodes.run, 172),
     "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 4),
 }
 """The planted faults, each with the first seed that shows it today."""
@@ -64,6 +73,11 @@ def test_threads_at_a_writer(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 13))
 def test_tasks_at_a_log(seed: int) -> None:
     assert tasks.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 16))
+def test_threads_at_the_logs_of_a_node(seed: int) -> None:
+    assert nodes.run(seed)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
