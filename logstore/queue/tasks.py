@@ -84,8 +84,17 @@ class AsyncQueue(AsyncClosing):
         self._is_synced = self.queue.config.durability == "synced"
 
     async def close(self) -> None:
-        """Close the queue, also for threads that use it."""
-        await asyncio.to_thread(self.queue.close)
+        """Close the queue, also for threads that use it, and also if the task is cancelled meanwhile."""
+        closing = asyncio.get_running_loop().run_in_executor(None, self.queue.close)
+        cancellation: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.wait((closing,))
+            except asyncio.CancelledError as error:
+                cancellation = error
+        if cancellation is not None:
+            raise cancellation from closing.exception()
+        closing.result()
 
     put = _done(Queue.put)
     """Do as `Queue.put`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,35 @@ def test_timeout_and_close(tmp_path: Path) -> None:
             await queue.close()
             with pytest.raises(QueueClosed):
                 await waiting
+
+    asyncio.run(main())
+
+
+def test_a_close_runs_although_it_was_cancelled_before_a_thread_was_free(tmp_path: Path) -> None:
+    """The queue stayed open, and its directory locked."""
+
+    async def main() -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        queue = AsyncQueue(tmp_path / "jobs")
+
+        def wait() -> None:
+            begun.set()
+            assert go_on.wait(LIMIT_S)
+
+        busy = loop.run_in_executor(None, wait)
+        assert begun.wait(LIMIT_S)
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await busy
+        with Queue(tmp_path / "jobs"):
+            pass
 
     asyncio.run(main())
 
