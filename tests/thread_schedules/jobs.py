@@ -36,6 +36,20 @@ class Judge:
         assert value not in self.held, f"{value!r}: {number} has it, and {self.held[value]}"
         self.held[value] = number
 
+    @property
+    def open(self) -> Queue:
+        assert self.queue is not None
+        return self.queue
+
+    def take_the_rest(self) -> None:
+        """Nothing was lost."""
+        while (message := self.open.get(timeout=0)) is not None:
+            if message.value != STOP:
+                self.got(message, -1)
+        self.open.close()
+        lost = self.put - self.finished - self.held.keys()
+        assert not lost, f"lost: {lost}"
+
 
 class Hand:
     """One thread."""
@@ -47,8 +61,7 @@ class Hand:
 
     @property
     def _queue(self) -> Queue:
-        assert self._judge.queue is not None
-        return self._judge.queue
+        return self._judge.open
 
     def live(self) -> None:
         assert self.turns is not None
@@ -79,17 +92,21 @@ class Hand:
             timeout = self._rng.choice([None, None, 1e-6])
             found = self._queue.get_many(most, timeout=timeout)
             assert not found or not self.turns.has_ended(), "nobody was woken for a message that was there"
-            stops = [each for each in found if each.value == STOP]
-            jobs = [each for each in found if each.value != STOP]
-            for message in jobs:
-                self._judge.got(message, self._number)
-            for message in jobs:
-                self._end(message)
-            self._queue.ack_many(stops[:1])
-            for message in stops[1:]:  # they are for others
-                self._queue.nack(message)
-            if stops:
+            if self.has_ended(found):
                 return
+
+    def has_ended(self, found: list[Message]) -> bool:
+        """Work on messages; True if one of them tells to stop."""
+        stops = [each for each in found if each.value == STOP]
+        jobs = [each for each in found if each.value != STOP]
+        for message in jobs:
+            self._judge.got(message, self._number)
+        for message in jobs:
+            self._end(message)
+        self._queue.ack_many(stops[:1])
+        for message in stops[1:]:  # they are for others
+            self._queue.nack(message)
+        return bool(stops)
 
     def _end(self, message: Message) -> None:
         judge = self._judge
@@ -118,10 +135,5 @@ def run(seed: int) -> int:
         for hand in hands:
             hand.turns = turns
         turns.run()
-        while (message := judge.queue.get(timeout=0)) is not None:
-            if message.value != STOP:
-                judge.got(message, -1)
-        judge.queue.close()
-    lost = judge.put - judge.finished - judge.held.keys()
-    assert not lost, f"lost: {lost}"
+        judge.take_the_rest()
     return len(judge.finished)

@@ -61,6 +61,8 @@ class TurnLoop(asyncio.BaseEventLoop):
     def __init__(self, turns: Turns, pool: TurnPool) -> None:
         super().__init__()
         self._turns, self._now_s = turns, 0.0
+        self.stalls = 0
+        """How often its clock moved because nobody could go on."""
         self._default_executor = pool
         self._selector = SimpleNamespace(select=self._select)
 
@@ -71,6 +73,7 @@ class TurnLoop(asyncio.BaseEventLoop):
         if not self._turns.wait_until(lambda: bool(self._ready) or timeout == 0, may_end=timeout is not None):
             assert timeout is not None
             self._now_s += timeout
+            self.stalls += self._turns.has_ended()
         return []
 
     def _process_events(self, _: object) -> None:

@@ -17,7 +17,7 @@ from logstore.log.partition_log import PartitionLog
 from logstore.log.waiters import Waiters
 from logstore.log.writer import _Batch
 from logstore.queue import waiting
-from tests.thread_schedules import jobs, life, nodes, tasks, writing
+from tests.thread_schedules import job_tasks, jobs, life, nodes, tasks, writing
 from tests.thread_schedules.locks import ROOT
 
 SOURCE: Final = """
@@ -53,8 +53,15 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
     "an append is silent to tasks": (_LoopBell, "set", lambda self: None, tasks.run, 16),
     "a cancelled append is forgotten": (AsyncLog, "appended", lambda error: None, tasks.run, 1),
     "a commit is never synced": (CursorFile, "sync", lambda self: None, tasks.run, 9),
-    "logs are listed bit by bit": (LogDirCheckpoints, "_now", lambda self: self._logs.items(), nodes.run, 155),
+    "logs are listed bit by bit": (
+        LogDirCheckpoints,
+        "_now",
+        lambda self: self._logs.items(),
+        nodes.run,
+        155,
+    ),
     "a sync claims too much": (PartitionLog, "sync_segments", planted("generous_sync"), nodes.run, 172),
+    "a put wakes no task": (waiting.Waiters, "ring", lambda self, topic, count: None, job_tasks.run, 11),
     "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 4),
 }
 """The planted faults, each with the first seed that shows it today."""
@@ -83,6 +90,11 @@ def test_threads_at_the_logs_of_a_node(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_threads_at_a_queue(seed: int) -> None:
     assert jobs.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_tasks_at_a_queue(seed: int) -> None:
+    assert job_tasks.run(seed)
 
 
 @pytest.mark.parametrize("plant", PLANTS)
