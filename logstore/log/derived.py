@@ -61,7 +61,7 @@ def check_segment_files(log: PartitionLog, segment: Segment) -> Generator[None, 
     if the segment goes.
     """
     cuts = log.cuts
-    rebuilt = _check_seal(log, segment)
+    rebuilt = _check_seal(log, segment, cuts)
     rebuilt += yield from _check_indexes(log, segment, cuts)
     rebuilt += check_aborts(log, segment, cuts)
     return rebuilt
@@ -72,10 +72,11 @@ def _holds(log: PartitionLog, segment: Segment, cuts: int) -> bool:
     return is_there and log.cuts == cuts
 
 
-def _check_seal(log: PartitionLog, segment: Segment) -> Rebuilt:
+def _check_seal(log: PartitionLog, segment: Segment, cuts: int) -> Rebuilt:
     with log.lock:
         seal, path = segment.seal, segment.path(SEAL_SUFFIX)
-        if seal is None or log.is_closed or read_small_file(log.disk, path) == seal.encode():
+        # The file of that name may be another segment's by now, which has replaced this one.
+        if seal is None or not _holds(log, segment, cuts) or read_small_file(log.disk, path) == seal.encode():
             return []
         log.guarded(partial(segment.sealing.renew, seal))
         name = file_name(segment.base_offset, SEAL_SUFFIX)

@@ -166,3 +166,25 @@ def test_they_are_found_in_pieces_too() -> None:
         found += step.damages
         cursor = step.cursor
     assert [(each.kind, each.offset) for each in found] == [(DamageKind.BAD_BATCH, 0)]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_segment_that_is_compacted_during_its_scrub(is_late: bool) -> None:
+    """The seal of the old segment was written over the new one's, and reported as damage."""
+    disk = MemoryDisk(directories=["/data"])
+    config = LogConfig(segment_bytes=400, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    log = Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000)
+    for number in range(20):
+        log.append(b"%d" % number * 10, key=b"%d" % (number % 2))
+    log.flush()
+    steps = scrub(log.partition)
+    found = [next(steps), next(steps)] if is_late else [next(steps)]
+    assert log.compact()
+    found += steps
+    assert [each for each in found if each.damages or each.rebuilt] == []
+    assert log.scrub().damages == ()
+    rows = [record.offset for record in log]
+    log.close()
+    with Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000) as again:
+        assert [record.offset for record in again] == rows
+        assert again.scrub().damages == ()
