@@ -64,14 +64,14 @@ class Judge:
         assert value is not None
         assert value in self.begun or self.at[value] == offset, f"{value!r} at {offset}, not {self.at[value]}"
 
-    def has_flushed(self, log: Log, end: int) -> None:
+    def has_flushed(self, log: Log, end: int, cuts: int) -> None:
         """A flush of what is below `end` has returned."""
-        partition = log.partition.topic_partition
-        if self.is_changing or len(self.pictures) == PICTURES or partition == COMPACTED:
-            return
-        if self.logs.logs().get(partition) is log:
-            rows = self.rows[partition]
-            kept = {offset: value for offset, value in rows.items() if log.log_start_offset <= offset < end}
+        partition, start = log.partition.topic_partition, log.log_start_offset
+        is_here = self.logs.logs().get(partition) is log
+        # From here on no line is the engine's: all of it is one moment.
+        is_still = log.partition.cuts == cuts and not self.is_changing
+        if is_here and is_still and partition != COMPACTED and len(self.pictures) < PICTURES:
+            kept = {each: value for each, value in self.rows[partition].items() if start <= each < end}
             self.pictures.append(Picture(self.disk.durable_image(), {*self.rows}, partition, kept))
 
     def check_pictures(self) -> None:
@@ -185,7 +185,7 @@ class Worker:
             end, cuts = log.log_end_offset, log.partition.cuts
             log.partition.flush(end)
             assert log.partition.cuts != cuts or log.partition.recovery_point >= end, "not flushed"
-            self._judge.has_flushed(log, end)
+            self._judge.has_flushed(log, end, cuts)
 
     def _scrubs(self, log: Log | None) -> None:
         for step in scrub(log.partition) if log is not None else ():
