@@ -66,9 +66,12 @@ def scrub(log: PartitionLog, cursor: Cursor | None = None) -> Iterator[Scrubbed]
         for step in _scrub_segment(log, segment, position):
             if log.is_closed:
                 raise LogClosed(f"{log.directory} was closed; open it again")
-            if step.damages and (log.cuts != cuts or log.segments.get(base_offset) is not segment):
-                position = 0
-                break  # it was cut or replaced: once more, as it is now
+            if step.damages:
+                with log.lock:  # a cut that is under way ends first
+                    is_same = log.cuts == cuts and log.segments.get(base_offset) is segment
+                if not is_same:
+                    position = 0
+                    break  # it was cut or replaced: once more, as it is now
             yield step
         else:
             base_offset, position = base_offset + 1, 0

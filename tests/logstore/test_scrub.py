@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
 from logstore.config import LogConfig
@@ -9,6 +14,8 @@ from logstore.errors import Damage, DamageKind, LogClosed
 from logstore.log.log import Log
 from logstore.log.scrub import Cursor, Scrubbed, scrub
 from logstore.log.truncate import truncate_to
+from logstore.segment.cutting import truncate_segment
+from logstore.segment.damage import judge_segment
 from logstore.segment.seal import BLOCK_BYTES
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import DIRECTORY, log_file
@@ -188,3 +195,29 @@ def test_a_segment_that_is_compacted_during_its_scrub(is_late: bool) -> None:
     with Log.open(DIRECTORY, config, disk=disk, clock=lambda: 1000) as again:
         assert [record.offset for record in again] == rows
         assert again.scrub().damages == ()
+
+
+def test_a_scrub_that_begins_in_the_middle_of_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read the size before the cut and the bytes behind it, and reported a torn batch."""
+    _, log = opened(segment_bytes=1 << 20)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **settings: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return judge_segment(*arguments, **settings)
+
+    def cut(*arguments: Any) -> None:
+        scrubs.append(thread.submit(lambda: list(scrub(log.partition))))
+        assert begun.wait(60)
+        truncate_segment(*arguments)
+        go_on.set()
+        with suppress(TimeoutError):  # it waits for the end of the cut
+            scrubs[0].result(0.1)
+
+    scrubs: list[Future[list[Scrubbed]]] = []
+    monkeypatch.setattr("logstore.log.scrub.judge_segment", slow)
+    monkeypatch.setattr("logstore.log.truncate.truncate_segment", cut)
+    with ThreadPoolExecutor(1) as thread:
+        truncate_to(log.partition, 5)
+        assert [step.damages for step in scrubs[0].result(60) if step.damages] == []
