@@ -67,10 +67,9 @@ class Judge:
     def has_flushed(self, log: Log, end: int, cuts: int) -> None:
         """A flush of what is below `end` has returned."""
         partition, start = log.partition.topic_partition, log.log_start_offset
-        is_here = self.logs.logs().get(partition) is log
         # From here on no line is the engine's: all of it is one moment.
-        is_still = log.partition.cuts == cuts and not self.is_changing
-        if is_here and is_still and partition != COMPACTED and len(self.pictures) < PICTURES:
+        is_still = log.partition.cuts == cuts and not log.partition.is_closed and not self.is_changing
+        if is_still and partition != COMPACTED and len(self.pictures) < PICTURES:
             kept = {each: value for each, value in self.rows[partition].items() if start <= each < end}
             self.pictures.append(Picture(self.disk.durable_image(), {*self.rows}, partition, kept))
 
