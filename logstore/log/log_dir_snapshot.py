@@ -15,9 +15,10 @@ is copied last, so no log has an epoch that the copied store does not know.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -38,10 +39,14 @@ from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
 from logstore.log.snapshot import Snapshot, end_the_segment, take_snapshot
+from logstore.log.snapshot import version_of as version_of_log
 
 _ATTEMPTS: Final = 100
 _METADATA: Final = ".metadata"
 _UNFINISHED: Final = ".unfinished"
+
+Version: TypeAlias = Callable[[TopicPartition], int]
+"""A number that changes with each cut of a partition."""
 
 
 class LogDirSnapshot(NamedTuple):
@@ -68,6 +73,12 @@ def snapshot_log_dir(
     `ValueError` if it lies in `source`, `DamagedLog` if a partition is damaged below that end,
     `CorruptCheckpoint`, `OSError`.
     """
+    return _snapshot(disk, source, target, clock, metadata, lambda _: 0)
+
+
+def _snapshot(
+    disk: Disk, source: str, target: str, clock: Clock, metadata: str | None, version_of: Version
+) -> LogDirSnapshot:
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
     if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(source)}/"):
         # A broker does not start on a log dir that holds other directories.
@@ -77,7 +88,7 @@ def snapshot_log_dir(
     with alone_with(disk, target), made_whole(disk, unfinished, target):
         prepare_new(disk, target, target + _METADATA)
         disk.make_dir(unfinished)
-        made = _partitions(disk, source, unfinished, clock)
+        made = _partitions(disk, source, unfinished, clock, version_of)
         store = metadata or source + _METADATA
         has_store = metadata is not None or is_there(disk, store)
         if has_store:
@@ -116,10 +127,17 @@ def snapshot_logs(
                 raise
     logs.checkpoint_high_watermarks()
     logs.checkpoint_log_start_offsets()
-    return snapshot_log_dir(disk, logs.log_dirs[0], target, clock=clock, metadata=metadata)
+
+    def version_of(topic_partition: TopicPartition) -> int:
+        log = logs.logs().get(topic_partition)
+        return -1 if log is None else version_of_log(log.partition)
+
+    return _snapshot(disk, logs.log_dirs[0], target, clock, metadata, version_of)
 
 
-def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[Snapshot]:
+def _partitions(
+    disk: Disk, source: str, unfinished: str, clock: Clock, version_of: Version
+) -> list[Snapshot]:
     bounds = {name: read_offset_checkpoint(disk, source, name) for name in OFFSET_FILES}
     made: dict[TopicPartition, Snapshot] = {}
     for topic_partition, name in partitions_in(disk, source).items():
@@ -134,7 +152,17 @@ def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[
         if topic_partition in bounds[HIGH_WATERMARK_CHECKPOINT]:
             # Retention may have moved the start past a high watermark that was checkpointed before.
             end_offset = max(of_it[HIGH_WATERMARK_CHECKPOINT], of_it[LOG_START_OFFSET_CHECKPOINT])
-        taken = _taken(disk, f"{source}/{name}", f"{unfinished}/{name}", end_offset, of_it, clock)
+        take = partial(
+            take_snapshot,
+            disk,
+            f"{source}/{name}",
+            f"{unfinished}/{name}",
+            bounds=of_it,
+            config=LogConfig(),
+            clock=clock,
+            version=partial(version_of, topic_partition),
+        )
+        taken = _taken(take, end_offset)
         if taken is not None:
             made[topic_partition] = taken
     _write_checkpoints(disk, unfinished, made, bounds[CLEANER_OFFSET_CHECKPOINT])
@@ -150,15 +178,11 @@ def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock) -> list[
     return list(made.values())
 
 
-def _taken(
-    disk: Disk, source: str, target: str, end_offset: int | None, bounds: Mapping[str, int], clock: Clock
-) -> Snapshot | None:
+def _taken(take: Callable[..., Snapshot], end_offset: int | None) -> Snapshot | None:
     """Take the snapshot of a partition; None if it was deleted meanwhile."""
     while True:
         try:
-            return take_snapshot(
-                disk, source, target, end_offset=end_offset, bounds=bounds, config=LogConfig(), clock=clock
-            )
+            return take(end_offset=end_offset)
         except LogGone:
             return None
         except OffsetOutOfRange as below:

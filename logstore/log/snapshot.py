@@ -26,6 +26,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -88,11 +89,6 @@ def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> 
     """
     end_the_segment(log)
     end_offset = log.high_watermark if end_offset is None else as_offset(end_offset)
-
-    def version() -> int:
-        with log.lock:  # not while it is being cut
-            return log.cuts
-
     return take_snapshot(
         log.disk,
         log.directory,
@@ -100,8 +96,14 @@ def snapshot_of(log: PartitionLog, path: str, end_offset: int | None = None) -> 
         end_offset=end_offset,
         config=log.config,
         clock=log.clock,
-        version=version,
+        version=partial(version_of, log),
     )
+
+
+def version_of(log: PartitionLog) -> int:
+    """Return a number that changes with each cut of the log. Waits for the end of a cut."""
+    with log.lock:
+        return log.cuts
 
 
 def end_the_segment(log: PartitionLog) -> None:

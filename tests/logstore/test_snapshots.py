@@ -225,11 +225,11 @@ class Meanwhile(RecordingDisk):
 
     def __init__(self, inner: Disk, at: int, act) -> None:  # type: ignore[no-untyped-def]
         super().__init__(inner, before=self._count, reads=True)
-        self._left, self._act = at, act
+        self.left, self._act = at, act
 
     def _count(self, _operation: object) -> None:
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             self._act()
 
 
@@ -460,6 +460,58 @@ def test_a_topic_that_is_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(PartitionLog, "high_watermark", property(high_watermark))
     made = snapshot_logs(manager, disk, "/backup", clock=lambda: 0, metadata=None)
     assert sorted(each.path for each in made.partitions) == ["/backup/new-0", "/backup/old-0"]
+    manager.close()
+
+
+class HeldLock:
+    """A log's lock. Who has to wait for it lets the cut go on."""
+
+    def __init__(self, lock: threading.RLock, go_on: threading.Event) -> None:
+        self._lock, self._go_on = lock, go_on
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._go_on.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("cut_at", range(1, 20))
+@pytest.mark.parametrize("copy_at", [30, 60, 90])
+def test_a_follower_in_the_middle_of_a_cut(cut_at: int, copy_at: int) -> None:
+    """What it had cut and what it had not went into one copy: `DamagedLog`, "shorter than sealed"."""
+    memory, is_in_it, go_on = MemoryDisk(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_in_it.set()
+        assert go_on.wait(20)
+
+    disk = Meanwhile(memory, -1, hold)
+    manager = LogManager(["/data"], disk=disk, clock=lambda: 0, random=Random(1), config=SMALL)
+    log = manager.get_or_create(TopicPartition("orders", 0))
+    for number in range(20):
+        log.append(b"%03d" % number + b"." * 80)
+    log.partition.set_high_watermark(20)
+    log.partition.lock = HeldLock(log.partition.lock, go_on)  # type: ignore[assignment]
+
+    def cut() -> None:
+        disk.left = cut_at
+        log.truncate_to(5)
+        is_in_it.set()
+
+    cutter = threading.Thread(target=cut)
+
+    def begin_the_cut() -> None:
+        cutter.start()
+        assert is_in_it.wait(20)
+
+    copying = Meanwhile(memory, copy_at, begin_the_cut)
+    made = snapshot_logs(manager, copying, "/backup", clock=lambda: 0, metadata=None)
+    go_on.set()
+    cutter.join()
+    assert numbers(made.partitions[0].path, memory) in ([*range(20)], [*range(5)])
     manager.close()
 
 
