@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
+import numpy.ma  # noqa: F401 - numpy imports it late, in the middle of a line
+
 import logstore
-from logstore.log import heal, lookup, mirror
+from logstore.checkpoint.entry_files import _sound_offsets
+from logstore.disk import files
+from logstore.log import following, heal, lookup, mirror, writer
+from logstore.queue import waiting
+from logstore.segment.scan import header_dtype
 from tests.turns import Turns
 
 ROOT: Final = str(Path(logstore.__file__).parent)
@@ -97,9 +104,24 @@ class TurnThread:
             self._turns.wait_until(lambda: not self._is_alive(), may_end=timeout is not None)
 
 
+class _Ticks:
+    """A clock: each look at it is so much later."""
+
+    def __init__(self, start: float, step: float) -> None:
+        self._now, self._step = start, step
+
+    def __call__(self) -> Any:
+        self._now += self._step
+        return self._now
+
+
 @contextmanager
 def locks_of(turns: Turns) -> Iterator[None]:
-    """Let the engine make such locks."""
+    """Let the engine make such locks, and see nothing else that differs from run to run.
+
+    Times do: records of one millisecond have one entry in an index of times. So do collections of garbage,
+    which run lines of the engine, and whatever earlier runs have left in a cache.
+    """
 
     def plain() -> TurnLock:
         return TurnLock(turns)
@@ -112,6 +134,15 @@ def locks_of(turns: Turns) -> Iterator[None]:
             patched.enter_context(mock.patch.object(module, "Lock", plain))
         patched.enter_context(mock.patch.object(threading, "_allocate_lock", plain))
         patched.enter_context(mock.patch.object(threading, "RLock", again))
+        for module in (following, waiting, writer):
+            patched.enter_context(mock.patch.object(module, "steady_s", _Ticks(0, 1e-6)))
+        wall = SimpleNamespace(time_ns=_Ticks(1_700_000_000 * 10**9, 100_000))
+        patched.enter_context(mock.patch.object(files, "time", wall))
+        header_dtype()
+        _sound_offsets.cache_clear()
+        gc.collect()
+        gc.disable()
+        patched.callback(gc.enable)
         yield
 
 

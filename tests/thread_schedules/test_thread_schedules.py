@@ -49,7 +49,7 @@ SYNCS: Final = partial(life.run, flavour="syncs")
 PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], int], int]]] = {
     "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), SYNCS, 71),
     "an append wakes nobody": (Waiters, "wake", lambda self: None, life.run, 5),
-    "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 12),
+    "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 13),
     "an append is silent to tasks": (_LoopBell, "set", lambda self: None, tasks.run, 16),
     "a cancelled append is forgotten": (AsyncLog, "appended", lambda error: None, tasks.run, 1),
     "a commit is never synced": (CursorFile, "sync", lambda self: None, tasks.run, 9),
@@ -58,11 +58,11 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
         "_now",
         lambda self: self._logs.items(),
         nodes.run,
-        155,
+        490,
     ),
     "a sync claims too much": (PartitionLog, "sync_segments", planted("generous_sync"), nodes.run, 172),
     "a put wakes no task": (waiting.Waiters, "ring", lambda self, topic, count: None, job_tasks.run, 11),
-    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 4),
+    "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 7),
 }
 """The planted faults, each with the first seed that shows it today."""
 
