@@ -445,7 +445,12 @@ class SharedLane:
                 return []
             self.catch_up()
             if self.state.next_offset <= offset:
-                raise
+                if offset >= (start := self.messages.log_start_offset):
+                    raise
+                # As in `record`; an end can only be told of what was taken.
+                gone = range(self.state.next_offset, start)
+                self.happen(Event(EventKind.TAKEN, gone, self._clock(), 1))
+                self.happen(Event(EventKind.FINISHED, gone))
         return self._read_messages(self.state.next_offset, wait_s)  # others have finished, and deleted some
 
     def _tell_of_loss(self, end: int) -> None:

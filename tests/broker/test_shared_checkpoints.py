@@ -429,3 +429,11 @@ def test_deleted_messages_whose_ends_a_power_cut_took(broker: Broker) -> None:
     now_ms[0] += 30_000
     assert got(other).value == b"2"
     assert other.stats().topics["default"][:4] == (0, 1, 0, 2)
+
+
+def test_deleted_messages_of_which_a_power_cut_left_no_event(broker: Broker) -> None:
+    with SharedQueue(broker, "jobs") as queue:
+        queue.put_many([b"0", b"1", b"2"])
+        broker.delete_records("jobs.default", 0, 2)
+        assert got(queue).value == b"2"
+        assert queue.stats().topics["default"][:4] == (0, 1, 0, 2)
