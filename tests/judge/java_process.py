@@ -16,9 +16,9 @@ RELEASE: Final = "4.1.1"
 class JavaProcess:
     """The process, compiled from source files; the last one has `main`."""
 
-    def __init__(self, *sources: Path) -> None:
-        """Compile and start the program. Raises `Missing`."""
-        found = jars(RELEASE)
+    def __init__(self, *sources: Path, release: str = RELEASE) -> None:
+        """Compile and start the program beside Apache Kafka `release`. Raises `Missing`."""
+        found = jars(release)
         self._scratch = tempfile.TemporaryDirectory(prefix="judge-")
         classes = f"{self._scratch.name}:{found}/*"
         compile_java(found, Path(self._scratch.name), *sources)

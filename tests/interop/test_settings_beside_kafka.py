@@ -1,0 +1,138 @@
+"""What Apache Kafka refuses as a value of a broker's or a topic's setting is refused here, but for the named.
+
+The other way round this library is stricter: a setting without effect here has an error that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bench.kafka.jars import Missing
+from logstore.broker.properties import WITHOUT_EFFECT, split_properties
+from logstore.broker.settings import read_settings
+from logstore.config import LogConfig, kafka_name
+from logstore.errors import InvalidConfig
+from tests.judge.java_process import JavaProcess
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+RELEASE: Final = "3.9.1"
+VALUES: Final = (
+    *(
+        "",
+        "0",
+        "1",
+        "-1",
+        "-2",
+        "5",
+        "01",
+        " 1",
+        "1 ",
+        "\t5\n",
+        "13",
+        "14",
+        "1048576",
+        "1_000",
+        "1,000",
+        "1L",
+    ),
+    *("2147483647", "2147483648", "-2147483649", "9223372036854775807", "9223372036854775808", "--1", "-"),
+    *(
+        "1.0",
+        "1e3",
+        "0.5",
+        "0.5 ",
+        ".5",
+        "5.",
+        "0x10",
+        "Infinity",
+        "-Infinity",
+        "1.1",
+        "-0.1",
+        "0.0",
+        "1e400",
+    ),
+    *("true", "True", " TRUE ", "false", "yes", "on", "null", "None", "*", "0:1", "0:1,1:2", "1:2,", "a:b"),
+    *("delete", "compact", "compact,delete", "delete, compact", " delete ,compact ", "compact,", "DELETE"),
+    *("none", "producer", "gzip", "GZIP", "lz4", "snappy", "zstd", "zstd ", "uncompressed"),
+    *("CreateTime", "createtime", "LogAppendTime", "2.3", "3.9", "3.9-IV0", "0.10.2"),
+)
+OF_TOPICS: Final = {
+    "message.format.version": "without effect",
+    "retain.for.cursors": "not a setting of Kafka",
+}
+OF_BROKERS: Final = {
+    "listeners": "the protocol may be left out",
+    "advertised.listeners": "the protocol may be left out",
+    "broker.id": "checked by `serve`",
+    "node.id": "checked by `serve`",
+    "log.dir": "checked by `serve`",
+    "log.dirs": "checked by `serve`",
+    "listener.security.protocol.map": "without effect if there are no listeners",
+    "log.cleaner.dedupe.buffer.size": "1 MB is enough for one cleaner",
+    "log.cleaner.threads": "without effect",
+    "log.message.format.version": "without effect",
+    "num.recovery.threads.per.data.dir": "without effect",
+    "log.flush.offset.checkpoint.interval.ms": "64 bits",
+    "log.flush.start.offset.checkpoint.interval.ms": "64 bits",
+    "log.retention.hours": "64 bits",
+    "log.retention.minutes": "64 bits",
+    "log.roll.hours": "64 bits",
+    "log.roll.jitter.hours": "64 bits",
+}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[JavaProcess]:
+    try:
+        process = JavaProcess(Path(__file__).parent / "java" / "Settings.java", release=RELEASE)
+    except Missing as reason:
+        pytest.skip(str(reason))
+    yield process
+    process.end()
+
+
+def accepted(read: Callable[[dict[str, str]], object], name: str) -> set[str]:
+    found = set()
+    for value in VALUES:
+        try:
+            read({name: value})
+        except InvalidConfig:
+            continue
+        found.add(value)
+    return found
+
+
+def looser(kafka: JavaProcess, names: Iterable[str], read: Callable[[dict[str, str]], object]) -> set[str]:
+    """Return the settings that take a value here which Kafka refuses."""
+    found = {}
+    for name in names:
+        asked = {"is_topic": read == LogConfig.from_kafka, "name": name, "values": VALUES}
+        theirs = {
+            value
+            for value, is_accepted in zip(VALUES, kafka.ask(asked)["answers"], strict=True)
+            if is_accepted
+        }
+        found[name] = accepted(read, name) - theirs
+    print({name: sorted(values) for name, values in found.items() if values})
+    return {name for name, values in found.items() if values}
+
+
+def read_broker(properties: dict[str, str]) -> object:
+    return read_settings(split_properties(properties)[1], node_id=1, host="localhost", port=9092)
+
+
+def test_topics(kafka: JavaProcess) -> None:
+    names = [kafka_name(each.name) for each in fields(LogConfig)]
+    assert looser(kafka, names, LogConfig.from_kafka) == OF_TOPICS.keys()
+
+
+def test_brokers(kafka: JavaProcess) -> None:
+    names = set(kafka.ask({})["answers"])
+    assert len(names) > 300
+    assert looser(kafka, sorted(names - WITHOUT_EFFECT), read_broker) == OF_BROKERS.keys()
