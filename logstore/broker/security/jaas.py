@@ -12,10 +12,15 @@ from typing import Final, NamedTuple
 from logstore.broker.security.secret import Secret
 from logstore.errors import InvalidConfig
 
-_OPTION: Final = r"""\s+([^\s="]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))"""
+# A slash in a value without quotes begins a comment in Kafka.
+_VALUE: Final = r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';/]+))"""
+_OPTION: Final = rf"""(?:\s+|(?<=["']))([^\s="';]+)\s*=\s*{_VALUE}"""
 _LINE: Final = re.compile(
-    rf"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)((?:{_OPTION})*)\s*;?\s*"
+    rf"\s*([\w.$]+)\s+(?i:required|requisite|sufficient|optional)((?:{_OPTION})*)\s*;?\s*"
 )
+_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{2}|[0-7]{1,2})|(.))")
+_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+"""Escapes of Java's `StreamTokenizer`, beside octal numbers; another character is itself."""
 _USER: Final = "user_"
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
@@ -49,10 +54,10 @@ def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
     if match[1].rpartition(".")[2] != module:
         raise InvalidConfig(f"{setting} names {match[1]}; {mechanism} needs {module}")
     options: dict[str, str] = {}
-    for name, quoted, bare in re.findall(_OPTION, match[2]):
+    for name, double, single, bare in re.findall(_OPTION, match[2]):
         if name in options:
             raise InvalidConfig(f"{setting} has {name} twice")
-        options[name] = re.sub(r"\\(.)", r"\1", quoted) or bare
+        options[name] = _ESCAPE.sub(_unescaped, double or single) or bare
     if mechanism == "OAUTHBEARER":
         if unknown := sorted(options.keys() - {"clientId", "clientSecret", "scope"}):
             raise InvalidConfig(f"{setting} has {unknown[0]}, which is not supported")
@@ -69,3 +74,7 @@ def parse_jaas(setting: str, text: str, mechanism: str) -> Jaas:
         raise InvalidConfig(f"{setting} has {unknown[0]}, which is not supported")
     password = Secret(options.get("password", ""))
     return Jaas(options.get("username", ""), password, users, by_token=by_token == "true")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 8)) if match[1] else _ESCAPED.get(match[2], match[2])
