@@ -80,7 +80,7 @@ LOST_BROKER_EPOCH = -2
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's names of the security protocols, by number."""
 
-_ENDPOINT = re.compile(r"(\w+)://(\[[^]]*\]|[^:/]*):(\d{1,5})", re.ASCII)
+_ENDPOINT = re.compile(r"([\w-]+)://(\[[^]]*\]|[^:/]*):(\d{1,5})", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 T = TypeVar("T")

@@ -46,6 +46,18 @@ def test_several_listeners() -> None:
     assert (internal.tls.ssl_client_auth, clients.tls.ssl_client_auth) == ("required", "none")
 
 
+def test_a_name_may_have_hyphens() -> None:
+    """As Strimzi's listeners have."""
+    settings = {
+        "listeners": "PLAIN-9092://127.0.0.1:9092,TLS-9093://127.0.0.1:9093",
+        "listener.security.protocol.map": "PLAIN-9092:PLAINTEXT,TLS-9093:SSL",
+        "inter.broker.listener.name": "PLAIN-9092",
+        "listener.name.tls-9093.ssl.client.auth": "requested",
+    }
+    plain, tls = read(settings).listeners
+    assert (plain.name, tls.name, tls.tls.ssl_client_auth) == ("PLAIN-9092", "TLS-9093", "requested")
+
+
 def test_a_single_listener_is_the_brokers_own() -> None:
     assert read({"listeners": "SSL://[::1]:9093"}).of_brokers.bind == Address("::1", 9093)
 

@@ -72,6 +72,8 @@ def test_what_kafka_wrote_over_the_years() -> None:
         b'"endpoints":["PLAINTEXT://h:9092"],"jmx_port":-1,"port":9092,"host":"h","version":5,"timestamp":"1"}'
     )
     assert layout.parse_broker(v5).host == "h"
+    strimzi = v5.replace(b'{"PLAINTEXT":', b'{"PLAIN-9092":').replace(b"PLAINTEXT://h", b"PLAIN-9092://h")
+    assert [each.listener for each in layout.parse_broker(strimzi).endpoints] == ["PLAIN-9092"]
     assert layout.parse_topic(b'{"version":1,"partitions":{"1":[3],"0":[1,2]}}') == TopicAssignment(
         "", {0: (1, 2), 1: (3,)}
     )
