@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -19,6 +20,7 @@ from logstore.log.writer import _Batch
 from logstore.queue import waiting
 from tests.thread_schedules import job_tasks, jobs, life, nodes, tasks, writing
 from tests.thread_schedules.locks import ROOT
+from tests.turns import Turns
 
 SOURCE: Final = """
 def late_sleep(self, me, bell, patience_s=-1):
@@ -95,6 +97,23 @@ def test_threads_at_a_queue(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_tasks_at_a_queue(seed: int) -> None:
     assert job_tasks.run(seed)
+
+
+@pytest.mark.parametrize("judge", [life, tasks, writing, jobs, job_tasks, nodes])
+def test_a_seed_is_one_schedule(judge: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ran before in this process, and at whatever time."""
+    turns = [list[int](), list[int]()]
+    pass_on = Turns._next
+    for taken in turns:
+
+        def next_turn(self: Turns, taken: list[int] = taken) -> None:
+            pass_on(self)
+            taken.append(self._running)
+
+        monkeypatch.setattr(Turns, "_next", next_turn)
+        judge.run(1)
+    assert len(turns[0]) > 20
+    assert turns[0] == turns[1]
 
 
 @pytest.mark.parametrize("plant", PLANTS)
