@@ -144,9 +144,10 @@ def client_security(properties: Mapping[str, str], *, token: TokenSource | None 
     login, and may block. Raises `InvalidConfig` for anything else, and `ModuleNotFoundError` without the
     extra `security`.
     """
+    properties = {name: value.strip() for name, value in properties.items()}  # files keep spaces at the end
     named = properties.get(_PROTOCOL, "PLAINTEXT").upper()
     if named not in SECURITY_PROTOCOLS:
-        raise InvalidConfig(f"{_PROTOCOL} is {named}; expected one of {', '.join(SECURITY_PROTOCOLS)}")
+        raise InvalidConfig(f"{_PROTOCOL} is {named!r}; expected one of {', '.join(SECURITY_PROTOCOLS)}")
     protocol = Protocol[named]
     for name in properties:
         is_of_tokens = name == _ENDPOINT or (name == _HANDLER and properties[name] in _HANDLERS)
@@ -161,7 +162,7 @@ def client_security(properties: Mapping[str, str], *, token: TokenSource | None 
         return ClientSecurity(context)
     mechanism = properties.get(_MECHANISM, "GSSAPI")
     if mechanism not in MECHANISMS:
-        raise InvalidConfig(f"{_MECHANISM} is {mechanism}; supported are {', '.join(MECHANISMS)}")
+        raise InvalidConfig(f"{_MECHANISM} is {mechanism!r}; supported are {', '.join(MECHANISMS)}")
     if mechanism == OAUTHBEARER:
         return ClientSecurity(context, TokenLogin(token or _token_source(properties)))
     if token is not None or _ENDPOINT in properties:

@@ -211,11 +211,24 @@ def test_a_server_that_asks_for_too_much_work_or_does_not_know_the_password() ->
     run(test)
 
 
+def test_spaces_behind_values_are_none_of_them() -> None:
+    """Properties files keep them, and Kafka's clients do not."""
+    jaas = 'a.PlainLoginModule required username="ann" password="x"; '
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT ",
+        "sasl.mechanism": "PLAIN\t",
+        "sasl.jaas.config": jaas,
+    }
+    login = client_security(properties).login
+    assert isinstance(login, ClientLogin)
+    assert login.mechanism == "PLAIN"
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
-        ({"security.protocol": "TLS"}, "security.protocol is TLS; expected one of"),
-        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is GSSAPI; supported are"),
+        ({"security.protocol": "TLS"}, "security.protocol is 'TLS'; expected one of"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is 'GSSAPI'; supported are"),
         ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "is not of the form"),
         ({"ssl.truststore.location": "ca.pem"}, "has no effect with security.protocol=PLAINTEXT"),
         ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "has no effect with security.protocol=SSL"),
