@@ -196,9 +196,8 @@ class SharedLane:
             offset, found = self._append(None, part.encode())
             if found is None:
                 found = self.catch_up(offset)
-            if found is None:  # an end is an end; a lease may be another's of the same time
-                is_end = event.kind is EventKind.FINISHED
-                found = [each for each in part.offsets if is_end and self.state.is_finished(each)]
+            if found is None:
+                found = [each for each in part.offsets if _is_so(self.state, event, each)]
             changed += found
         return changed
 
@@ -491,6 +490,13 @@ def _taking(records: Sequence[Record], most: int, until_ms: int, deliveries: int
     if len(offsets) <= most:
         return Event(EventKind.TAKEN, offsets, until_ms, deliveries)
     return Event(EventKind.SOME, (most, *offsets), until_ms, deliveries)
+
+
+def _is_so(state: QueueState, event: Event, offset: int) -> bool:
+    """Return whether a state from a checkpoint is as an event would have it; a lease may be another's."""
+    if event.kind is EventKind.EXTENDED and state.unfinished.get(offset) == event.deliveries:
+        return offset in state.leases and not state.leases.is_due(offset, event.time_ms - 1)
+    return event.kind is EventKind.FINISHED and state.is_finished(offset)
 
 
 def messages_of(messages: Partition, since_ms: Mapping[bytes, int]) -> dict[bytes, int]:
