@@ -41,8 +41,8 @@ QUEUES: Final = [
         ("delivers-what-a-loss-replaced", "if self.state.cuts == cuts:", "if self.state.cuts >= cuts:"),
         (
             "a-lease-that-nobody-read",
-            "is_end = event.kind is EventKind.FINISHED",
-            "is_end = bool(event.kind)",
+            "return event.kind is EventKind.FINISHED and state",
+            "return state",
         ),
         (
             "a-checkpoint-that-needs-deleted-events",
