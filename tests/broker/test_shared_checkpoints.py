@@ -341,6 +341,27 @@ def test_a_loss_that_is_told_before_a_lease_begins(broker: Broker) -> None:
     assert queue.get(timeout=0) is None
 
 
+def test_an_extension_whose_event_is_deleted_before_it_is_read(broker: Broker) -> None:
+    """The lease was extended, as the next checkpoint says, and `extend` raised `LeaseEnded`."""
+    queue, other = SharedQueue(broker, "jobs"), SharedQueue(broker, "jobs")
+    queue.put(b"mine")
+    mine = got(queue)
+    append, patch, appended = broker.append, pytest.MonkeyPatch(), list[int]()
+
+    def among_others(*args: Any, **options: Any) -> Any:
+        patch.undo()
+        work(other, 1)
+        done = append(*args, **options)
+        appended.append(done.offset)
+        work(other, 20)
+        return done
+
+    patch.setattr(broker, "append", among_others)
+    queue.extend(mine, lease=500)
+    assert starts(broker)[1] > appended[0]
+    queue.ack(mine)
+
+
 def test_an_end_that_comes_after_a_loss(broker: Broker) -> None:
     """It is of the message that is gone, and the one in its place is delivered."""
     with SharedQueue(broker, "jobs") as queue, SharedQueue(broker, "jobs") as other:
