@@ -38,8 +38,7 @@ from logstore.errors import DamagedLog, LogClosed, LogGone, OffsetOutOfRange
 from logstore.log.log_dir_checkpoints import OFFSET_FILES
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import Clock
-from logstore.log.snapshot import Snapshot, end_the_segment, take_snapshot
-from logstore.log.snapshot import version_of as version_of_log
+from logstore.log.snapshot import Snapshot, end_the_segment, take_snapshot, version_of
 
 _ATTEMPTS: Final = 100
 _METADATA: Final = ".metadata"
@@ -77,7 +76,7 @@ def snapshot_log_dir(
 
 
 def _snapshot(
-    disk: Disk, source: str, target: str, clock: Clock, metadata: str | None, version_of: Version
+    disk: Disk, source: str, target: str, clock: Clock, metadata: str | None, version: Version
 ) -> LogDirSnapshot:
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
     if f"{os.path.realpath(target)}/".startswith(f"{os.path.realpath(source)}/"):
@@ -88,7 +87,7 @@ def _snapshot(
     with alone_with(disk, target), made_whole(disk, unfinished, target):
         prepare_new(disk, target, target + _METADATA)
         disk.make_dir(unfinished)
-        made = _partitions(disk, source, unfinished, clock, version_of)
+        made = _partitions(disk, source, unfinished, clock, version)
         store = metadata or source + _METADATA
         has_store = metadata is not None or is_there(disk, store)
         if has_store:
@@ -128,16 +127,14 @@ def snapshot_logs(
     logs.checkpoint_high_watermarks()
     logs.checkpoint_log_start_offsets()
 
-    def version_of(topic_partition: TopicPartition) -> int:
+    def version(topic_partition: TopicPartition) -> int:
         log = logs.logs().get(topic_partition)
-        return -1 if log is None else version_of_log(log.partition)
+        return -1 if log is None else version_of(log.partition)
 
-    return _snapshot(disk, logs.log_dirs[0], target, clock, metadata, version_of)
+    return _snapshot(disk, logs.log_dirs[0], target, clock, metadata, version)
 
 
-def _partitions(
-    disk: Disk, source: str, unfinished: str, clock: Clock, version_of: Version
-) -> list[Snapshot]:
+def _partitions(disk: Disk, source: str, unfinished: str, clock: Clock, version: Version) -> list[Snapshot]:
     bounds = {name: read_offset_checkpoint(disk, source, name) for name in OFFSET_FILES}
     made: dict[TopicPartition, Snapshot] = {}
     for topic_partition, name in partitions_in(disk, source).items():
@@ -160,7 +157,7 @@ def _partitions(
             bounds=of_it,
             config=LogConfig(),
             clock=clock,
-            version=partial(version_of, topic_partition),
+            version=partial(version, topic_partition),
         )
         taken = _taken(take, end_offset)
         if taken is not None:

@@ -1,6 +1,6 @@
-"""What Apache Kafka refuses as a value of a broker's or a topic's setting is refused here, but for the named.
+"""Values that Apache Kafka refuses for settings of brokers or topics are refused here, with named exceptions.
 
-The other way round this library is stricter: a setting without effect here has an error that says so.
+This library also refuses values that Kafka accepts: of settings that have no effect here, with an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a close of an `AsyncLog` meets: syncs, another close, and a limit of threads."""
+"""A close of an `AsyncLog` beside syncs, beside another close, and at a limit of threads."""
 
 from __future__ import annotations
 

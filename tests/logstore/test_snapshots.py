@@ -481,7 +481,7 @@ class HeldLock:
 @pytest.mark.parametrize("cut_at", range(1, 20))
 @pytest.mark.parametrize("copy_at", [30, 60, 90])
 def test_a_follower_in_the_middle_of_a_cut(cut_at: int, copy_at: int) -> None:
-    """What it had cut and what it had not went into one copy: `DamagedLog`, "shorter than sealed"."""
+    """The copy was a mix of the log before and after the cut: `DamagedLog`, "shorter than sealed"."""
     memory, is_in_it, go_on = MemoryDisk(), threading.Event(), threading.Event()
 
     def hold() -> None:

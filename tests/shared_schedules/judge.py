@@ -1,4 +1,4 @@
-"""What must hold for the messages of a shared queue, whatever the order of its workers' requests."""
+"""The rules for the messages of a shared queue, for any order of its workers' requests."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_it_is_found_of_brokers_and_tiers(what: str, tmp_path: Path) -> None:
 
 
 def test_a_tier_without_its_first_object_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What retention has taken from the log is missing then."""
+    """Records that retention removed from the log are missing then."""
     judge, manifest = Judge(None, tmp_path, LogstoreDataSource), Tier.manifest
     topics = Topics(random.Random(5), tmp_path / "logs")
     plain = tiered(topics, url := f"file://{tmp_path}/tier")

@@ -20,7 +20,7 @@ CANCELLATIONS: Final = 20
 async def consume(
     queue: AsyncQueue, hand: Hand, rng: random.Random, loop: TurnLoop, *, may_leave: bool
 ) -> None:
-    """Take messages until one tells to stop. Who is cancelled has taken none, and may leave."""
+    """Take messages until one tells to stop. A cancelled task has taken none, and may leave."""
     timeout = rng.choice([None, None, 1])
     while True:
         try:

@@ -50,7 +50,7 @@ class Judge:
     synced: dict[str, int] = field(default_factory=dict)
     """The commits of cursors that are durable."""
     pictures: list[tuple[MemoryDisk, int, dict[str, int]]] = field(default_factory=list)
-    """What a power cut would have left at some moment, and what must be there: up to an offset; commits."""
+    """Disks after power cuts, each with the end of its durable records, and its durable commits."""
 
     def saw(self, offset: int, value: bytes | None) -> None:
         """A read returned a record."""

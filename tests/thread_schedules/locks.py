@@ -104,7 +104,7 @@ class TurnThread:
             self._turns.wait_until(lambda: not self._is_alive(), may_end=timeout is not None)
 
 
-class _Ticks:
+class Ticks:
     """A clock: each look at it is so much later."""
 
     def __init__(self, start: float, step: float) -> None:
@@ -135,8 +135,8 @@ def locks_of(turns: Turns) -> Iterator[None]:
         patched.enter_context(mock.patch.object(threading, "_allocate_lock", plain))
         patched.enter_context(mock.patch.object(threading, "RLock", again))
         for module in (following, waiting, writer):
-            patched.enter_context(mock.patch.object(module, "steady_s", _Ticks(0, 1e-6)))
-        wall = SimpleNamespace(time_ns=_Ticks(1_700_000_000 * 10**9, 100_000))
+            patched.enter_context(mock.patch.object(module, "steady_s", Ticks(0, 1e-6)))
+        wall = SimpleNamespace(time_ns=Ticks(1_700_000_000 * 10**9, 100_000))
         patched.enter_context(mock.patch.object(files, "time", wall))
         header_dtype()
         _sound_offsets.cache_clear()

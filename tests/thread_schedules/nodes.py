@@ -30,7 +30,7 @@ PICTURES: Final = 3
 
 
 class Picture(NamedTuple):
-    """What a power cut would have left, and what must be there: all logs, and records of one of them."""
+    """A disk after a power cut, its logs, and the records of the log that was flushed."""
 
     disk: MemoryDisk
     logs: set[TopicPartition]

@@ -34,7 +34,7 @@ FLAVOURS: Final = {
     "cursors": "upkeep",
     "closes": "closes",
 }
-"""What the tasks do, and what the thread does (`life.py`)."""
+"""The flavours of the tasks, each with that of the thread (`life.py`)."""
 
 
 @dataclass

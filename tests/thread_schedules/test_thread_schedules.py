@@ -101,7 +101,7 @@ def test_tasks_at_a_queue(seed: int) -> None:
 
 @pytest.mark.parametrize("judge", [life, tasks, writing, jobs, job_tasks, nodes])
 def test_a_seed_is_one_schedule(judge: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ran before in this process, and at whatever time."""
+    """It does not depend on earlier runs in this process, nor on the time of day."""
     turns = [list[int](), list[int]()]
     pass_on = Turns._next
     for taken in turns:

@@ -15,23 +15,12 @@ from logstore.errors import LogClosed
 from logstore.log import writer as module
 from logstore.log.writer import Pending, Writer
 from logstore.testing.disks import MemoryDisk
-from tests.thread_schedules.locks import TurnThread, interruptible, locks_of
+from tests.thread_schedules.locks import Ticks, TurnThread, interruptible, locks_of
 from tests.turns import Turns
 
 DIRECTORY: Final = "/data/orders-0"
 THREADS: Final = 3
 CALLS: Final = 8
-
-
-class _Ticks:
-    """A clock: each look at it is a millisecond later."""
-
-    def __init__(self) -> None:
-        self._now_ms = 0
-
-    def __call__(self) -> float:
-        self._now_ms += 1
-        return self._now_ms / 1000
 
 
 @dataclass
@@ -92,7 +81,7 @@ def run(seed: int) -> int:
     config = LogConfig(segment_bytes=rng.choice([300, 1 << 20]), index_interval_bytes=0)
     with (
         locks_of(turns),
-        mock.patch.object(module, "steady_s", _Ticks()),
+        mock.patch.object(module, "steady_s", Ticks(0, 0.001)),
         mock.patch.object(module, "atexit"),
         mock.patch.object(module, "threading", SimpleNamespace(**{**vars(threading), "Thread": thread})),
     ):
