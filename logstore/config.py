@@ -18,6 +18,7 @@ from logstore.errors import InvalidConfig
 SettingValue: TypeAlias = str | int | float
 """A setting as text, or in its own type; a bool is an int."""
 
+MAX_SHORT: Final = 2**15 - 1
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
@@ -35,7 +36,7 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     broker: tuple[str, ...] = (),
-    at: str,
+    at: str = "start",
     only: str = "",
     no_effect: str = "",
 ) -> Any:
@@ -426,18 +427,6 @@ def check_settings(config: Any) -> None:
             _check_range(name, value, each.metadata)
 
 
-def check_ints(config: Any, least: Mapping[str, int], longs: Collection[str]) -> None:
-    """Check the range of every int field, also of those without `setting`. Raises `InvalidConfig`.
-
-    A field may be 1 or more, if `least` says nothing else, and has 32 bits, unless `longs` names it.
-    """
-    for each in fields(config):
-        value = getattr(config, each.name)
-        low, high = least.get(each.name, 1), MAX_LONG if each.name in longs else MAX_INT
-        if type(value) is int and not low <= value <= high:
-            raise InvalidConfig(f"{kafka_name(each.name)} is {value}; it must be {low} to {high}")
-
-
 def refuse_unknown(unknown: Collection[str], known: Collection[str], others: Mapping[str, str]) -> None:
     """Raise `InvalidConfig` for unknown names, with the most similar known ones.
 
@@ -482,9 +471,10 @@ def _check_range(name: str, value: object, limits: Mapping[str, Any]) -> None:
         if value not in limits["choices"]:
             raise InvalidConfig(f"{name} is {value!r}; it must be one of {', '.join(limits['choices'])}")
         return
-    if limits["low"] is None or not isinstance(value, int | float):
+    if not isinstance(value, int | float):
         return
-    low, high = limits["low"], limits["high"] if limits["high"] is not None else MAX_LONG
+    low = limits["low"] if limits["low"] is not None else -MAX_LONG - 1
+    high = limits["high"] if limits["high"] is not None else MAX_LONG
     if not low <= value <= high:
         raise InvalidConfig(f"{name} is {value}; it must be {low} to {high}")
 

@@ -1,7 +1,7 @@
 """Generate the settings reference from the configuration classes.
 
-Two kinds of class exist. `LogConfig` and the log manager's parts describe each field in its metadata. All other
-classes are plain dataclasses whose fields carry a docstring each; those docstrings are the descriptions.
+Two kinds of class exist. Most describe each field in its metadata (`logstore.config.setting`). Those of security
+and `BrokerConfig` are plain dataclasses whose fields carry a docstring each; the docstrings are the descriptions.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
 
 LOG_NODE = (LogManagerConfig, *(part for part in PARTS.values() if part is not LogConfig))
-PLAIN: dict[type[Any], str] = {
+DESCRIBED: dict[type[Any], str] = {
+    GroupConfig: "Group coordinator settings",
     NodeConfig: "Replication settings of a node",
     ControllerConfig: "Controller settings",
     Limits: "Network limits",
     ServiceConfig: "Client-facing settings",
+}
+PLAIN: dict[type[Any], str] = {
     TlsConfig: "TLS of a listener or a client",
     SaslConfig: "SASL of a listener",
     OAuthConfig: "Logins by tokens at a listener",
     TokenConfig: "Delegation tokens",
     AuthorizerConfig: "Access control",
 }
-"""Classes whose fields are broker properties under the field's name with dots."""
+"""Classes, of either kind, whose fields are broker properties under the field's name with dots."""
 
 _HEAD = """\
 # Settings
@@ -68,12 +71,6 @@ _NODE = """
 ## Log manager settings of a node
 
 `LogManagerConfig.from_kafka` reads these together with the topic defaults. `LogManager(settings=...)` applies them.
-"""
-
-_GROUPS = """
-## Group coordinator settings
-
-`GroupConfig`. See [Consumer groups](../consumer-groups.md).
 """
 
 LISTENERS: dict[str, str] = {
@@ -133,14 +130,13 @@ def page() -> str:
     lines += [_row(each, (_names(each.metadata["broker"]),)) for each in _effective(LogConfig)]
     lines += [_NODE, *_table("setting", "type", "default", "values", "description", "applies at")]
     lines += [_row(each, ()) for config in LOG_NODE for each in _effective(config)]
-    lines += [_GROUPS, *_table("setting", "type", "default", "values", "description", "applies at")]
-    lines += [_row(each, ()) for each in _effective(GroupConfig)]
+    for config, title in DESCRIBED.items():
+        lines += [f"\n## {title}\n\n`{config.__name__}`.\n"]
+        lines += _table("setting", "type", "default", "values", "description", "applies at")
+        lines += [_row(each, ()) for each in _effective(config)]
     for config, title in PLAIN.items():
-        lines += [
-            f"\n## {title}\n\n`{config.__name__}`.\n",
-            *_table("setting", "type", "default", "description"),
-        ]
-        lines += _plain_rows(config, kafka_name)
+        lines += [f"\n## {title}\n\n`{config.__name__}`.\n"]
+        lines += [*_table("setting", "type", "default", "description"), *_plain_rows(config, kafka_name)]
     lines += [_LISTENERS, *_table("setting", "description")]
     lines += [f"| `{name}` | {text} |" for name, text in LISTENERS.items()]
     lines += [_EMBEDDED, *_table("argument", "type", "default", "description")]
@@ -180,14 +176,9 @@ def _table(*columns: str) -> list[str]:
 def _plain_rows(config: type[Any], name_of: Any) -> Iterator[str]:
     docs = field_docs(config)
     for each in fields(config):
-        if each.name in ("controller", "node_id", "host", "port", "endpoints") and config is NodeConfig:
-            continue  # arguments of the command line or of BrokerConfig
         default = each.default if each.default_factory is MISSING else each.default_factory()
-        shown = default.value if isinstance(default, Enum) else default
-        kind = (
-            "text" if isinstance(default, Enum) else str(each.type).replace("str", "text").replace("|", "or")
-        )
-        value = "–" if shown in (None, (), {}, "") or isinstance(shown, Secret) else f"{_value(shown)}"
+        kind = str(each.type).replace("str", "text").replace("|", "or")
+        value = "–" if default in (None, (), {}, "") or isinstance(default, Secret) else _value(default)
         yield f"| `{name_of(each.name)}` | {kind} | {value} | {docs.get(each.name, '')} |"
 
 
@@ -200,7 +191,7 @@ def _effective(config: type) -> Iterator[Field[Any]]:
 def _row(each: Field[Any], after_the_name: tuple[str, ...]) -> str:
     metadata = each.metadata
     name = _names(broker_names(each)) if not after_the_name else f"`{kafka_name(each.name)}`"
-    kind = type(each.default).__name__.replace("str", "text")
+    kind = "text" if isinstance(each.default, str | Enum) else type(each.default).__name__
     facts = (kind, _value(each.default), _values(each), metadata["help"], metadata["at"])
     return f"| {' | '.join((name, *after_the_name, *facts))} |"
 
@@ -218,6 +209,8 @@ def _values(each: Field[Any]) -> str:
     metadata = each.metadata
     if metadata["choices"]:
         return ", ".join(metadata["choices"])
+    if isinstance(each.default, Enum):
+        return ", ".join(member.value for member in type(each.default))
     if isinstance(each.default, bool):
         return "true, false"
     if metadata["low"] is None:
@@ -228,6 +221,8 @@ def _values(each: Field[Any]) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
     if value in (MAX_LONG, sys.float_info.max, float("inf")):
         return "no limit"
     if value == MAX_INT:

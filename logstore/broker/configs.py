@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from logstore.arguments import whole_number
 from logstore.broker.properties import WITHOUT_EFFECT
 from logstore.broker.settings import OTHER_NAMES, Settings
-from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
+from logstore.config import MAX_INT, MAX_LONG, MAX_SHORT, LogConfig, formatted, kafka_name
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, check_names, settings_of
@@ -48,9 +48,7 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 SMALLEST_SEGMENT: Final = 1 << 20
 """The least `segment.bytes` that a client may set, as in Kafka since 4.0 (KIP-1030)."""
-_LISTS: Final = frozenset(
-    {"cleanup.policy", "log.cleanup.policy", "log.dirs", LEADER_REPLICAS, FOLLOWER_REPLICAS}
-)
+_LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", LEADER_REPLICAS, FOLLOWER_REPLICAS})
 
 
 _OF_IDENTITY: Final = frozenset({"broker.id", "node.id", "log.dir", "log.dirs", "state.change.log"})
@@ -72,6 +70,7 @@ class Kind(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
+    SHORT = 4
     LONG = 5
     DOUBLE = 6
     LIST = 7
@@ -144,7 +143,7 @@ def _topic_setting(each: Field[Any], own: Mapping[str, str], live: Live, given: 
     if synonyms[0].source is Source.STATIC:
         value = formatted(getattr(LogManagerConfig.from_kafka(_of_topics(given)).topic_defaults, each.name))
         synonyms[0] = Synonym(synonyms[0].name, value, Source.STATIC)
-    return Entry(name, _kind(name, each.default), each.metadata["help"], False, tuple(synonyms))
+    return Entry(name, _kind(name, each), each.metadata["help"], False, tuple(synonyms))
 
 
 def _read(value: str, default: object) -> str:
@@ -168,14 +167,18 @@ def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
 
 def describe_broker(live: Live, settings: Settings) -> list[Entry]:
     """Return all settings of this broker, in alphabetical order."""
-    found = {}
-    for name, default, value, documentation in _broker_settings(settings):
+    numbers = (
+        Synonym("broker.id", str(settings.node.node_id), Source.STATIC),
+        Synonym("broker.id", "-1", Source.DEFAULT),
+    )
+    found = {"broker.id": Entry("broker.id", Kind.INT, "This broker's number.", True, numbers)}
+    for name, each, value in _broker_settings(settings):
         synonyms = [*_broker_synonyms([name], live, {})]
-        if name in settings.given or value != default:
+        if name in settings.given or value != each.default:
             synonyms.append(Synonym(name, formatted(_plain(value)), Source.STATIC))
-        synonyms.append(Synonym(name, formatted(_plain(default)), Source.DEFAULT))
+        synonyms.append(Synonym(name, formatted(_plain(each.default)), Source.DEFAULT))
         is_read_only = name not in _LIVE_CHECKS
-        found[name] = Entry(name, _kind(name, _plain(default)), documentation, is_read_only, tuple(synonyms))
+        found[name] = Entry(name, _kind(name, each), each.metadata["help"], is_read_only, tuple(synonyms))
     for name, text in RATES.items():
         synonyms = [*_broker_synonyms([name], live, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
         found[name] = Entry(name, Kind.LONG, text, False, tuple(synonyms))
@@ -190,34 +193,40 @@ def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:
     ]
 
 
-def _broker_settings(settings: Settings) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yield name, default, value and help of every setting of a broker."""
-    yield "broker.id", -1, settings.node.node_id, "this broker's number"
-    for config in (settings.node, settings.node.controller, settings.limits, settings.broker):
-        for each in fields(config):
-            default = each.default
-            if isinstance(default, bool | int | float | str | Enum) and each.name not in ("host", "port"):
-                yield kafka_name(each.name), default, getattr(config, each.name), ""
+def _broker_settings(settings: Settings) -> Iterator[tuple[str, Field[Any], Any]]:
+    """Yield the name, the field and the value of every setting of a broker."""
     logs = settings.logs
-    for part in (logs, *(getattr(logs, name) for name in PARTS), settings.groups):
+    of_logs = (logs, *(getattr(logs, name) for name in PARTS))
+    for config in (
+        settings.node,
+        settings.node.controller,
+        settings.limits,
+        settings.broker,
+        settings.groups,
+    ):
+        for each in settings_of(type(config)):
+            yield kafka_name(each.name), each, getattr(config, each.name)
+    for part in of_logs:
         for each in settings_of(type(part)):
             for name in broker_names(each)[:1]:
-                yield name, each.default, getattr(part, each.name), each.metadata["help"]
+                yield name, each, getattr(part, each.name)
 
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _kind(name: str, default: Any) -> Kind:
-    match default:
+def _kind(name: str, each: Field[Any]) -> Kind:
+    most = each.metadata["high"]
+    match each.default:
         case bool():
             return Kind.BOOLEAN
         case float():
             return Kind.DOUBLE
+        case int() if most is None or most > MAX_INT:
+            return Kind.LONG
         case int():
-            is_long = abs(default) > MAX_INT or name.endswith((".ms", "retention.bytes"))
-            return Kind.LONG if is_long else Kind.INT
+            return Kind.SHORT if most == MAX_SHORT else Kind.INT
     return Kind.LIST if name in _LISTS else Kind.STRING
 
 

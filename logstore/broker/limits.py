@@ -8,24 +8,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from logstore.arguments import whole_number
-from logstore.config import MAX_LONG, check_ints
+from logstore.config import MAX_INT, check_settings, setting
 from logstore.errors import InvalidConfig
 
 LONGEST_WAIT_MS: Final = 300_000
 """The longest wait of a request, whatever it asks for. No client waits so long for an answer, and requests of
 clients that have left are dropped by then."""
-
-
-_LEAST: Final = {
-    "fetch_max_bytes": 1 << 10,
-    "connections_max_idle_ms": -MAX_LONG - 1,
-    "max_connections": 0,
-    "max_connections_per_ip": 0,
-    "connection_failed_authentication_delay_ms": 0,
-    "reconnect_backoff_ms": 0,
-    "reconnect_backoff_max_ms": 0,
-    "shutdown_grace_ms": 0,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,42 +24,51 @@ class Limits:
     the time to answer requests in hand when the node stops.
     """
 
-    socket_request_max_bytes: int = 100 << 20
-    """Largest request in bytes."""
-    fetch_max_bytes: int = 55 << 20
-    """Largest fetch response in bytes."""
-    connections_max_idle_ms: int = 600_000
-    """Idle connections are closed after this time. Also the longest time a write to a client may stall. A
-    negative value is no limit.
-    """
-    max_connections: int = 10_000
-    """Connections per broker."""
-    max_connections_per_ip: int = 2**31 - 1
-    """Connections per client address."""
-    max_connections_per_ip_overrides: str = ""
-    """Other numbers for some addresses: `host:number`, separated by commas."""
-    max_connection_creation_rate: int = 2**31 - 1
-    """New connections a second; above it, further ones wait to be accepted. Brokers on a listener of their
-    own do not wait.
-    """
-    ssl_handshake_timeout_ms: int = 60_000
-    """Time that a client has for its TLS handshake. Not a Kafka setting."""
-    connection_failed_authentication_delay_ms: int = 100
-    """Time after which a failed login is answered and its connection closed."""
-    request_timeout_ms: int = 30_000
-    """Time after which a request to another broker counts as failed."""
-    connect_timeout_ms: int = 5_000
-    """Time after which a connection attempt counts as failed."""
-    reconnect_backoff_ms: int = 50
-    """First pause before a reconnection."""
-    reconnect_backoff_max_ms: int = 1_000
-    """Longest pause before a reconnection."""
-    shutdown_grace_ms: int = 5_000
-    """Time that pending requests have to complete when the node stops. Not a Kafka setting."""
+    socket_request_max_bytes: int = setting(100 << 20, "Largest request in bytes.", low=1, high=MAX_INT)
+    fetch_max_bytes: int = setting(55 << 20, "Largest fetch response in bytes.", low=1 << 10, high=MAX_INT)
+    connections_max_idle_ms: int = setting(
+        600_000,
+        "Idle connections are closed after this time. Also the longest time a write to a client may "
+        "stall. A negative value is no limit.",
+    )
+    max_connections: int = setting(10_000, "Connections per broker.", low=0, high=MAX_INT)
+    max_connections_per_ip: int = setting(MAX_INT, "Connections per client address.", low=0, high=MAX_INT)
+    max_connections_per_ip_overrides: str = setting(
+        "", "Other numbers for some addresses: `host:number`, separated by commas."
+    )
+    max_connection_creation_rate: int = setting(
+        MAX_INT,
+        "New connections a second; above it, further ones wait to be accepted. Brokers on a listener of "
+        "their own do not wait.",
+        low=1,
+        high=MAX_INT,
+    )
+    ssl_handshake_timeout_ms: int = setting(
+        60_000, "Time that a client has for its TLS handshake. Not a Kafka setting.", low=1, high=MAX_INT
+    )
+    connection_failed_authentication_delay_ms: int = setting(
+        100, "Time after which a failed login is answered and its connection closed.", low=0, high=MAX_INT
+    )
+    request_timeout_ms: int = setting(
+        30_000, "Time after which a request to another broker counts as failed.", low=1, high=MAX_INT
+    )
+    connect_timeout_ms: int = setting(
+        5_000, "Time after which a connection attempt counts as failed.", low=1, high=MAX_INT
+    )
+    reconnect_backoff_ms: int = setting(50, "First pause before a reconnection.", low=0, high=MAX_INT)
+    reconnect_backoff_max_ms: int = setting(
+        1_000, "Longest pause before a reconnection.", low=0, high=MAX_INT
+    )
+    shutdown_grace_ms: int = setting(
+        5_000,
+        "Time that pending requests have to complete when the node stops. Not a Kafka setting.",
+        low=0,
+        high=MAX_INT,
+    )
 
     def __post_init__(self) -> None:
         """Raise `InvalidConfig` for a value out of range."""
-        check_ints(self, _LEAST, {"connections_max_idle_ms"})
+        check_settings(self)
         delay_ms = self.connection_failed_authentication_delay_ms
         if 0 <= self.connections_max_idle_ms <= delay_ms:
             raise InvalidConfig(

@@ -23,7 +23,15 @@ from logstore.broker.limits import Limits
 from logstore.broker.security.config import OF_LISTENERS, Security, read_security, split_security
 from logstore.broker.security.store import StoreSecurity, split_store
 from logstore.broker.typed_settings import values_for
-from logstore.config import SettingValue, check_ints, check_mapping, formatted, kafka_name
+from logstore.config import (
+    MAX_INT,
+    SettingValue,
+    check_mapping,
+    check_settings,
+    formatted,
+    kafka_name,
+    setting,
+)
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import LogManagerConfig, check_names
 from logstore.replication.config import NodeConfig
@@ -36,49 +44,61 @@ _OF_TOPICS = frozenset({"min.insync.replicas"})
 """The log manager's, for all topics; `Node` passes it to its controller."""
 
 
-_LONGS: Final = ("log_scrub_interval_ms", "log_scrub_io_max_bytes_per_second", "audit_log_max_bytes")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     """Settings of a broker's service to clients, under Kafka's names."""
 
-    auto_create_topics_enable: bool = True
-    """Create a topic when a client requests its metadata."""
-    event_loop_pause_warn_ms: int = 1_000
-    """A longer pause of the event loop is logged, and `/healthz` reports `slow` for a minute. Not a Kafka
-    setting.
-    """
-    log_scrub_interval_ms: int = 7 * 24 * 60 * 60 * 1000
-    """The interval at which each log is read completely for damage; 0 disables it. Not a Kafka setting."""
-    log_scrub_io_max_bytes_per_second: int = 32 << 20
-    """The maximum rate at which a scrub reads. Not a Kafka setting."""
-    quota_window_num: int = 11
-    """The number of samples over which the rate of a client with a quota is measured."""
-    quota_window_size_seconds: int = 1
-    """Length of such a sample."""
-    controller_quota_window_num: int = 11
-    """The number of samples over which tokens for new and deleted partitions accumulate."""
-    controller_quota_window_size_seconds: int = 1
-    """Length of such a sample."""
-    log_scrub_max_busy_percent: int = 5
-    """The percentage of time in which a scrub may work: 1 to 100. Not a Kafka setting."""
-    audit_log_path: str = ""
-    """The audit log's file of changes. Logins and denials go to the same path with `.access`. If unset, all
-    lines go to the logger `logstore.audit`. Not a Kafka setting."""
-    audit_log_max_bytes: int = 16 << 20
-    """The size at which a new file of either kind is started. Not a Kafka setting."""
-    audit_log_files: int = 10
-    """The number of files of either kind that are kept, including the current one. Not a Kafka setting."""
+    auto_create_topics_enable: bool = setting(True, "Create a topic when a client requests its metadata.")
+    event_loop_pause_warn_ms: int = setting(
+        1_000,
+        "A longer pause of the event loop is logged, and `/healthz` reports `slow` for a minute. Not a "
+        "Kafka setting.",
+        low=1,
+        high=MAX_INT,
+    )
+    log_scrub_interval_ms: int = setting(
+        7 * 24 * 60 * 60 * 1000,
+        "The interval at which each log is read completely for damage; 0 disables it. Not a Kafka setting.",
+        low=0,
+    )
+    log_scrub_io_max_bytes_per_second: int = setting(
+        32 << 20, "The maximum rate at which a scrub reads. Not a Kafka setting.", low=1
+    )
+    quota_window_num: int = setting(
+        11,
+        "The number of samples over which the rate of a client with a quota is measured.",
+        low=1,
+        high=MAX_INT,
+    )
+    quota_window_size_seconds: int = setting(1, "Length of such a sample.", low=1, high=MAX_INT)
+    controller_quota_window_num: int = setting(
+        11,
+        "The number of samples over which tokens for new and deleted partitions accumulate.",
+        low=1,
+        high=MAX_INT,
+    )
+    controller_quota_window_size_seconds: int = setting(1, "Length of such a sample.", low=1, high=MAX_INT)
+    log_scrub_max_busy_percent: int = setting(
+        5, "The percentage of time in which a scrub may work: 1 to 100. Not a Kafka setting.", low=1, high=100
+    )
+    audit_log_path: str = setting(
+        "",
+        "The audit log's file of changes. Logins and denials go to the same path with `.access`. If "
+        "unset, all lines go to the logger `logstore.audit`. Not a Kafka setting.",
+    )
+    audit_log_max_bytes: int = setting(
+        16 << 20, "The size at which a new file of either kind is started. Not a Kafka setting.", low=1 << 10
+    )
+    audit_log_files: int = setting(
+        10,
+        "The number of files of either kind that are kept, including the current one. Not a Kafka setting.",
+        low=2,
+        high=MAX_INT,
+    )
 
     def __post_init__(self) -> None:
         """Raise `InvalidConfig` for a value out of range, also for an audit log that could keep nothing."""
-        least = {"log_scrub_interval_ms": 0, "audit_log_max_bytes": 1 << 10, "audit_log_files": 2}
-        check_ints(self, least, _LONGS)
-        if self.log_scrub_max_busy_percent > 100:
-            raise InvalidConfig(
-                f"log.scrub.max.busy.percent is {self.log_scrub_max_busy_percent}; the most is 100"
-            )
+        check_settings(self)
 
 
 OTHER_NAMES: Final = frozenset(

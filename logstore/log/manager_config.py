@@ -59,10 +59,10 @@ class LogManagerConfig:
         at="`LogManager.tick`",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "The interval of recovery point checkpoints.", low=1, at="`LogManager.tick`"
+        60_000, "The interval of recovery point checkpoints.", low=1, high=MAX_INT, at="`LogManager.tick`"
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        60_000, "The interval of log start offset checkpoints.", low=1, at="`LogManager.tick`"
+        60_000, "The interval of log start offset checkpoints.", low=1, high=MAX_INT, at="`LogManager.tick`"
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5000,
@@ -77,6 +77,7 @@ class LogManagerConfig:
         1,
         "The number of threads for recovery per log directory.",
         low=1,
+        high=MAX_INT,
         at="nowhere",
         no_effect="partitions are opened one after another, because the engine starts no threads",
     )
@@ -92,6 +93,7 @@ class LogManagerConfig:
         1,
         "The number of threads for log cleaning.",
         low=1,
+        high=MAX_INT,
         at="nowhere",
         no_effect=(
             "one log is cleaned at a time, because the engine starts no threads; 0 is refused, "

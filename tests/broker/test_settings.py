@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from logstore.broker.configs import Live, describe_broker, describe_topic
 from logstore.broker.settings import Settings, read_settings
 from logstore.errors import InvalidConfig
 from logstore.replication.durability import Durability
@@ -184,3 +185,9 @@ def test_an_unknown_name_gets_a_suggestion_whatever_part_it_is_of(name: str, mea
 def test_an_unknown_name_of_tls_gets_a_suggestion() -> None:
     with pytest.raises(InvalidConfig, match=r"did you mean ssl\.keystore\.location\?"):
         read_settings({"listeners": "SSL://h:1", "ssl.keystore.locatin": "x"}, node_id=3, host="h", port=9)
+
+
+def test_clients_are_told_what_each_setting_means() -> None:
+    unchanged, settings = Live({}, {}), read()
+    entries = [*describe_broker(unchanged, settings), *describe_topic({}, unchanged, settings)]
+    assert [each.name for each in entries if not each.documentation.endswith(".")] == []

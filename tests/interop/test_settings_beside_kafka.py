@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from bench.kafka.jars import Missing
+from logstore.broker.configs import Live, describe_broker, describe_topic
 from logstore.broker.properties import WITHOUT_EFFECT, split_properties
 from logstore.broker.settings import read_settings
 from logstore.config import LogConfig, kafka_name
@@ -77,9 +78,6 @@ OF_BROKERS: Final = {
     "log.cleaner.dedupe.buffer.size": "1 MB is enough for one cleaner",
     "log.cleaner.threads": "without effect",
     "log.message.format.version": "without effect",
-    "num.recovery.threads.per.data.dir": "without effect",
-    "log.flush.offset.checkpoint.interval.ms": "64 bits",
-    "log.flush.start.offset.checkpoint.interval.ms": "64 bits",
     "log.retention.hours": "64 bits",
     "log.retention.minutes": "64 bits",
     "log.roll.hours": "64 bits",
@@ -123,6 +121,10 @@ def looser(kafka: JavaProcess, names: Iterable[str], read: Callable[[dict[str, s
     return {name for name, values in found.items() if values}
 
 
+def types_of(kafka: JavaProcess, *, is_topic: bool) -> dict[str, str]:
+    return dict(kafka.ask({"is_topic": is_topic})["answers"])
+
+
 def read_broker(properties: dict[str, str]) -> object:
     return read_settings(split_properties(properties)[1], node_id=1, host="localhost", port=9092)
 
@@ -133,6 +135,16 @@ def test_topics(kafka: JavaProcess) -> None:
 
 
 def test_brokers(kafka: JavaProcess) -> None:
-    names = set(kafka.ask({})["answers"])
+    names = types_of(kafka, is_topic=False).keys()
     assert len(names) > 300
     assert looser(kafka, sorted(names - WITHOUT_EFFECT), read_broker) == OF_BROKERS.keys()
+
+
+@pytest.mark.parametrize("is_topic", [False, True], ids=["broker", "topic"])
+def test_the_types_that_clients_are_told(kafka: JavaProcess, is_topic: bool) -> None:
+    unchanged, settings = Live({}, {}), read_settings({}, node_id=1, host="localhost", port=9092)
+    entries = describe_topic({}, unchanged, settings) if is_topic else describe_broker(unchanged, settings)
+    theirs = types_of(kafka, is_topic=is_topic)
+    both = {each.name: each.kind.name for each in entries if each.name in theirs}
+    assert len(both) > 30
+    assert both == {name: theirs[name] for name in both}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from logstore.config import MAX_INT, check_settings, setting
+from logstore.config import MAX_INT, MAX_SHORT, check_settings, setting
 from logstore.errors import InvalidConfig
 from logstore.format.compression import Codec
 
@@ -20,66 +20,66 @@ class GroupConfig:
     """
 
     group_min_session_timeout_ms: int = setting(
-        6_000, "shortest session timeout a member may ask for", low=0, high=MAX_INT, at="JoinGroup"
+        6_000, "Shortest session timeout that a member may ask for.", low=0, high=MAX_INT, at="JoinGroup"
     )
     group_max_session_timeout_ms: int = setting(
-        1_800_000, "longest session timeout a member may ask for", low=0, high=MAX_INT, at="JoinGroup"
+        1_800_000, "Longest session timeout that a member may ask for.", low=0, high=MAX_INT, at="JoinGroup"
     )
     group_initial_rebalance_delay_ms: int = setting(
         3_000,
-        "how long the first rebalance of an empty group waits for more members",
+        "Time that the first rebalance of an empty group waits for more members.",
         low=0,
         high=MAX_INT,
         at="JoinGroup",
     )
-    group_max_size: int = setting(MAX_INT, "most members of a group", low=1, high=MAX_INT, at="JoinGroup")
+    group_max_size: int = setting(MAX_INT, "Most members of a group.", low=1, high=MAX_INT, at="JoinGroup")
     group_max_bytes: int = setting(
         32 << 20,
-        "most memory of one group's members, in bytes; more is GROUP_MAX_SIZE_REACHED (81)",
+        "Most memory of one group's members, in bytes; more is GROUP_MAX_SIZE_REACHED (81).",
         low=1,
         at="JoinGroup",
     )
     group_coordinator_max_bytes: int = setting(
         128 << 20,
-        "most memory of all groups' members, in bytes; more is COORDINATOR_LOAD_IN_PROGRESS (14), retriable",
+        "Most memory of all groups' members, in bytes; more is COORDINATOR_LOAD_IN_PROGRESS (14), retriable.",
         low=1,
         at="JoinGroup",
     )
     offset_metadata_max_bytes: int = setting(
         4_096,
-        "longest metadata text of a committed offset, in UTF-16 units",
+        "Longest metadata text of a committed offset, in UTF-16 units.",
         low=0,
         high=MAX_INT,
         at="OffsetCommit",
     )
     offsets_commit_timeout_ms: int = setting(
-        5_000, "how long a commit waits for the in-sync replicas", low=1, high=MAX_INT, at="appends"
+        5_000, "Time that a commit waits for the in-sync replicas.", low=1, high=MAX_INT, at="appends"
     )
     offsets_retention_minutes: int = setting(
-        10_080, "how long unused offsets are kept", low=1, high=MAX_INT, at="`Coordinator.tick`"
+        10_080, "Time that unused offsets are kept.", low=1, high=MAX_INT, at="`Coordinator.tick`"
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "how often expired offsets are removed", low=1, at="`Coordinator.tick`"
+        600_000, "Interval at which expired offsets are removed.", low=1, at="`Coordinator.tick`"
     )
     offsets_load_buffer_size: int = setting(
         5_242_880,
-        "bytes of the log read at a time while a partition is loaded",
+        "Bytes of the log that are read at a time while a partition is loaded.",
         low=1,
         high=MAX_INT,
         at="loading",
     )
     offsets_topic_num_partitions: int = setting(
-        50, "partitions of __consumer_offsets at creation", low=1, high=MAX_INT, at="creation"
+        50, "Partitions of __consumer_offsets at creation.", low=1, high=MAX_INT, at="creation"
     )
     offsets_topic_replication_factor: int = setting(
-        3, "replicas of __consumer_offsets at creation", low=1, high=32_767, at="creation"
+        3, "Replicas of __consumer_offsets at creation.", low=1, high=MAX_SHORT, at="creation"
     )
     offsets_topic_segment_bytes: int = setting(
-        104_857_600, "segment size of __consumer_offsets at creation", low=1, high=MAX_INT, at="creation"
+        104_857_600, "Segment size of __consumer_offsets at creation.", low=1, high=MAX_INT, at="creation"
     )
     offsets_topic_compression_codec: int = setting(
         0,
-        "codec of the coordinator's records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd",
+        "Codec of the coordinator's records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
         low=0,
         high=4,
         at="appends",

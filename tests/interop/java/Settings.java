@@ -6,10 +6,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.Properties;
 import kafka.server.KafkaConfig;
+import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.storage.internals.log.LogConfig;
-import scala.collection.Iterator;
 
-/** Tells which values of a broker's or a topic's setting Apache Kafka accepts. */
+/** Tells which settings a broker or a topic of Apache Kafka has, of which type, and which values it accepts. */
 public final class Settings {
     private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -24,12 +24,15 @@ public final class Settings {
                     found.add(accepts(asked.get("is_topic").asBoolean(), asked.get("name").asText(), value.asText()));
                 }
             } else {
-                Iterator<String> names = KafkaConfig.configNames().iterator();
-                while (names.hasNext()) {
-                    found.add(names.next());
-                }
+                tell(asked.get("is_topic").asBoolean() ? LogConfig.configDefCopy() : KafkaConfig.configDef(), found);
             }
             System.out.println(JSON.writeValueAsString(answer));
+        }
+    }
+
+    private static void tell(ConfigDef settings, ArrayNode found) {
+        for (ConfigDef.ConfigKey key : settings.configKeys().values()) {
+            found.addArray().add(key.name).add(key.type.toString());
         }
     }
 
