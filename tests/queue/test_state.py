@@ -67,6 +67,9 @@ def test_the_state_agrees_with_a_line_for_each_message(seed: int) -> None:
         assert state.unfinished == unfinished, f"seed {seed}"
         assert list(state.unfinished) == sorted(state.unfinished)
         assert state.low_mark == min(unfinished, default=state.next_offset)
+        assert [o for o in range(end + 1) if state.is_finished(o)] == [
+            o for o in range(end) if o not in lines
+        ]
         for kind, deadlines in (("leased", state.leases), ("delayed", state.delays)):
             assert dict(deadlines.items()) == {o: line[1] for o, line in lines.items() if line[0] == kind}
     replayed = QueueState()
@@ -114,6 +117,7 @@ def test_the_first_free_ones_of_some_are_taken() -> None:
     assert dict(state.leases.items()) == {0: 100, 3: 900, 4: 900}
     assert state.apply(some) == [5]
     assert state.apply(some) == []
+    assert state.apply(Event(EventKind.SOME, (1, 6, 7), 900, 1)) == [6]
 
 
 def test_a_lease_that_is_over_for_one_and_extended_by_another() -> None:
@@ -178,11 +182,21 @@ def test_deadlines_keep_no_leftovers_for_ever() -> None:
         deadlines.discard(number)
     assert len(deadlines) == 0
     assert len(deadlines._heap) < 100
+    for number in random.Random(1).sample(range(1000), 1000):
+        deadlines.set(number, number)
+    for number in range(1000):
+        assert deadlines.first() == (number, number)
+        deadlines.set(number, 2000)
+        deadlines.discard(number)
     deadlines.set(1, 5)
     deadlines.set(1, 9)
     assert deadlines.first() == (9, 1)
     deadlines.discard(1)
     assert deadlines.first() is None
+
+
+def test_an_acknowledgement_is_an_event() -> None:
+    assert decode_event(finished(5)) == (EventKind.FINISHED, (5,), 0, 0)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\x01", finished(1)[:-1], b"\x09" + finished(1)[1:]])
