@@ -77,6 +77,22 @@ def test_the_batch_is_not_in_the_new_leaders_log_and_a_full_disk_delays_the_cut(
     assert stage.values("A") == []
 
 
+def test_a_batch_that_ends_where_a_full_disk_delays_the_cut_is_committed() -> None:
+    stage = led_by_a()
+    replicated = stage.append("A", acks=ACKS_ALL)
+    stage.fetch("B")
+    behind_it = replaced_after(stage, replicated=False)
+    disk = stage.disks[0]
+    disk.capacity = 0
+    stage.fetch("A")
+    assert (replicated.error, behind_it.error) == (None, NOT_LEADER)
+    disk.capacity = None
+    stage.advance(1_000)
+    for _ in range(3):  # one that cuts, one at the end, one that brings the high watermark
+        stage.fetch("A")
+    assert replicated.error is NONE
+
+
 def test_another_batch_at_its_offset_is_not_taken_for_it() -> None:
     """The new leader has written at the same offset and committed it, before the old one asks."""
     stage = led_by_a("ABC")
