@@ -162,3 +162,15 @@ def test_an_opening_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPat
             hands.open()
     hands.queue = hands.open()
     assert hands.values() == [b"job", b"mail"]
+
+
+@pytest.mark.timeout(30)
+def test_the_lease_that_an_interrupted_acknowledgement_left_ends() -> None:
+    hands = Hands()
+    hands.queue.put(b"done")
+    acknowledged = hands.queue.get()
+    hands.queue._lanes["default"].state.unfinished.pop(acknowledged.offset)  # its first step
+    hands.queue.put(b"next")
+    hands.wait(86_400)
+    assert hands.get().value == b"next"
+    assert hands.queue.stats().topics["default"].leased == 1
