@@ -136,6 +136,13 @@ def test_malformed_leader_epochs(entry: str) -> None:
         parse_leader_epoch_checkpoint(f"0\n1\n{entry}\n".encode())
 
 
+@pytest.mark.parametrize("entries", ["1 0\n1 5", "2 0\n1 5", "1 5\n2 4"])
+def test_leader_epochs_rise_and_their_offsets_do_not_fall(entries: str) -> None:
+    with pytest.raises(CorruptCheckpoint, match=r"leader-epoch-checkpoint: epoch . from offset . on follows"):
+        parse_leader_epoch_checkpoint(f"0\n2\n{entries}\n".encode())
+    assert parse_leader_epoch_checkpoint(b"0\n2\n1 5\n2 5\n") == [(1, 5), (2, 5)]
+
+
 @pytest.mark.parametrize("data", [b"0\n2\norders 0 42\nmy-topic 11 1234567\n", b"0\n3\n0 0\n2 5\n5 1006\n"])
 def test_row_226_file_cut_at_any_byte_is_read_whole_or_refused(data: bytes) -> None:
     """A number that lost its last digit is still a number. Exhaustive: every length but the whole."""
