@@ -173,7 +173,7 @@ class OAuthConfig:
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = 10_000
     """Longest pause after such failures."""
     sasl_oauthbearer_expected_audience: str = ""
-    """Audiences, one of which a token must name, separated by commas; empty accepts any."""
+    """Audiences, one of which a token must name, separated by commas; empty: it must name none."""
     sasl_oauthbearer_expected_issuer: str = ""
     """The issuer that a token must name; empty accepts any."""
     sasl_oauthbearer_scope_claim_name: str = "scope"

@@ -1,6 +1,6 @@
 """OAUTHBEARER: logins by signed tokens (RFC 7628, KIP-255, 768).
 
-    client  n,[a=AUTHZID],^A auth=Bearer TOKEN ^A [key=value ^A]… ^A        (^A is byte 1)
+    client  n,[a=AUTHZID],^A [key=value ^A]… auth=Bearer TOKEN ^A [key=value ^A]… ^A        (^A is byte 1)
     server  empty; or {"status":"invalid_token"}, to which the client answers ^A and is refused
 
 A token is a JWT in three parts. Its signature is checked first, by an algorithm with a public key, with the
@@ -55,11 +55,19 @@ START_PATIENCE_S: float = 30.0
 _PATIENCE_S: Final = 1.0
 """How long a login by a known key waits for keys that are being read again."""
 _LONGEST_KID: Final = 1_000
+_PAIRS: Final = rb"(?:(?!auth=)[A-Za-z]+=[\x09\x0a\x0d\x20-\x7e]*\x01)*"
 _FIRST: Final = re.compile(
-    rb"n,(?:a=([^,\x00\x01]*))?,\x01auth=[Bb][Ee][Aa][Rr][Ee][Rr] +([-_~+/.A-Za-z0-9]+=*)\x01"
-    rb"(?:[A-Za-z]+=[\x09\x0a\x0d\x20-\x7e]*\x01)*\x01"
+    rb"n,(?:a=([^,\x00\x01]*))?,\x01"
+    + _PAIRS
+    + rb"auth=[Bb][Ee][Aa][Rr][Ee][Rr] +([-_~+/.A-Za-z0-9]+=*)\x01"
+    + _PAIRS
+    + rb"\x01"
 )
 _INVALID: Final = b'{"status":"invalid_token"}'
+_UNSET: Final = {
+    "audience": "tokens with an audience are refused; those without are accepted, also those for others",
+    "issuer": "tokens of any issuer whose keys are known are accepted",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -137,9 +145,13 @@ def claims_of(payload: Mapping[str, Any], config: OAuthConfig, now_s: float) -> 
     if issuer and payload.get("iss") != issuer:
         raise BadToken(f"the token's issuer is {payload.get('iss')!r:.100}")
     expected = config.audiences
-    audiences = _texts(payload, "aud") if expected else ()
-    if expected and not set(expected) & set(audiences):
-        raise BadToken(f"the token's audience is {', '.join(audiences)!r:.100}")
+    if expected or payload.get("aud") is not None:  # RFC 7519: whom a token is for must be expected
+        audiences = _texts(payload, "aud")
+        if not set(expected) & set(audiences):
+            raise BadToken(
+                f"the token's audience is {', '.join(audiences)!r:.100}, and the expected one is "
+                f"{', '.join(expected) or 'not set'}"
+            )
     scopes = _texts(payload, config.sasl_oauthbearer_scope_claim_name)
     if len(set(scopes)) < len(scopes):
         raise BadToken("the token names a scope twice")
@@ -364,10 +376,11 @@ async def bearer_logins(
             raise InvalidConfig(f"sasl.oauthbearer.jwks.endpoint.url: {error}") from error
     else:
         await keys.open(START_PATIENCE_S)
-    for name, value in (
-        ("sasl.oauthbearer.expected.audience", config.sasl_oauthbearer_expected_audience),
-        ("sasl.oauthbearer.expected.issuer", config.sasl_oauthbearer_expected_issuer),
+    for what, value in (
+        ("audience", config.sasl_oauthbearer_expected_audience),
+        ("issuer", config.sasl_oauthbearer_expected_issuer),
     ):
         if not value:
-            _log.warning("%s is not set: tokens for other services are accepted, too", name)
+            name = f"sasl.oauthbearer.expected.{what}"
+            _log.warning("%s is not set: %s", name, _UNSET[what])
     return partial(OAuthBearer, Validator(config, keys, now_ms))

@@ -148,6 +148,15 @@ def test_claims_by_other_names_and_no_expectations(tmp_path: Path) -> None:
     assert asyncio.run(check(validator(tmp_path, **more), token)) == [("batch", 300)]
 
 
+@pytest.mark.parametrize("audience", ["mail", ["mail"], "", []])
+def test_a_token_for_somebody_needs_an_expected_audience(audience: object, tmp_path: Path) -> None:
+    found = validator(tmp_path, sasl_oauthbearer_expected_audience="")
+    tokens = (signed(claims(NOW_S, aud=audience)), signed(claims(NOW_S, aud=None)))
+    refused, accepted = asyncio.run(check(found, *tokens))
+    assert "the expected one is not set" in str(refused)
+    assert accepted == ("ann", 300)
+
+
 def test_without_a_kid_only_a_single_key_is_tried(tmp_path: Path) -> None:
     (tmp_path / "jwks.json").write_bytes(jwks(key(), OTHER))
     found = asyncio.run(check(validator(tmp_path), signed(claims(NOW_S), kid=None), GOOD))
@@ -332,6 +341,8 @@ def test_a_provider_that_does_not_speak_http_leaves_the_former_keys(caplog: pyte
         b"n,,\x01auth=Bearer a.b.c\x01x=\x00\x01\x01",
         b"n,,\x01auth=Bearer a.b.c\x01\x01\x01",
         b"n,,\x01x=y\x01\x01",
+        b"n,,\x01auth=x\x01auth=Bearer a.b.c\x01\x01",
+        b"n,,\x01" + b"a=b\x01" * 100_000,
         b"n,,\x01auth=Bearer \xff\x01\x01",
         b"n" * 500_000,
         b"n,,\x01auth=Bearer " + b"a" * 500_000,
@@ -352,6 +363,7 @@ def test_a_login_step_by_step(tmp_path: Path) -> None:
             initial(GOOD),
             initial(GOOD, "ann"),
             f"n,,\x01auth=bEaReR  {GOOD}\x01traceId=1 2\x01\x01".encode(),
+            f"n,a=ann,\x01host=kafka\x01port=9092\x01auth=Bearer {GOOD}\x01\x01".encode(),  # as in RFC 7628
         ):
             assert await OAuthBearer(found).step(message) == Step(b"", "ann", lifetime_ms=300_000)
         exchange = OAuthBearer(found)
