@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from logstore.cli.cluster_state import Cluster
 from logstore.cli.operating import similar
@@ -60,6 +60,8 @@ def is_led_as_preferred(cluster: Cluster, each: TopicPartition) -> bool:
 # --- reassignment ---------------------------------------------------------------------------------
 
 Plan = dict[TopicPartition, tuple[int, ...]]
+_VERSION: Final = 1
+"""Of Kafka's files; the one that a file without a version has."""
 
 
 def parse_topics_to_move(text: str) -> list[str]:
@@ -120,6 +122,9 @@ def _json_object(text: str) -> dict[str, Any]:
         raise BadPlan(f"the file is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BadPlan("the file is not a JSON object")
+    version = value.get("version", _VERSION)
+    if version != _VERSION or not _is_number(version):
+        raise BadPlan(f"the file has version {json.dumps(version)[:40]}; only version {_VERSION} is known")
     return value
 
 

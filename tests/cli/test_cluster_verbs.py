@@ -475,6 +475,7 @@ class TestReassign:
             ("{", "not JSON"),
             ("[]", "not a JSON object"),
             ('{"partitions":[]}', "empty"),
+            ('{"version":2,"partitions":[{"topic":"t","partition":0,"replicas":[1]}]}', "has version 2"),
             ('{"partitions":[{"topic":"t","partition":0,"replicas":[]}]}', "list of replicas"),
             ('{"partitions":[{"topic":"t","partition":0,"replicas":[1,1]}]}', "twice"),
             ('{"partitions":[{"topic":"t","partition":true,"replicas":[1]}]}', "list of replicas"),
