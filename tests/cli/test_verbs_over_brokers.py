@@ -1,6 +1,6 @@
 """The operators' verbs over brokers: the same words as over the metadata store, by Kafka's admin requests.
 
-Three brokers of ours; with `-m slow` also three of Apache Kafka 3.9, which need Java and jars from Maven.
+Three brokers of ours; with `-m slow` also three of Apache Kafka 3.9, and of 4.1, which need Java and jars.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from logstore.disk.topic_partition import TopicPartition
 from tests.cli.conftest import Outcome
 
 Command = Callable[..., Outcome]
+_SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(
     scope="module",
-    params=["ours", pytest.param("3.9.1", marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+    params=["ours", *(pytest.param(each, marks=_SLOW) for each in ("3.9.1", "4.1.1"))],
 )
 def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Three brokers with the ids 1 to 3."""
@@ -534,22 +535,21 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str, tmp_p
     (altered,) = lines(over(*dropping, "segment.ms", "--json"))
     assert altered == {"topic": "sized", "set": {}, "deleted": ["segment.ms"]}
     assert over("configs", "alter", "--topic", "sized", "--config", "retention.ms=7000").code == 0
-    assert lines(over("configs", "describe", "--topic", "sized", "--json")) == [
-        {"name": "retention.ms", "value": "7000", "source": "topic", "is_read_only": False}
-    ]
+    (*_, own) = lines(over("configs", "describe", "--topic", "sized", "--json"))  # 4.1 has a default before
+    assert own == {"name": "retention.ms", "value": "7000", "source": "topic", "is_read_only": False}
     assert over("configs", "alter", "--topic", "sized", "--delete-config", "retention.ms").code == 0
-    assert over("configs", "describe", "--topic", "sized").out == ""
+    assert "(topic)" not in over("configs", "describe", "--topic", "sized").out
     assert "retention.ms=" in over("configs", "describe", "--topic", "sized", "--all").out
     assert over("configs", "describe", "--broker", 1, "--all").code == 0
     assert over("configs", "describe", "--topic", "none").code == 1
     assert over("configs", "describe").code == 2
     assert over("configs", "alter", "--all-brokers", "--config", "log.retention.ms=7000").code == 0
-    assert lines(over("configs", "describe", "--all-brokers", "--json")) == [
+    assert lines(over("configs", "describe", "--all-brokers", "--json"))[0] == (
         {"name": "log.retention.ms", "value": "7000", "source": "all brokers", "is_read_only": False}
-    ]
+    )
     assert "retention.ms=7000  (all brokers)" in over("configs", "describe", "--topic", "sized").out
     assert over("configs", "alter", "--all-brokers", "--delete-config", "log.retention.ms").code == 0
-    assert over("configs", "describe", "--all-brokers").out == ""
+    assert "log.retention.ms" not in over("configs", "describe", "--all-brokers").out
     assert over("offsets", "sized").out == "sized-0  5\n"
     assert over("delete-records", "sized-0", 3).out == "sized-0  starts at 3\n"
     assert lines(over("offsets", "sized-0", "--at", "earliest", "--json"))[0]["offset"] == 3
@@ -562,10 +562,9 @@ def test_brokers_settings_offsets_and_sizes(over: Command, bootstrap: str, tmp_p
 
 def test_active_producers(over: Command, bootstrap: str) -> None:
     """An idempotent producer of three batches, as the leader and every other replica know it."""
-    assert (
-        over("topics", "create", "produced", "--partitions", 2, "--replication-factor", 3, "--wait", 30).code
-        == 0
-    )
+    later = f"message.timestamp.after.max.ms={2**63 - 1}"
+    made = ("topics", "create", "produced", "--partitions", 2, "--replication-factor", 3, "--config", later)
+    assert over(*made, "--wait", 30).code == 0
     assert over("producers", "produced").out == "".join(
         f"produced-{each}  no active producers\n" for each in range(2)
     )
