@@ -125,3 +125,20 @@ def whole_numbers(texts: Iterable[str]) -> list[int] | None:
     """Return numbers of 0 or more, which may have blanks around them; None if one is something else."""
     found = [whole_number(text.strip(), 0) for text in texts]
     return None if None in found else [each for each in found if each is not None]
+
+
+def epoch_ms(text: str) -> int:
+    """Return the time that a text of ISO 8601 names, in epoch milliseconds; UTC if it names no zone.
+
+    Raises `ValueError`.
+    """
+    import re
+    from datetime import UTC, datetime, timedelta
+
+    # Python takes any character between date and time: 2026-11-20+01:00 would be one o'clock.
+    if not re.fullmatch(r"\d{4}-?(?:\d\d-?\d\d|[Ww]\d\d(?:-?\d)?)(?:[Tt ].*)?", text):
+        raise ValueError(f"{text!r} is not a date, or a date and a time with T between them")
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

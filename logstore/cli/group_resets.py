@@ -16,13 +16,13 @@ import io
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from logstore.arguments import whole_number, whole_numbers
+from logstore.arguments import epoch_ms, whole_number, whole_numbers
 from logstore.cli.group_facts import committed_offsets, listed, membership, offset_text
 from logstore.cli.operating import CommandConfig, Json, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _DURATION: Final = re.compile(
     r"P(?=[\dT])(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE
 )
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMS: Final = (
     "earliest, latest, current, 1200, +10, -10, @1700000000000, 2026-11-20T15:00:00 (UTC), "
     "or PT1H30M: that long ago"
@@ -224,14 +222,10 @@ def time_in(text: str, now_ms: int) -> int | None:
         except OverflowError:
             return 0
         return max(now_ms - ago // timedelta(milliseconds=1), 0)
-    if _DATE.match(text):
-        try:
-            found = datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        return max((moment - _EPOCH) // timedelta(milliseconds=1), 0)
-    return None
+    try:
+        return max(epoch_ms(text), 0)
+    except ValueError:
+        return None
 
 
 def clamped(offset: int | None, start: int | None, end: int | None) -> int:

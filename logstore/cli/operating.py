@@ -6,13 +6,12 @@ import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.arguments import whole_number
+from logstore.arguments import epoch_ms, whole_number
 from logstore.cli.terminal import Encoding
 
 if TYPE_CHECKING:
@@ -126,10 +125,9 @@ def time_ms(option: str, text: str) -> int:
     if (found := whole_number(text)) is not None:
         return found
     try:
-        moment = datetime.fromisoformat(text)
+        return epoch_ms(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {text!r} is neither epoch milliseconds nor a time") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = False) -> dict[str, str]:

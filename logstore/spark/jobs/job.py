@@ -15,11 +15,10 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from logstore.arguments import whole_number
+from logstore.arguments import epoch_ms, whole_number
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.work import Workers
@@ -154,14 +153,11 @@ def milliseconds(option: str, text: str | None) -> str | None:
     if text is None or whole_number(text, 0) is not None:
         return text
     try:
-        moment = datetime.fromisoformat(text)
+        return str(epoch_ms(text))
     except ValueError as error:
         raise InvalidOption(
             f"{option} {text!r} is not a time; give epoch milliseconds or a time like 2026-11-20T15:00:00"
         ) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return str(round(moment.timestamp() * 1000))
 
 
 def check_positive(options: Namespace, *names: str) -> None:
