@@ -142,6 +142,12 @@ _DEFAULT_ONLY: Final = {
 }
 """They turn on what does not exist here; Kafka's default is accepted."""
 
+_SELECTOR: Final = "replica.selector.class"
+_SELECTORS: Final = {
+    "": "none",
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector": "rack-aware",
+}
+"""The words for Kafka's classes."""
 _POLICIES: Final = ("alter.config.policy.class.name", "create.topic.policy.class.name")
 _OF_KRAFT: Final = (
     "process.roles",
@@ -160,11 +166,13 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
     """
     rest = {name: value.strip() for name, value in properties.items() if name not in WITHOUT_EFFECT}
     for name in _OF_KRAFT:
-        if name in rest:
+        if rest.pop(name, ""):
             raise InvalidConfig(f"{name}: KRaft is not supported; name a metadata store with --metadata")
     for name in _POLICIES:
-        if name in rest:
+        if rest.pop(name, ""):
             raise InvalidConfig(f"{name}: policies are Java classes, which are not supported")
+    if _SELECTOR in rest:
+        rest[_SELECTOR] = _SELECTORS.get(rest[_SELECTOR], rest[_SELECTOR])
     for name, default in _DEFAULT_ONLY.items():
         if (value := rest.pop(name, default)) != default:
             raise InvalidConfig(f"{name} is {value!r}; only Kafka's default {default} is supported")

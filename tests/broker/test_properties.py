@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from logstore.broker.properties import WITHOUT_EFFECT, parse_log_dirs, split_properties
+from logstore.broker.security.config import NOT_BUILT, split_security
 from logstore.broker.settings import read_settings
 from logstore.checkpoint.identity import parse_properties
 from logstore.errors import InvalidConfig
@@ -164,5 +165,29 @@ def test_kafkas_default_of_a_part_that_does_not_exist_is_accepted() -> None:
         "remote.log.storage.system.enable",
         "queued.max.request.bytes",
         "eligible.leader.replicas.enable",
+        "process.roles",
+        "create.topic.policy.class.name",
     )
     assert split_properties({name: EVERY[name] for name in names}) == ({}, {})
+
+
+def test_kafkas_default_of_what_is_not_built_is_accepted() -> None:
+    """A file may state it: `principal.builder.class` of Kafka's default builder was refused."""
+    given = {name: value for name, value in EVERY.items() if name.startswith(tuple(NOT_BUILT))}
+    assert len(given) > 25
+    assert split_security(given) == ({}, {})
+    for name in given:
+        with pytest.raises(InvalidConfig, match=name):
+            split_security({name: "another"})
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("", "none"),
+        ("org.apache.kafka.common.replica.RackAwareReplicaSelector", "rack-aware"),
+        ("rack-aware", "rack-aware"),
+    ],
+)
+def test_kafkas_class_that_selects_replicas_by_rack_is_known(value: str, word: str) -> None:
+    assert split_properties({"replica.selector.class": value})[1] == {"replica.selector.class": word}

@@ -79,7 +79,30 @@ NOT_BUILT: Final = {
     "ssl.secure.random.implementation": "TLS is OpenSSL's, with its own random numbers",
     "ssl.trustmanager.algorithm": "TLS is OpenSSL's and has no trust managers",
 }
-"""Settings of Kafka, by the start of their names, for what is not built here: refused with this reason."""
+"""Settings of Kafka, by the start of their names, for what is not built here: refused with this reason, but
+for Kafka's default."""
+_DEFAULTS: Final = {
+    "password.encoder.cipher.algorithm": "AES/CBC/PKCS5Padding",
+    "password.encoder.iterations": "4096",
+    "password.encoder.key.length": "128",
+    "principal.builder.class": (
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+    ),
+    "sasl.kerberos.kinit.cmd": "/usr/bin/kinit",
+    "sasl.kerberos.min.time.before.relogin": "60000",
+    "sasl.kerberos.principal.to.local.rules": "DEFAULT",
+    "sasl.kerberos.ticket.renew.jitter": "0.05",
+    "sasl.kerberos.ticket.renew.window.factor": "0.8",
+    "sasl.login.refresh.buffer.seconds": "300",
+    "sasl.login.refresh.min.period.seconds": "60",
+    "sasl.login.refresh.window.factor": "0.8",
+    "sasl.login.refresh.window.jitter": "0.05",
+    "sasl.login.retry.backoff.max.ms": "10000",
+    "sasl.login.retry.backoff.ms": "100",
+    "ssl.keymanager.algorithm": "SunX509",
+    "ssl.trustmanager.algorithm": "PKIX",
+}
+"""Of these settings in Kafka; the others have none."""
 _HANDLER: Final = "sasl.server.callback.handler.class"
 _VALIDATORS: Final = frozenset(
     f"org.apache.kafka.common.security.oauthbearer.{each}OAuthBearerValidatorCallbackHandler"
@@ -286,9 +309,11 @@ def split_security(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
     for name, value in given.items():
         plain = name.removeprefix(_PREFIX).partition(".")[2] if name.startswith(_PREFIX) else name
         plain = _MECHANISM.sub("", plain, count=1)
-        for start, reason in NOT_BUILT.items():
-            if plain.startswith(start) and not (plain == _HANDLER and value in _VALIDATORS):
-                raise InvalidConfig(f"{name}: {reason}")
+        reason = next((why for start, why in NOT_BUILT.items() if plain.startswith(start)), None)
+        if reason is not None and not (plain == _HANDLER and value in _VALIDATORS):
+            if value in ("", _DEFAULTS.get(plain)):
+                continue
+            raise InvalidConfig(f"{name}: {reason}")
         is_own = name in OF_LISTENERS or name.startswith(_STARTS)
         (own if is_own else rest)[name] = value
     return own, rest
