@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -170,9 +169,9 @@ def _one_spelling(address: str) -> str:
 
 def _changes(
     operations: Sequence[t.AlterClientQuotasRequestOpData], entity: Entity
-) -> dict[Kind, float | None]:
+) -> dict[Kind, str | None]:
     """Return new values by kind, None to remove one. Raises `RequestRefused`."""
-    found: dict[Kind, float | None] = {}
+    found: dict[Kind, str | None] = {}
     for each in operations:
         known = [kind for kind in Kind if kind.is_for(entity)]
         if each.key not in known:
@@ -181,16 +180,13 @@ def _changes(
         kind = Kind(each.key)
         if kind in found:
             raise RequestRefused(ErrorCode.INVALID_REQUEST, f"{kind} is changed twice")
-        is_number = 0 <= each.value < math.inf and not (kind.is_whole and each.value % 1)
-        if not each.remove and not is_number:
-            wanted = "a whole number" if kind.is_whole else "a number"
-            raise RequestRefused(
-                ErrorCode.INVALID_REQUEST, f"{kind} is {each.value}; expected {wanted} from 0"
-            )
-        found[kind] = None if each.remove else each.value
+        try:
+            found[kind] = None if each.remove else text_of(kind, each.value)
+        except ValueError as error:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, str(error)) from error
     return found
 
 
-def _changed(changes: Mapping[Kind, float | None], now: Mapping[str, str]) -> dict[str, str]:
+def _changed(changes: Mapping[Kind, str | None], now: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in now.items() if name not in changes}
-    return kept | {kind: text_of(kind, value) for kind, value in changes.items() if value is not None}
+    return kept | {kind: value for kind, value in changes.items() if value is not None}

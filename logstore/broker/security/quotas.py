@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
+from logstore.config import MAX_INT, MAX_LONG
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.rates import Windows, rounded
@@ -26,6 +27,8 @@ USER: Final = "user"
 CLIENT: Final = "client-id"
 IP: Final = "ip"
 _FOLDERS: Final = {USER: "users", CLIENT: "clients", IP: "ips"}
+_CLOSE: Final = 1e-6
+"""How far a number may be from a whole one."""
 _TYPES: Final = {folder: kind for kind, folder in _FOLDERS.items()}
 
 
@@ -48,6 +51,11 @@ class Kind(StrEnum):
     def is_whole(self) -> bool:
         """Whether values have no fraction."""
         return self in (Kind.PRODUCE, Kind.FETCH, Kind.CONNECTION)
+
+    @property
+    def most(self) -> int:
+        """The largest whole value: Kafka's brokers read an int or a long."""
+        return MAX_INT if self is Kind.CONNECTION else MAX_LONG
 
     def is_for(self, entity: Entity) -> bool:
         """Return whether such entities have this quota: addresses have connection rates, and nobody else."""
@@ -98,8 +106,16 @@ def parse(settings: Mapping[str, str], entity: Entity) -> dict[Kind, float]:
 
 
 def text_of(kind: Kind, value: float) -> str:
-    """Return a value as Kafka stores it."""
-    return str(int(value)) if kind.is_whole else repr(float(value))
+    """Return a value as Kafka stores it. Raises `ValueError` for one that it refuses."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{kind} is {value}; expected a number from 0")
+    if not kind.is_whole:
+        return repr(float(value))
+    whole = int(value + _CLOSE)
+    # A client's number for "no limit" may be the largest long as a float, which is one more.
+    if abs(whole - value) > _CLOSE or value > float(kind.most):
+        raise ValueError(f"{kind} is {value}; expected a whole number from 0 to {kind.most}")
+    return str(min(whole, kind.most))
 
 
 class Quotas:

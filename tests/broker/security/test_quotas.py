@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from logstore.broker.security.quotas import (
     path_of,
     text_of,
 )
+from logstore.config import MAX_INT, MAX_LONG
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.rates import LONGEST_THROTTLE_MS, Rate, Windows
 
@@ -123,6 +125,26 @@ def test_entities_stand_in_paths_as_kafka_writes_them() -> None:
     assert entity_of("ips/0%3A1") == ((IP, "0:1"),)
     for other in ("", "users", "users/bob/ips/1.1.1.1", "topics/t", "clients/a/users/b", "users/a/clients"):
         assert entity_of(other) is None
+
+
+def test_values_are_those_that_kafka_can_read() -> None:
+    """A broker of Kafka on the same store reads a long, or an int for connections."""
+    unlimited = float(MAX_LONG)  # one more, as a client's float
+    assert text_of(Kind.FETCH, unlimited) == str(MAX_LONG)
+    assert text_of(Kind.CONNECTION, MAX_INT) == str(MAX_INT)
+    assert text_of(Kind.PRODUCE, 0.3 * 1e7 + 5e-10) == "3000000"
+    assert text_of(Kind.REQUEST, 1e30) == "1e+30"
+    for kind, value in (
+        (Kind.PRODUCE, 1e30),
+        (Kind.FETCH, unlimited * 1.001),
+        (Kind.CONNECTION, MAX_INT + 1),
+        (Kind.PRODUCE, 1.5),
+        (Kind.PRODUCE, 7 - 1e-5),
+        (Kind.REQUEST, math.inf),
+        (Kind.MUTATION, -1.0),
+    ):
+        with pytest.raises(ValueError, match=kind):
+            text_of(kind, value)
 
 
 def test_values_are_stored_as_kafka_stores_them() -> None:
