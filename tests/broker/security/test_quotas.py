@@ -127,6 +127,15 @@ def test_entities_stand_in_paths_as_kafka_writes_them() -> None:
         assert entity_of(other) is None
 
 
+def test_a_client_without_an_id_has_the_quota_of_all() -> None:
+    values: dict[Entity, dict[Kind, float]] = {
+        ((C, None),): {Kind.PRODUCE: 1.0},
+        ((U, "ann"), (C, None)): {Kind.PRODUCE: 2.0},
+    }
+    assert Quotas(values).bound(Kind.PRODUCE, "bob", "") == (1.0, Key(None, ""))
+    assert Quotas(values).bound(Kind.PRODUCE, "ann", "") == (2.0, Key("ann", ""))
+
+
 def test_values_are_those_that_kafka_can_read() -> None:
     """A broker of Kafka on the same store reads a long, or an int for connections."""
     unlimited = float(MAX_LONG)  # one more, as a client's float
