@@ -251,12 +251,12 @@ def _problems_of_tokens(listener: Listener, oauth: OAuthConfig) -> Iterator[str]
         yield from _too_open(file)
     if endpoint.scheme == "http":
         yield f"brokers send their clientSecret without encryption (listener {listener.name}): use https"
-    for what, value in (
-        ("audience", oauth.audiences),
-        ("issuer", oauth.sasl_oauthbearer_expected_issuer),
+    for what, value, tokens in (
+        ("audience", oauth.audiences, "without an audience"),
+        ("issuer", oauth.sasl_oauthbearer_expected_issuer, "of any issuer"),
     ):
         if not value:
-            yield f"listener {listener.name} takes tokens of any {what}: set sasl.oauthbearer.expected.{what}"
+            yield f"listener {listener.name} takes tokens {tokens}: set sasl.oauthbearer.expected.{what}"
 
 
 def _too_open(path: Path) -> Iterator[str]:

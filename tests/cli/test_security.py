@@ -342,7 +342,7 @@ def test_problems_of_logins_by_tokens(command: Command, tmp_path: Path) -> None:
     assert done.code == 1
     problems = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
     assert len(problems) == 3, problems
-    for complaint in ("tokens without encryption", "use https", "tokens of any audience"):
+    for complaint in ("tokens without encryption", "use https", "tokens without an audience"):
         assert any(complaint in each for each in problems)
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     lines |= {
