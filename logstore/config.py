@@ -62,6 +62,9 @@ def setting(
 
 
 _TIERED = "there is no tiered storage here; a log is entirely local"
+_FORMAT_VERSION: Final = re.compile(
+    r"(?:0\.(?:8\.[0-2]|9\.0|10\.[0-2]|11\.0)|1\.[01]|2\.[0-8]|3\.\d)(?:\..*|-IV\d)?", re.ASCII
+)
 _THROTTLED_REPLICAS: Final = re.compile(r"(?:\*|\d{1,10}:\d{1,10}(?:,\d{1,10}:\d{1,10})*)?", re.ASCII)
 
 
@@ -343,6 +346,11 @@ class LogConfig:
             raise InvalidConfig(
                 f"min.compaction.lag.ms ({self.min_compaction_lag_ms}) is above "
                 f"max.compaction.lag.ms ({self.max_compaction_lag_ms}); lower the first or raise the second"
+            )
+        if not _FORMAT_VERSION.fullmatch(self.message_format_version.strip()):
+            # It has no effect, but Kafka's brokers on the same store would not start with it.
+            raise InvalidConfig(
+                f"message.format.version is {self.message_format_version!r}; expected one of Kafka: 0.8.0 to 3.9"
             )
         if self.compression_gzip_level == 0:
             raise InvalidConfig("compression.gzip.level is 0; it must be -1 or 1 to 9")

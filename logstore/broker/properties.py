@@ -169,7 +169,7 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
         if rest.pop(name, ""):
             raise InvalidConfig(f"{name}: KRaft is not supported; name a metadata store with --metadata")
     for name in _POLICIES:
-        if rest.pop(name, ""):
+        if name in rest:
             raise InvalidConfig(f"{name}: policies are Java classes, which are not supported")
     if _SELECTOR in rest:
         rest[_SELECTOR] = _SELECTORS.get(rest[_SELECTOR], rest[_SELECTOR])

@@ -61,10 +61,10 @@ VALUES: Final = (
     *("true", "True", " TRUE ", "false", "yes", "on", "null", "None", "*", "0:1", "0:1,1:2", "1:2,", "a:b"),
     *("delete", "compact", "compact,delete", "delete, compact", " delete ,compact ", "compact,", "DELETE"),
     *("none", "producer", "gzip", "GZIP", "lz4", "snappy", "zstd", "zstd ", "uncompressed"),
-    *("CreateTime", "createtime", "LogAppendTime", "2.3", "3.9", "3.9-IV0", "0.10.2"),
+    *("CreateTime", "createtime", "LogAppendTime"),
+    *("2.3", "3.9", "3.9-IV0", "0.10.2", "0.10", "2.9", "2.0.1", "4.0"),
 )
 OF_TOPICS: Final = {
-    "message.format.version": "without effect",
     "retain.for.cursors": "not a setting of Kafka",
 }
 OF_BROKERS: Final = {
@@ -77,7 +77,6 @@ OF_BROKERS: Final = {
     "listener.security.protocol.map": "without effect if there are no listeners",
     "log.cleaner.dedupe.buffer.size": "1 MB is enough for one cleaner",
     "log.cleaner.threads": "without effect",
-    "log.message.format.version": "without effect",
     "log.retention.hours": "64 bits",
     "log.retention.minutes": "64 bits",
     "log.roll.hours": "64 bits",

@@ -416,7 +416,11 @@ def stored(**settings: str) -> bytes:
 
 
 def test_message_format_version() -> None:
-    assert stored(message_format_version="0.9.0") == stored()
+    for each in ("0.9.0", "0.10.2-IV0", "2.0.1", " 3.9 "):
+        assert stored(message_format_version=each) == stored()
+    for wrong in ("", "x", "0.10", "2.9", "4.0", "2,0", "2.0-"):
+        with pytest.raises(InvalidConfig, match="expected one of Kafka"):
+            LogConfig(message_format_version=wrong)
 
 
 def test_message_downconversion_enable() -> None:

@@ -311,7 +311,7 @@ def split_security(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
         plain = _MECHANISM.sub("", plain, count=1)
         reason = next((why for start, why in NOT_BUILT.items() if plain.startswith(start)), None)
         if reason is not None and not (plain == _HANDLER and value in _VALIDATORS):
-            if value in ("", _DEFAULTS.get(plain)):
+            if value == _DEFAULTS.get(plain):
                 continue
             raise InvalidConfig(f"{name}: {reason}")
         is_own = name in OF_LISTENERS or name.startswith(_STARTS)
