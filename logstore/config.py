@@ -350,7 +350,7 @@ class LogConfig:
         if not _FORMAT_VERSION.fullmatch(self.message_format_version.strip()):
             # It has no effect, but Kafka's brokers on the same store would not start with it.
             raise InvalidConfig(
-                f"message.format.version is {self.message_format_version!r}; expected one of Kafka: 0.8.0 to 3.9"
+                f"message.format.version is {self.message_format_version!r}; expected one of Kafka, to 3.9"
             )
         if self.compression_gzip_level == 0:
             raise InvalidConfig("compression.gzip.level is 0; it must be -1 or 1 to 9")
