@@ -35,6 +35,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 from logstore.disk.clocks import steady_ns
 from logstore.disk.descriptors import Spares, above_standard
 from logstore.disk.errors import DirectoryLocked, dead_link, raise_unsynced
+from logstore.disk.owners import in_use
 from logstore.disk.page_cache import is_cached
 
 if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
@@ -437,13 +438,11 @@ def _open_locked(directory: str) -> io.FileIO:
         except FileNotFoundError:
             pass
         except OSError as error:
+            refusal = in_use(directory, path, file)
             file.close()
             if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                 raise
-            raise DirectoryLocked(
-                f"{directory} is in use by another process, which holds {path}; "
-                "stop that process or use another directory"
-            ) from error
+            raise refusal from error
         file.close()
 
 
@@ -538,8 +537,8 @@ class OsDisk:
         except DirectoryLocked as refusal:
             if refusal.__cause__ is not None:  # held by another process: nothing here lets it go
                 raise
-            gc.collect()  # a log that an interrupt, or its program, dropped without a close
-            return _OsLock(directory)
+        gc.collect()  # a log that an interrupt, or its program, dropped without a close
+        return _OsLock(directory)
 
     def room(self, directory: str) -> Room:
         """Return the free bytes and all bytes of the file system; see `Disk.room`."""

@@ -72,8 +72,10 @@ FOREIGN_HOLDERS = {
 def test_lock_is_held_until_its_process_dies(holder: str, tmp_path: Path) -> None:
     with other_process(FOREIGN_HOLDERS[holder], f"{tmp_path}/{LOCK_FILE}") as process:
         for _ in range(2):  # the failed attempt must not leave us thinking that we hold it
-            with pytest.raises(DirectoryLocked, match=f"{tmp_path} is in use by another process"):
+            with pytest.raises(DirectoryLocked, match=f"{tmp_path} is in use by another process") as refused:
                 OsDisk().lock(str(tmp_path))
+            if sys.platform == "linux" and holder != "flock":
+                assert f"another process (id {process.pid}), which holds" in str(refused.value)
         process.kill()
         process.wait()
         OsDisk().lock(str(tmp_path)).release()
@@ -124,6 +126,15 @@ def test_nothing_is_collected_for_another_process(tmp_path: Path, monkeypatch: p
     with pytest.raises(DirectoryLocked, match="already open in this process"):
         OsDisk().lock(str(tmp_path))
     assert collections
+    lock.release()
+
+
+def test_a_second_owner_in_this_process_is_refused_once(tmp_path: Path) -> None:
+    """The refusal before the collection was the context of that behind it, and the traceback told both."""
+    lock = OsDisk().lock(str(tmp_path))
+    with pytest.raises(DirectoryLocked) as refused:
+        OsDisk().lock(str(tmp_path))
+    assert refused.value.__context__ is None
     lock.release()
 
 
