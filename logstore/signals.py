@@ -31,7 +31,10 @@ def held_back(*numbers: signal.Signals) -> Iterator[None]:
         yield
         return
     held: list[int] = []
-    before = {number: signal.signal(number, lambda each, _: held.append(each)) for number in numbers}
+    try:
+        before = {number: signal.signal(number, lambda each, _: held.append(each)) for number in numbers}
+    except ValueError:  # a subinterpreter, whose main thread runs no handlers
+        before = {}
     try:
         yield
     finally:

@@ -53,3 +53,19 @@ except KeyboardInterrupt:
         [sys.executable, "-c", program, number], capture_output=True, text=True, check=False
     )
     assert (found.stdout, found.stderr) == ("interrupted True int32 default_int_handler\n", "")
+
+
+def test_where_no_signal_can_be_held_back_it_is_imported_all_the_same() -> None:
+    """In a subinterpreter it was refused with "signal only works in main thread of the main interpreter"."""
+    program = """
+import signal
+
+def refuse(number, handler):
+    raise ValueError("signal only works in main thread of the main interpreter")
+
+signal.signal = refuse
+from logstore.lazily import np
+print(np.dtype("i4"))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("int32\n", "")
