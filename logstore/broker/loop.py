@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from logstore.disk.clocks import steady_s
+from logstore.disk.descriptors import hold_standard
 from logstore.segment.scan import use_compiled
 
 _YOUNG_OBJECTS: Final = 50_000
@@ -35,7 +36,8 @@ class SteadyLoop(_PlatformLoop):
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return uvloop's factory for `asyncio.Runner`, or that of `SteadyLoop`."""
+    """Return uvloop's factory for `asyncio.Runner`, or that of `SteadyLoop`; hold the standard streams."""
+    hold_standard()
     try:
         uvloop = importlib.import_module("uvloop")
     except ModuleNotFoundError:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from logstore.arguments import as_config
 from logstore.broker.blocking import BlockingCalls
@@ -28,6 +29,9 @@ from logstore.log.log_dir_snapshot import LogDirSnapshot
 T = TypeVar("T")
 _Outcome: TypeAlias = list[AsyncBroker | BaseException]
 """The result of a start: empty, then the broker or the error."""
+_AT_THE_END: Final = (
+    "the program is over, and with it the broker's thread: its next start recovers the logs; stop it earlier"
+)
 
 
 class Broker(BlockingCalls):
@@ -128,6 +132,9 @@ class Broker(BlockingCalls):
         if thread is None or os.getpid() != self._process_id:
             work.close()  # a forked copy, or never started
             return
+        if sys.is_finalizing() and not self._client.down.is_set():
+            work.close()
+            raise RuntimeError(_AT_THE_END)
         try:
             if self._client.down.is_set():
                 work.close()
@@ -180,6 +187,8 @@ class Broker(BlockingCalls):
         try:
             if self._thread is not None and os.getpid() != self._process_id:
                 raise BrokerStopped("the broker runs in the parent process; start a broker after the fork")
+            if sys.is_finalizing():
+                raise BrokerStopped(_AT_THE_END)
             self._client.check()
             if self._thread is None:
                 raise BrokerStopped("this broker runs on an event loop: await the calls of its `async with`")

@@ -85,6 +85,16 @@ def above_standard(descriptor: int) -> int:
         os.close(descriptor)
 
 
+def hold_standard() -> None:
+    """Open `/dev/null` in place of each standard stream that the program closed.
+
+    A socket must not get its number either, and libuv aborts the process when it closes a descriptor below 3.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
 class Spares:
     """A few open descriptors, closed for a call that finds none left. Safe from any thread."""
 

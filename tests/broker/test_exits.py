@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +37,59 @@ def test_a_stop_that_can_start_no_thread_any_more_ends(monkeypatch: pytest.Monke
     stopping.start()
     stopping.join(5)
     assert errors == ["cannot schedule new futures after shutdown"]
+
+
+LEFT_TO_A_FINALIZER = """
+from logstore.broker import Broker
+
+class Service:
+    def __init__(self):
+        self.broker = Broker()
+        self.broker.start()
+        self.broker.create_topic("orders")
+
+    def __del__(self):
+        try:
+            self.broker.append("orders", b"placed")
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+        self.broker.stop()
+
+service = Service()
+"""
+
+
+def test_a_broker_that_a_finalizer_stops_at_the_exit_is_no_hang() -> None:
+    """Its thread runs no more by then: from Python 3.13 on each call waited for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_TO_A_FINALIZER], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "BrokerStopped\n")
+    assert "RuntimeError: the program is over" in done.stderr
+
+
+STANDARD_STREAMS_CLOSED = """
+import os, sys
+from pathlib import Path
+for descriptor in range(3):
+    os.close(descriptor)
+from logstore.broker import BlockingClient, Broker
+with Broker() as broker, BlockingClient([broker.bootstrap]) as client:
+    client.topics()
+    found = [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in range(3)]
+Path(sys.argv[1]).write_text(" ".join(found))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux lists descriptors there")
+@pytest.mark.parametrize("is_fast", [True, False], ids=["uvloop", "asyncio"])
+def test_no_socket_gets_the_number_of_a_standard_stream(tmp_path: Path, is_fast: bool) -> None:
+    """libuv aborted the process at the end: "uv__close: Assertion `fd > STDERR_FILENO' failed"."""
+    code = (
+        STANDARD_STREAMS_CLOSED
+        if is_fast
+        else f"import sys; sys.modules['uvloop'] = None\n{STANDARD_STREAMS_CLOSED}"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "found")], timeout=30, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "found").read_text() == "/dev/null /dev/null /dev/null"
