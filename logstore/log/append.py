@@ -175,6 +175,7 @@ def as_change(
                 end_change(log)  # raises
             log.changing = ""
         except BaseException as error:
+            log.is_interrupted = True
             change_failed(log, error)
             raise
         if log.waiters.waiting:

@@ -63,14 +63,13 @@ def end_change(log: PartitionLog) -> None:
 def change_failed(log: PartitionLog, error: BaseException) -> None:
     """Remove the note of a change that was refused, and keep it for one that an interrupt ended.
 
-    Raises `LogClosed` instead of what a change meets after a signal handler has closed the log.
+    The caller has set `log.is_interrupted`, since even this call may be interrupted, or too deep. Raises
+    `LogClosed` instead of what a change meets after a signal handler has closed the log.
     """
     if log.is_closed and isinstance(error, Exception):
         raise _closed_meanwhile(log) from error
     if isinstance(error, EngineError):
-        log.changing = ""
-    else:
-        log.is_interrupted = True
+        log.changing, log.is_interrupted = "", False
 
 
 def _closed_meanwhile(log: PartitionLog) -> LogClosed:
@@ -90,6 +89,7 @@ def changing(log: PartitionLog, what: str) -> Iterator[None]:
             yield
             end_change(log)
         except BaseException as error:
+            log.is_interrupted = True
             change_failed(log, error)
             raise
 

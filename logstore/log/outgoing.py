@@ -465,6 +465,7 @@ def append_made(log: PartitionLog, batch: MadeBatch, *, leader_epoch: int, now_m
                 end_change(log)  # raises
             log.changing = ""
         except BaseException as error:
+            log.is_interrupted = True
             change_failed(log, error)
             raise
         if log.waiters.waiting:
@@ -512,6 +513,7 @@ def append_value(log: PartitionLog, value: bytes, now_ms: int) -> AppendInfo | N
             log.changing = ""
             write_failed(log, error)
         except BaseException as error:
+            log.is_interrupted = True
             change_failed(log, error)
             raise
         if log.waiters.waiting:

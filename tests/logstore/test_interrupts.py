@@ -143,6 +143,24 @@ def roll(log: Log) -> None:
 APPENDS = [plain, keyed, many, rolling, durable, idempotent, flush, roll]
 
 
+def goes_on(disk: MemoryDisk, log: Log, known: dict[int, bytes], where: str, *, is_repeated: bool) -> None:
+    """Append to the log, and compare all that it has with what is known, also behind a restart."""
+    for number in range(3):
+        value = b"after %d" % number
+        known[log.append(value, key=value, sync=number == 1).first_offset] = value
+    repeated = encode_batch([Record(0, 1_000, b"p", b"p2")], producer_id=7, producer_epoch=0, base_sequence=2)
+    if is_repeated:
+        assert log.append_batches(repeated).is_duplicate
+    for _ in range(2):
+        found = {record.offset: record.value for record in log.read()}
+        assert found.keys() == set(range(log.log_end_offset)), where
+        assert all(found[offset] == value for offset, value in known.items()), where
+        assert all(log[offset].value == value for offset, value in found.items()), where
+        log.close()
+        log = opened(disk)
+    log.close()
+
+
 @pytest.mark.parametrize("action", APPENDS)
 def test_an_append_is_there_or_not_and_the_log_goes_on(action: Callable[[Log], None]) -> None:
     at = 0
@@ -153,25 +171,43 @@ def test_an_append_is_there_or_not_and_the_log_goes_on(action: Callable[[Log], N
         # Before a long append changes the log, there is nothing to undo.
         when = lambda: log.partition.changing or action is not many  # noqa: B023, E731
         was_interrupted = interrupted(lambda: action(log), at, when)  # noqa: B023
-        for number in range(3):
-            value = b"after %d" % number
-            known[log.append(value, key=value, sync=number == 1).first_offset] = value
-        repeated = encode_batch(
-            [Record(0, 1_000, b"p", b"p2")], producer_id=7, producer_epoch=0, base_sequence=2
-        )
-        if action is not idempotent:
-            assert log.append_batches(repeated).is_duplicate
-        for _ in range(2):
-            found = {record.offset: record.value for record in log.read()}
-            assert found.keys() == set(range(log.log_end_offset)), f"moment {at}"
-            assert all(found[offset] == value for offset, value in known.items()), f"moment {at}"
-            assert all(log[offset].value == value for offset, value in found.items()), f"moment {at}"
-            log.close()
-            log = opened(disk)
-        log.close()
+        goes_on(disk, log, known, f"moment {at}", is_repeated=action is not idempotent)
         if not was_interrupted:
             break
     assert at > 3
+
+
+def deeper(levels: int, action: Callable[[], None]) -> None:
+    if levels:
+        deeper(levels - 1, action)
+    else:
+        action()
+
+
+def depth() -> int:
+    frame, count = sys._getframe().f_back, 0
+    while frame is not None:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+@pytest.mark.parametrize("action", APPENDS)
+def test_an_append_at_the_recursion_limit_is_there_or_not_and_the_log_goes_on(
+    action: Callable[[Log], None],
+) -> None:
+    """Where the note of the interrupt met the limit, too, each later change was refused as a handler's."""
+    left, was_refused = 0, True
+    while was_refused:
+        left += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, known = filled(disk)
+        was_refused = False
+        try:
+            deeper(sys.getrecursionlimit() - depth() - left, lambda: action(log))  # noqa: B023
+        except RecursionError:
+            was_refused = True
+        goes_on(disk, log, known, f"{left} calls left", is_repeated=action is not idempotent)
+    assert left > 3
 
 
 def truncation(log: Log) -> None:
