@@ -8,15 +8,19 @@ record is durable.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["names_from", "np"]
+
+_CALLS_OF_AN_IMPORT: Final = 500
+"""How deep it may go; that of numpy 2 takes a hundred calls."""
 
 
 def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
@@ -38,9 +42,14 @@ class _Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         from logstore.signals import held_back, may_raise
 
-        # numpy cannot be imported again in a process in which an import of it was interrupted.
+        # numpy cannot be imported again in a process in which an import of it was interrupted, or too deep.
         with held_back(*may_raise()):
-            module = import_module(self.__name__)
+            limit = sys.getrecursionlimit()
+            sys.setrecursionlimit(limit + _CALLS_OF_AN_IMPORT)
+            try:
+                module = import_module(self.__name__)
+            finally:
+                sys.setrecursionlimit(limit)
         vars(self).update(vars(module))  # from now on an attribute costs what it costs there
         return getattr(module, name)
 

@@ -69,3 +69,29 @@ print(np.dtype("i4"))
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (found.stdout, found.stderr) == ("int32\n", "")
+
+
+@pytest.mark.parametrize("left", [5, 15, 40, 60, 80, 100])
+def test_near_the_recursion_limit_it_is_imported_wholly_or_not_at_all(left: int) -> None:
+    """Half imported, it was refused from then on: "cannot load module more than once per process"."""
+    program = """
+import sys
+from logstore.lazily import np
+
+def deeper(levels):
+    if levels:
+        deeper(levels - 1)
+    else:
+        np.dtype
+
+limit = sys.getrecursionlimit()
+try:
+    deeper(limit - int(sys.argv[1]))
+except RecursionError:
+    pass
+print(np.dtype("i4"), sys.getrecursionlimit() == limit)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(left)], capture_output=True, text=True, check=False
+    )
+    assert (found.stdout, found.stderr) == ("int32 True\n", "")
