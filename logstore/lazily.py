@@ -8,7 +8,6 @@ record is durable.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["names_from", "np"]
 
-_CALLS_OF_AN_IMPORT: Final = 500
+_CALLS_OF_AN_IMPORT: Final = 250
 """How deep it may go; that of numpy 2 takes a hundred calls."""
 
 
@@ -36,6 +35,12 @@ def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     return __getattr__
 
 
+def _descend(calls: int) -> None:
+    """Raise `RecursionError` where fewer calls are left."""
+    if calls:
+        _descend(calls - 1)
+
+
 class _Later(ModuleType):
     """Becomes a copy of the module of its name when an attribute is first read."""
 
@@ -43,13 +48,9 @@ class _Later(ModuleType):
         from logstore.signals import held_back, may_raise
 
         # numpy cannot be imported again in a process in which an import of it was interrupted, or too deep.
+        _descend(_CALLS_OF_AN_IMPORT)
         with held_back(*may_raise()):
-            limit = sys.getrecursionlimit()
-            sys.setrecursionlimit(limit + _CALLS_OF_AN_IMPORT)
-            try:
-                module = import_module(self.__name__)
-            finally:
-                sys.setrecursionlimit(limit)
+            module = import_module(self.__name__)
         vars(self).update(vars(module))  # from now on an attribute costs what it costs there
         return getattr(module, name)
 

@@ -72,7 +72,7 @@ print(np.dtype("i4"))
 
 
 @pytest.mark.parametrize("left", [5, 15, 40, 60, 80, 100])
-def test_near_the_recursion_limit_it_is_imported_wholly_or_not_at_all(left: int) -> None:
+def test_near_the_recursion_limit_it_is_not_imported_by_half(left: int) -> None:
     """Half imported, it was refused from then on: "cannot load module more than once per process"."""
     program = """
 import sys
@@ -84,14 +84,12 @@ def deeper(levels):
     else:
         np.dtype
 
-limit = sys.getrecursionlimit()
 try:
-    deeper(limit - int(sys.argv[1]))
+    deeper(sys.getrecursionlimit() - int(sys.argv[1]))
 except RecursionError:
-    pass
-print(np.dtype("i4"), sys.getrecursionlimit() == limit)
+    print("numpy" in sys.modules, np.dtype("i4"))
 """
     found = subprocess.run(
         [sys.executable, "-c", program, str(left)], capture_output=True, text=True, check=False
     )
-    assert (found.stdout, found.stderr) == ("int32 True\n", "")
+    assert (found.stdout, found.stderr) == ("False int32\n", "")
