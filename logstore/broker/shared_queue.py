@@ -21,12 +21,14 @@ Differences from `Queue`: leases outlive the process that took them; `written` i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import wraps
 from itertools import chain, islice
-from typing import Final, Self, overload
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 from logstore.arguments import as_config, as_int, as_timeout
 from logstore.broker.blocking import BlockingCalls, BlockingClient
+from logstore.broker.errors import RequestFailed
 from logstore.broker.limits import parse_address
 from logstore.broker.shared_lane import EVENTS, KEPT, SharedLane, create
 from logstore.broker.shared_puts import put_again, put_new
@@ -61,6 +63,9 @@ from logstore.queue.state import Event, EventKind
 from logstore.queue.waiting import Deadline
 from logstore.replication.durability import DURABILITY_LEVEL, Durability
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _KEPT_IN_ANY_SIZE: Final = {**KEPT, "max.message.bytes": str(MAX_INT)}
 """Of the dead letters, which are larger than their messages: by the topic, the reason and two numbers."""
 _SYNCED: Final = {DURABILITY_LEVEL: Durability.SYNCED.value}
@@ -68,10 +73,33 @@ _LONGEST_WAIT_S: Final = 0.5
 """The longest time that a waiting `get` watches one topic, and the time between two looks for new ones."""
 
 
+def _alone(
+    method: Callable[Concatenate[SharedQueue, P], T],
+) -> Callable[Concatenate[SharedQueue, P], T]:
+    """Refuse the call during another one: both would lease the same message."""
+
+    @wraps(method)
+    def call(self: SharedQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        mine = object()
+        try:
+            if self._in_call.setdefault(None, mine) is not mine:
+                raise RequestFailed(
+                    f"the queue {self._name} is in another call: a SharedQueue is for one thread, make one "
+                    "in each"
+                )
+            return method(self, *args, **kwargs)
+        finally:
+            if self._in_call == {None: mine}:  # not by a method: an interrupt could come behind it
+                del self._in_call[None]
+
+    return call
+
+
 class SharedQueue(Closing):
     """A queue on a broker, for one thread of a process; connect one in each thread.
 
-    Durations are seconds. Calls raise also what `Client.append` and `Client.read` raise.
+    A call during another one raises `RequestFailed`. Durations are seconds. Calls raise also what
+    `Client.append` and `Client.read` raise.
     """
 
     def __init__(
@@ -97,6 +125,8 @@ class SharedQueue(Closing):
         self._calls, self._name, self._clock = calls, name, clock
         self._lanes: dict[str, SharedLane] = {}
         self._turn = 0
+        self._in_call: dict[None, object] = {}
+        """The call in progress; no lock, which an interrupt might leave taken."""
         self._learned = Deadline(0)
         """Until when the known topics will do while they have messages."""
         self._is_closed = False
@@ -126,6 +156,7 @@ class SharedQueue(Closing):
 
     # --- putting --------------------------------------------------------------------------------------
 
+    @_alone
     def put(
         self,
         value: bytes,
@@ -146,6 +177,7 @@ class SharedQueue(Closing):
         record = record_of(as_bytes(value, "a value"), key, headers, now_ms, due_ms)
         return self._put(topic, [record])[0]
 
+    @_alone
     def put_many(
         self,
         values: Iterable[bytes | tuple[bytes | None, bytes]],
@@ -216,6 +248,7 @@ class SharedQueue(Closing):
     def _lease_ms(self, lease: float | None) -> int:
         return as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
 
+    @_alone
     def _get(
         self, wanted: Collection[str] | None, most: int, timeout: float | None, lease_ms: int
     ) -> list[Message]:
@@ -303,10 +336,12 @@ class SharedQueue(Closing):
 
     # --- the end of a lease -------------------------------------------------------------------------
 
+    @_alone
     def ack(self, message: Message) -> None:
         """Finish a leased message. Raises `LeaseEnded`, `AlreadyFinished`, `TypeError`; see `Queue.ack`."""
         self._lane_of(message).finish([message])
 
+    @_alone
     def ack_many(self, messages: Iterable[Message]) -> None:
         """Finish several messages, those of one topic and count of deliveries with one event.
 
@@ -319,6 +354,7 @@ class SharedQueue(Closing):
         for lane, some in by_topic.items():
             lane.finish(some)
 
+    @_alone
     def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
         """Return a leased message, or give it up; see `Queue.nack`."""
         check_reason(reason)
@@ -329,6 +365,7 @@ class SharedQueue(Closing):
         returned = Event(EventKind.RETURNED, (message.offset,), due_ms, message.deliveries)
         return self._return(lane, returned, reason)
 
+    @_alone
     def extend(self, message: Message, lease: float | None = None) -> None:
         """Let the lease end `lease` from now; see `Queue.extend`."""
         lane = self._lane_of(message)
@@ -368,6 +405,7 @@ class SharedQueue(Closing):
 
     # --- figures --------------------------------------------------------------------------------------
 
+    @_alone
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
         """Return the first unfinished messages of `topic`; leases none. See `Queue.peek`."""
         count = as_int(count, "count")
@@ -385,6 +423,7 @@ class SharedQueue(Closing):
         self._check_open()
         return map(dead_letter_of, self._calls.scan(self._dead))
 
+    @_alone
     def redrive(self) -> int:
         """Put every dead letter into its topic again, as a new message; returns how many.
 
@@ -403,6 +442,7 @@ class SharedQueue(Closing):
                 self._calls.delete_records(self._dead, 0, end_offset)
         return count
 
+    @_alone
     def stats(self) -> QueueStats:
         """Return the figures of every topic; `stored_bytes` is 0, for only the broker knows."""
         self._check_open()
