@@ -89,12 +89,13 @@ class Broker(BlockingCalls):
     def _run(self, starter: int, started: Flag, outcome: _Outcome) -> None:
         try:
             check_is_no_greenlet(starter)
-        except RuntimeError as error:
+            runner = asyncio.Runner(loop_factory=fastest_loop())
+            self._loop = runner.get_loop()
+        except BaseException as error:
             outcome.append(error)
             started.set()
             return
-        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            self._loop = runner.get_loop()
+        with runner:
             runner.run(self._live(started, outcome))
 
     async def _live(self, started: Flag, outcome: _Outcome) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
-from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, BrokerStopped
+from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, BrokerStopped, threaded
 from logstore.cli.serve import _options
 
 CONFIG = BrokerConfig(timeout_s=30)
@@ -130,3 +133,24 @@ def test_a_log_that_another_program_has_compacted(tmp_path: Path) -> None:
             path.unlink()
     with Broker(config) as broker:
         assert [broker.read("t", 0, offset)[0].offset for offset in range(6)] == [0, 2, 2, 3, 4, 5]
+
+
+def test_a_start_without_descriptors_for_an_event_loop_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for ever for its thread, which had ended."""
+
+    def none_left() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(threaded, "fastest_loop", lambda: none_left)
+    errors: list[OSError] = []
+
+    def start() -> None:
+        try:
+            Broker(CONFIG).start()
+        except OSError as error:
+            errors.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(5)
+    assert [error.errno for error in errors] == [errno.EMFILE]
