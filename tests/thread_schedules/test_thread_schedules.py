@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -116,6 +117,9 @@ def test_a_seed_is_one_schedule(judge: ModuleType, monkeypatch: pytest.MonkeyPat
     assert turns[0] == turns[1]
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the first seeds are those of Python 3.11's lines"
+)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_is_seen(plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, instead, run, first = PLANTS[plant]
