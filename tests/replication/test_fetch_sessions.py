@@ -226,6 +226,24 @@ def test_a_fetch_that_needs_more_bytes_is_still_told_of_everything_else() -> Non
     assert response.partitions[P0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_new_segment_lets_nobody_wait_who_needed_more_bytes_of_the_old_one() -> None:
+    """Its positions mean nothing now. A consumer at its end waits in the new one."""
+    rig = Rig(P0)
+    rig.role(ME, 2, P0, isr=(ME,))
+    size = len(batch(b"w"))
+    assert rig.ask(-1, {P0: 0}, max_wait_ms=WAIT_MS, min_bytes=3 * size, token="before") is None
+    rig.produce("w", P0, acks=1)
+    rig.manager.partitions[P0].log.roll()
+    assert rig.ask(-1, {P0: 1}, max_wait_ms=WAIT_MS, min_bytes=2 * size, token="behind") is None
+    rig.produce("w", P0, acks=1)
+    response = rig.body(FetchResponse, "before")
+    assert response is not None
+    assert len(response.partitions[P0].records) == size
+    assert rig.body(FetchResponse, "behind") is None
+    rig.produce("w", P0, acks=1)
+    assert rig.body(FetchResponse, "behind") is not None
+
+
 @pytest.mark.parametrize("partitions", [2, 60])
 def test_an_append_of_many_partitions_looks_at_the_one_that_is_committed(
     partitions: int, monkeypatch: pytest.MonkeyPatch
@@ -482,6 +500,14 @@ def test_the_epochs_of_a_session() -> None:
     assert next_epoch(2**31 - 1) == 1
 
 
+def test_a_session_without_partitions_ends() -> None:
+    rig = Rig(P0)
+    session = rig.join(-1, 0, P0)
+    response = rig.ask(-1, session=(session, 1), forgotten=(P0,))
+    assert response == FetchResponse({}, ErrorCode.NONE, 0, {})
+    assert len(rig.manager.waiting.sessions) == 0
+
+
 def test_a_request_that_overtakes_one_that_waits_ends_it() -> None:
     """The reader has given the first one up; two answers of one session would be told apart by nobody."""
     rig = Rig(P0)
@@ -534,6 +560,15 @@ def opened(cache: FetchSessions, now_ms: int, *, size: int = 1, replica_id: int 
 
 def a_cache(slots: int = 2) -> FetchSessions:
     return FetchSessions(slots, settle=lambda known, session: None, place_of=lambda known: None)
+
+
+def test_who_is_sent_to_another_replica_is_told_each_time() -> None:
+    session, known = opened(a_cache(), 0), TopicPartition("t", 0)
+    idle = FetchResult(ErrorCode.NONE, 5, 0)
+    assert session.news({known: idle}) == {known: idle}
+    assert session.news({known: idle}) == {}
+    elsewhere = idle._replace(preferred_read_replica=0)
+    assert session.news({known: elsewhere}) == {known: elsewhere}
 
 
 def test_a_full_cache_keeps_what_is_worth_more() -> None:
