@@ -206,7 +206,10 @@ def test_a_killed_process_loses_no_commit(disk: MemoryDisk) -> None:
     log.append([b"0", b"1", b"2"])
     log.cursor("billing").commit(1)
     log.cursor("billing").commit(2)
-    assert opened(disk.copy()).cursors() == {"billing": 2}
+    log.partition.abandon()
+    assert opened(disk).cursors() == {"billing": 2}
+    after_a_power_cut = read_cursors(disk.durable_image(), DIRECTORY)
+    assert after_a_power_cut.offsets == {"billing": 2}, "what an opening has found is kept"
 
 
 def test_a_commit_costs_one_write(disk: MemoryDisk) -> None:
