@@ -18,6 +18,7 @@ from logstore.replication.controller.election import (
     reassigned_leader,
     shutdown_leader,
     standing,
+    state_after_shutdown,
 )
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
@@ -61,6 +62,15 @@ def test_preferred(isr: list[int], live: list[int], expected: int | None) -> Non
 )
 def test_shutdown(isr: list[int], down: list[int], expected: int | None) -> None:
     assert shutdown_leader(AR, isr, [2, 4], down) == expected
+
+
+def test_a_leader_stays_while_its_follower_shuts_down() -> None:
+    """Also one that the assignment does not prefer."""
+    state = LeaderAndIsr(2, 4, (1, 2, 3), 1, (10, 20, 30))
+    live = {broker: Incarnation(broker * 10, True) for broker in state.isr}
+    found = state_after_shutdown(state, (1, 2, 3), live, {3}, 1)
+    assert found is not None
+    assert (found.leader, found.leader_epoch, found.isr) == (2, 5, (1, 2))
 
 
 def test_first_state_takes_the_live_replicas() -> None:
