@@ -11,6 +11,7 @@ from logstore.config import LogConfig
 from logstore.errors import CannotUndo, DamageKind, DiskFull, LogDirOffline
 from logstore.log.heal import CannotMend, Flush, Found, Mended, Steps, Wanted, mend
 from logstore.log.log import Log
+from logstore.log.losses import cuts_since
 from logstore.log.read import read_bytes
 from logstore.log.truncate import truncate_to
 from logstore.log.undo import put_back
@@ -70,6 +71,7 @@ def test_only_the_damaged_batches_are_asked_for() -> None:
     assert {path: bytes(disk.files()[path]) for path in before} == before
     (loss,) = log.losses()
     assert (loss.who, loss.first_offset, loss.last_offset, loss.size) == ("heal", base + 1, base + 1, size)
+    assert cuts_since(disk, DIRECTORY, 0)[0] == [], "readers in other processes go on"
     assert log.scrub().damages == ()
     with pytest.raises(CannotUndo, match="damaged bytes"):
         put_back(log.partition, loss.id)

@@ -377,6 +377,13 @@ def test_row_144_a_snapshot_keeps_one_batch_and_the_open_transaction(writer: Wri
     assert completed == CompletedTransaction(1, 0, 4, True, 5)
 
 
+def test_row_144_a_snapshot_tells_a_batch_at_offset_0_from_none(writer: Writer) -> None:
+    writer.append(writer.data(1, 0, 0))
+    writer.append(writer.marker(2, 0, ABORT))
+    entries = decode_snapshot(writer.state.encode_snapshot())
+    assert [list(entry.batches) for entry in entries] == [[AppendedBatch(0, 0, 0, T0)], []]
+
+
 def test_a_producer_of_unknown_epoch_may_start_anywhere(writer: Writer) -> None:
     """A snapshot may name a producer without an epoch; it says no more than no entry."""
     writer.state = ProducerState.load([ProducerEntry(1)], end_offset=0)
