@@ -283,6 +283,22 @@ def test_two_compactions_of_a_log_do_not_meet() -> None:
     assert third.is_complete
 
 
+def test_merged_segments_leave_no_producer_snapshots() -> None:
+    """Each compaction merges what the one before has made small."""
+    disk = MemoryDisk()
+    log = filled(node(disk), count=200)
+    before = len(log.partition.segments)
+    for _ in range(2):
+        log.compact(START_MS)
+        log.append(b"1", key=b"1")
+        log.partition.set_high_watermark(log.log_end_offset)
+        log.partition.roll()
+    bases = {segment.base_offset for segment in log.partition.segments}
+    snapshots = {int(path[-29:-9]) for path in disk.files() if path.endswith(".snapshot")}
+    assert len(bases) < before / 2
+    assert snapshots <= bases
+
+
 def test_row_240_what_is_at_or_past_the_uncleanable_offset_keeps_every_byte() -> None:
     disk = MemoryDisk()
     log = filled(node(disk))
