@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Final, TypeVar
 
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.log.log import Log
@@ -43,7 +43,7 @@ BROKER_EPOCH: Final = 5
 """The registration of broker 0."""
 MAX_LAG_MS: Final = 3
 """`replica.lag.time.max.ms`: so short that ISRs are checked at each tick."""
-FOR_EVER: Final = 1 << 40
+FOR_EVER: Final = MAX_INT
 NO_SESSION: Final = {"error": "session"}
 """The answer to a fetch whose session is gone."""
 RACKS: Final = {LOCAL: "a", 1: "b", 2: "b", 3: "c"}
