@@ -177,6 +177,7 @@ KNOWN: Final[dict[str, Callable[[Met], bool]]] = {
             and (
                 met.codes(0, Code.INVALID_REQUEST, Code.INVALID_CONFIG)
                 or met.codes(Code.INVALID_CONFIG, Code.INVALID_REQUEST)
+                or met.codes(Code.UNKNOWN_SERVER_ERROR, Code.INVALID_CONFIG)
             )
         )
         or (
