@@ -131,8 +131,9 @@ class NodeConfig:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
 
     def __post_init__(self) -> None:
-        if self.node_id < 0:
-            raise InvalidConfig(f"broker.id is {self.node_id}; the minimum is 0")
+        for name, number in (("broker.id", self.node_id), ("port", self.port)):
+            if not 0 <= number <= MAX_INT:
+                raise InvalidConfig(f"{name} is {number}; it must be 0 to {MAX_INT}")
         check_settings(self)
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise InvalidConfig(

@@ -25,6 +25,14 @@ def test_a_node_refuses(settings: dict[str, int], name: str) -> None:
         NodeConfig(**{"node_id": 0, **settings})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("number", [-1, 2**31])
+def test_a_node_refuses_numbers_that_no_request_can_carry(number: int) -> None:
+    with pytest.raises(InvalidConfig, match=f"broker.id is {number}; it must be 0 to"):
+        NodeConfig(node_id=number)
+    with pytest.raises(InvalidConfig, match=f"port is {number}; it must be 0 to"):
+        NodeConfig(node_id=0, port=number)
+
+
 @pytest.mark.parametrize("settings", [{"num_partitions": 0}, {"event_retries": -1}])
 def test_a_controller_refuses(settings: dict[str, int]) -> None:
     with pytest.raises(InvalidConfig, match=r"num\.partitions|event\.retries"):
