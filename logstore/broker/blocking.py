@@ -15,7 +15,7 @@ from logstore.broker.errors import RequestFailed, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.loop import SteadyLoop
 from logstore.broker.security.client import ClientSecurity
-from logstore.broker.threads import check_is_no_greenlet
+from logstore.broker.threads import alone, check_is_no_greenlet
 from logstore.broker.topics import Topic
 from logstore.disk.closing import Closing, OfThisProcess
 from logstore.disk.reentry import Flag
@@ -123,7 +123,6 @@ class BlockingClient(BlockingCalls, Closing):
         self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner(loop_factory=SteadyLoop)
         self._calls: dict[None, object] = {}
-        """The call in progress; no lock, which an interrupt might leave taken."""
 
     def __repr__(self) -> str:
         return f"Blocking{self._inner!r}"
@@ -150,15 +149,11 @@ class BlockingClient(BlockingCalls, Closing):
         return self._run(work)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        call = object()
-        try:
-            if self._calls.setdefault(None, call) is not call:
-                work.close()
-                raise RequestFailed("this client is in another call; make a client for each thread")
-            return self._run_alone(work)
-        finally:
-            if self._calls == {None: call}:  # not by a method: an interrupt could come behind it
-                del self._calls[None]
+        def refuse() -> T:
+            work.close()
+            raise RequestFailed("this client is in another call; make a client for each thread")
+
+        return alone(self._calls, partial(self._run_alone, work), refuse)
 
     def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
         loop = self._runner.get_loop()

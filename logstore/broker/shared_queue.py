@@ -22,7 +22,7 @@ Differences from `Queue`: leases outlive the process that took them; `written` i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain, islice
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
@@ -32,6 +32,7 @@ from logstore.broker.errors import RequestFailed
 from logstore.broker.limits import parse_address
 from logstore.broker.shared_lane import EVENTS, KEPT, SharedLane, create
 from logstore.broker.shared_puts import put_again, put_new
+from logstore.broker.threads import alone
 from logstore.config import MAX_INT
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError, InvalidTopic
@@ -73,24 +74,20 @@ _LONGEST_WAIT_S: Final = 0.5
 """The longest time that a waiting `get` watches one topic, and the time between two looks for new ones."""
 
 
-def _alone(
+def _one_call(
     method: Callable[Concatenate[SharedQueue, P], T],
 ) -> Callable[Concatenate[SharedQueue, P], T]:
     """Refuse the call during another one: both would lease the same message."""
 
     @wraps(method)
     def call(self: SharedQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        mine = object()
-        try:
-            if self._in_call.setdefault(None, mine) is not mine:
-                raise RequestFailed(
-                    f"the queue {self._name} is in another call: a SharedQueue is for one thread, make one "
-                    "in each"
-                )
-            return method(self, *args, **kwargs)
-        finally:
-            if self._in_call == {None: mine}:  # not by a method: an interrupt could come behind it
-                del self._in_call[None]
+        def refuse() -> T:
+            raise RequestFailed(
+                f"the queue {self._name} is in another call: a SharedQueue is for one thread, make one "
+                "in each"
+            )
+
+        return alone(self._in_call, partial(method, self, *args, **kwargs), refuse)
 
     return call
 
@@ -126,7 +123,6 @@ class SharedQueue(Closing):
         self._lanes: dict[str, SharedLane] = {}
         self._turn = 0
         self._in_call: dict[None, object] = {}
-        """The call in progress; no lock, which an interrupt might leave taken."""
         self._learned = Deadline(0)
         """Until when the known topics will do while they have messages."""
         self._is_closed = False
@@ -156,7 +152,7 @@ class SharedQueue(Closing):
 
     # --- putting --------------------------------------------------------------------------------------
 
-    @_alone
+    @_one_call
     def put(
         self,
         value: bytes,
@@ -177,7 +173,7 @@ class SharedQueue(Closing):
         record = record_of(as_bytes(value, "a value"), key, headers, now_ms, due_ms)
         return self._put(topic, [record])[0]
 
-    @_alone
+    @_one_call
     def put_many(
         self,
         values: Iterable[bytes | tuple[bytes | None, bytes]],
@@ -248,7 +244,7 @@ class SharedQueue(Closing):
     def _lease_ms(self, lease: float | None) -> int:
         return as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
 
-    @_alone
+    @_one_call
     def _get(
         self, wanted: Collection[str] | None, most: int, timeout: float | None, lease_ms: int
     ) -> list[Message]:
@@ -336,12 +332,12 @@ class SharedQueue(Closing):
 
     # --- the end of a lease -------------------------------------------------------------------------
 
-    @_alone
+    @_one_call
     def ack(self, message: Message) -> None:
         """Finish a leased message. Raises `LeaseEnded`, `AlreadyFinished`, `TypeError`; see `Queue.ack`."""
         self._lane_of(message).finish([message])
 
-    @_alone
+    @_one_call
     def ack_many(self, messages: Iterable[Message]) -> None:
         """Finish several messages, those of one topic and count of deliveries with one event.
 
@@ -354,7 +350,7 @@ class SharedQueue(Closing):
         for lane, some in by_topic.items():
             lane.finish(some)
 
-    @_alone
+    @_one_call
     def nack(self, message: Message, *, delay: float = 0, reason: str = "returned by its worker") -> bool:
         """Return a leased message, or give it up; see `Queue.nack`."""
         check_reason(reason)
@@ -365,7 +361,7 @@ class SharedQueue(Closing):
         returned = Event(EventKind.RETURNED, (message.offset,), due_ms, message.deliveries)
         return self._return(lane, returned, reason)
 
-    @_alone
+    @_one_call
     def extend(self, message: Message, lease: float | None = None) -> None:
         """Let the lease end `lease` from now; see `Queue.extend`."""
         lane = self._lane_of(message)
@@ -405,7 +401,7 @@ class SharedQueue(Closing):
 
     # --- figures --------------------------------------------------------------------------------------
 
-    @_alone
+    @_one_call
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
         """Return the first unfinished messages of `topic`; leases none. See `Queue.peek`."""
         count = as_int(count, "count")
@@ -423,7 +419,7 @@ class SharedQueue(Closing):
         self._check_open()
         return map(dead_letter_of, self._calls.scan(self._dead))
 
-    @_alone
+    @_one_call
     def redrive(self) -> int:
         """Put every dead letter into its topic again, as a new message; returns how many.
 
@@ -442,7 +438,7 @@ class SharedQueue(Closing):
                 self._calls.delete_records(self._dead, 0, end_offset)
         return count
 
-    @_alone
+    @_one_call
     def stats(self) -> QueueStats:
         """Return the figures of every topic; `stored_bytes` is 0, for only the broker knows."""
         self._check_open()

@@ -50,6 +50,21 @@ def _find(act: Callable[[], T], found: asyncio.Future[T]) -> None:
         found.get_loop().call_soon_threadsafe(tell)
 
 
+def alone(calls: dict[None, object], act: Callable[[], T], refuse: Callable[[], T]) -> T:
+    """Run `act`, or `refuse` during another call; returns its result.
+
+    `calls` holds the call in progress. It is no lock, which an interrupt might leave taken.
+    """
+    mine = object()
+    try:
+        if calls.setdefault(None, mine) is not mine:
+            return refuse()
+        return act()
+    finally:
+        if calls == {None: mine}:  # not by a method: an interrupt could come behind it
+            del calls[None]
+
+
 def check_is_no_greenlet(starter: int) -> None:
     """Raise `RuntimeError` if the calling thread runs in the one that started it, of that native id."""
     if threading.get_native_id() == starter:
