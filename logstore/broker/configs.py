@@ -195,18 +195,9 @@ def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:
 
 def _broker_settings(settings: Settings) -> Iterator[tuple[str, Field[Any], Any]]:
     """Yield the name, the field and the value of every setting of a broker."""
-    logs = settings.logs
+    node, logs = settings.node, settings.logs
     of_logs = (logs, *(getattr(logs, name) for name in PARTS))
-    for config in (
-        settings.node,
-        settings.node.controller,
-        settings.limits,
-        settings.broker,
-        settings.groups,
-    ):
-        for each in settings_of(type(config)):
-            yield kafka_name(each.name), each, getattr(config, each.name)
-    for part in of_logs:
+    for part in (node, node.controller, settings.limits, settings.broker, *of_logs, settings.groups):
         for each in settings_of(type(part)):
             for name in broker_names(each)[:1]:
                 yield name, each, getattr(part, each.name)

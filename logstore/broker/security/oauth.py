@@ -64,10 +64,6 @@ _FIRST: Final = re.compile(
     + rb"\x01"
 )
 _INVALID: Final = b'{"status":"invalid_token"}'
-_UNSET: Final = {
-    "audience": "tokens with an audience are refused; those without are accepted, also those for others",
-    "issuer": "tokens of any issuer whose keys are known are accepted",
-}
 
 _log = logging.getLogger(__name__)
 
@@ -376,11 +372,14 @@ async def bearer_logins(
             raise InvalidConfig(f"sasl.oauthbearer.jwks.endpoint.url: {error}") from error
     else:
         await keys.open(START_PATIENCE_S)
-    for what, value in (
-        ("audience", config.sasl_oauthbearer_expected_audience),
-        ("issuer", config.sasl_oauthbearer_expected_issuer),
-    ):
-        if not value:
-            name = f"sasl.oauthbearer.expected.{what}"
-            _log.warning("%s is not set: %s", name, _UNSET[what])
+    if not config.sasl_oauthbearer_expected_audience:
+        _log.warning(
+            "sasl.oauthbearer.expected.audience is not set: tokens with an audience are refused; those "
+            "without are accepted, also those for others"
+        )
+    if not config.sasl_oauthbearer_expected_issuer:
+        _log.warning(
+            "sasl.oauthbearer.expected.issuer is not set: tokens of any issuer whose keys are known "
+            "are accepted"
+        )
     return partial(OAuthBearer, Validator(config, keys, now_ms))
