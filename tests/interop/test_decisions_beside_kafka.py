@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from bench.kafka.jars import Missing
 from logstore.broker.security.acls import Acl, Operation, Pattern, Permission, Resource, Rules
 from logstore.broker.security.quotas import CLIENT, USER, Entity, Kind, Quotas
 from logstore.disk.errors import EngineError
 from logstore.replication.controller.assignment import placed
-from tests.judge.java_process import JavaProcess
+from tests.judge.java_process import JavaProcess, while_tested
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -31,12 +30,7 @@ _CLIENTS: Final = ("c1", "c 2", "é", "other")
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[JavaProcess]:
-    try:
-        process = JavaProcess(Path(__file__).parent / "java" / "Decisions.java", release=RELEASE)
-    except Missing as reason:
-        pytest.skip(str(reason))
-    yield process
-    process.end()
+    yield from while_tested(Path(__file__).parent / "java" / "Decisions.java", release=RELEASE)
 
 
 def _resource(random: Random) -> tuple[Resource, str]:

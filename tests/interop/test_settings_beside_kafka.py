@@ -12,13 +12,12 @@ from typing import Final
 
 import pytest
 
-from bench.kafka.jars import Missing
 from logstore.broker.configs import Live, describe_broker, describe_topic
 from logstore.broker.properties import WITHOUT_EFFECT, split_properties
 from logstore.broker.settings import read_settings
 from logstore.config import LogConfig, kafka_name
 from logstore.errors import InvalidConfig
-from tests.judge.java_process import JavaProcess
+from tests.judge.java_process import JavaProcess, while_tested
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -86,12 +85,7 @@ OF_BROKERS: Final = {
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[JavaProcess]:
-    try:
-        process = JavaProcess(Path(__file__).parent / "java" / "Settings.java", release=RELEASE)
-    except Missing as reason:
-        pytest.skip(str(reason))
-    yield process
-    process.end()
+    yield from while_tested(Path(__file__).parent / "java" / "Settings.java", release=RELEASE)
 
 
 def accepted(read: Callable[[dict[str, str]], object], name: str) -> set[str]:

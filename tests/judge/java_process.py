@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.kafka.jars import compile_java, jars
+import pytest
+
+from bench.kafka.jars import Missing, compile_java, jars
 
 RELEASE: Final = "4.1.1"
 
@@ -44,3 +47,13 @@ class JavaProcess:
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
+
+
+def while_tested(source: Path, *, release: str) -> Iterator[JavaProcess]:
+    """Yield the process of a module's fixture, and end it; skip the tests where the jars are missing."""
+    try:
+        process = JavaProcess(source, release=release)
+    except Missing as reason:
+        pytest.skip(str(reason))
+    yield process
+    process.end()
