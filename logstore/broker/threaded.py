@@ -30,7 +30,8 @@ T = TypeVar("T")
 _Outcome: TypeAlias = list[AsyncBroker | BaseException]
 """The result of a start: empty, then the broker or the error."""
 _AT_THE_END: Final = (
-    "the program is over, and with it the broker's thread: its next start recovers the logs; stop it earlier"
+    "the program is over, and the broker's thread with it; stop the broker earlier. The next start recovers "
+    "its logs"
 )
 
 

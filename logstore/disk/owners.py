@@ -1,4 +1,4 @@
-"""What to say of a directory that another process has locked."""
+"""The error for a directory that another process has locked."""
 
 from __future__ import annotations
 
