@@ -108,8 +108,8 @@ def test_a_seed_is_one_schedule(judge: ModuleType, monkeypatch: pytest.MonkeyPat
     for taken in turns:
 
         def next_turn(self: Turns, taken: list[int] = taken) -> None:
+            taken.append(self._running)  # not after it: then another thread may run at the same time
             pass_on(self)
-            taken.append(self._running)
 
         monkeypatch.setattr(Turns, "_next", next_turn)
         judge.run(1)
