@@ -21,7 +21,7 @@ import re
 import ssl
 import warnings
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -223,7 +223,7 @@ class Keys:
         self._backoff_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000
         self._most_backoff_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
         self._context = context
-        self._keys: dict[str, Any] = {}
+        self._keys: list[Any] = []
         self._tried_s = float("-inf")
         self._failures = 0
         self._reading: asyncio.Future[None] | None = None
@@ -258,25 +258,23 @@ class Keys:
             raise KeysUnreadable(f"the keys at {self._url} cannot be read: {error}") from error
 
     def _take(self, keys: KeySet) -> None:
-        self._keys = {str(key.kid or ""): key for key in keys.keys}
+        self._keys = list(keys.keys)
         self._failures = 0
 
-    async def find(self, kid: str) -> Any:
-        """Return the key of this name; without a name the only one. None if there is none."""
+    async def find(self, kid: str) -> list[Any]:
+        """Return the keys of this name; without one all of them. A token need not name its key (RFC 7515)."""
         wait_s = self._refresh_s
         if self._failures:
             wait_s = self._pause_s
-        elif self._named(kid) is None:
+        elif not self._named(kid):
             wait_s = min(_UNKNOWN_AGAIN_S, self._refresh_s)
         if self._now_s() - self._tried_s >= wait_s or self._reading is not None:
             # A provider that hangs must not stop those whose key is known.
-            await self._read_again(_PATIENCE_S if self._named(kid) is not None else None)
+            await self._read_again(_PATIENCE_S if self._named(kid) else None)
         return self._named(kid)
 
-    def _named(self, kid: str) -> Any:
-        if kid:
-            return self._keys.get(kid)
-        return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+    def _named(self, kid: str) -> list[Any]:
+        return [key for key in self._keys if not kid or key.kid == kid]
 
     async def _read_again(self, patience_s: float | None) -> None:
         """Read once for all that wait."""
@@ -310,29 +308,36 @@ class Validator:
         Raises `BadToken`.
         """
         header = header_of(token)
-        key = await self._keys.find(header.kid)
-        if key is None:
+        keys = await self._keys.find(header.kid)
+        if not keys:
             raise BadToken(f"no key has the token's kid {header.kid!r:.100}")
-        if key.alg and key.alg != header.algorithm:
-            raise BadToken(f"the token's algorithm is {header.algorithm}, its key's is {key.alg}")
-        _check_signature(token, key, header.algorithm)
+        fitting = [key for key in keys if key.alg in (None, header.algorithm)]
+        if not fitting:
+            raise BadToken(f"the token's algorithm is {header.algorithm}, its key's is {keys[0].alg}")
+        _check_signature(token, fitting, header.algorithm)
         now_s = self._now_ms() / 1000
         claims = claims_of(_object(token.split(".")[1], "payload"), self._config, now_s)
         # Within the skew of clocks, a token may have expired.
         return claims.name, max(claims.expires_s - now_s, LEAST_LIFETIME_S)
 
 
-def _check_signature(token: str, key: Any, algorithm: str) -> None:
+def _check_signature(token: str, keys: Sequence[Any], algorithm: str) -> None:
+    """Raise `BadToken` unless one of the keys has signed the token."""
     from joserfc import jws
     from joserfc.errors import JoseError, SecurityWarning
 
-    try:
-        with warnings.catch_warnings():
-            # RFC 9864 renames EdDSA, by which providers sign still.
-            warnings.simplefilter("ignore", SecurityWarning)
-            jws.deserialize_compact(token, key, algorithms=[algorithm])
-    except (JoseError, ValueError, TypeError) as error:
-        raise BadToken(f"the token's signature is not valid: {error}") from error
+    errors: list[Exception] = []
+    for key in keys:
+        try:
+            with warnings.catch_warnings():
+                # RFC 9864 renames EdDSA, by which providers sign still.
+                warnings.simplefilter("ignore", SecurityWarning)
+                jws.deserialize_compact(token, key, algorithms=[algorithm])
+        except (JoseError, ValueError, TypeError) as error:
+            errors.append(error)
+        else:
+            return
+    raise BadToken(f"the token's signature is not valid: {errors[0]}") from errors[0]
 
 
 class OAuthBearer(Exchange):
