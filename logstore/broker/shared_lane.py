@@ -225,10 +225,9 @@ class SharedLane:
     def is_current(self, now_ms: int) -> bool:
         """Return whether a message that was read can be taken without a look at the events.
 
-        It can if the last look was a moment ago, or if no other process told anything for a while.
+        It can if a moment ago there were no others: an event of this process came right behind them, too.
         """
-        is_fresh = self._read_ms is not None and 0 <= now_ms - self._read_ms <= _FRESH_MS
-        if not is_fresh and not self._is_alone:
+        if self._read_ms is None or not 0 <= now_ms - self._read_ms <= _FRESH_MS:
             return False
         offset = self.state.candidate(self._ahead.end, now_ms)
         return offset is not None and self._ahead.find(offset) is not None

@@ -59,6 +59,8 @@ class Judge:
     cut_off: set[bytes] = field(default_factory=set)
     """Values from before a power cut, of whose keys nobody may know any more."""
     free: dict[Place, int] = field(default_factory=dict)
+    doubtful: set[Place] = field(default_factory=set)
+    """Those that may be leased and in nobody's hands."""
     passed: dict[Place, int] = field(default_factory=dict)
     """Those that should have been delivered before others were, and when these were."""
 
@@ -68,6 +70,12 @@ class Judge:
             each.clear()
         self.cut_off = set(self.begun)
 
+    def was_away(self) -> None:
+        """A process finds its next events deleted. What it has just leased, if anything, nobody has."""
+        self.doubtful |= self.free.keys()
+        self.free.clear()
+        self.passed.clear()
+
     # --- what is put and returned -------------------------------------------------------------------------
 
     def put(self, topic: str, offset: int, key: bytes | None, value: bytes) -> None:
@@ -76,7 +84,7 @@ class Judge:
             self.stored[place] = value
         else:
             self.of_key[topic, key].add(offset)
-        if (*place, 1) not in self.given:
+        if (*place, 1) not in self.given and place not in self.doubtful:
             self.free.setdefault(place, max(self.clock.now_ms, self.begun[value]))
 
     def returned(self, held: Held, due_ms: int) -> None:

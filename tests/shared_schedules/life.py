@@ -182,10 +182,17 @@ class Worker:
 
 
 @contextmanager
-def _hurried(clock: Clock, checkpoint_events: int) -> Iterator[None]:
+def _hurried(judge: Judge, checkpoint_events: int) -> Iterator[None]:
+    restore = shared_lane.SharedLane._restore
+
+    def restored(lane: shared_lane.SharedLane, start: int) -> None:
+        judge.was_away()
+        restore(lane, start)
+
     with (
+        mock.patch.object(shared_lane.SharedLane, "_restore", restored),
         mock.patch.object(shared_lane, "CHECKPOINT_EVENTS", checkpoint_events),
-        mock.patch.object(shared_queue, "Deadline", lambda seconds: Deadline(clock, seconds)),
+        mock.patch.object(shared_queue, "Deadline", lambda seconds: Deadline(judge.clock, seconds)),
     ):
         yield
 
@@ -208,7 +215,7 @@ def run(seed: int) -> int:
         "log.segment.bytes": rng.choice(["1000", "1000000"]),
     }
     with (
-        _hurried(clock, rng.choice([6, 20, 10_000])),
+        _hurried(judge, rng.choice([6, 20, 10_000])),
         VolatileBroker(settings, seed=seed) as machine,
     ):
         world = World(clock, machine, rng.choice([100, 1 << 20]))

@@ -35,7 +35,7 @@ def _in_any_order(queue: Any, wanted: Collection[str] | None) -> list[SharedLane
 
 
 PLANTS: Final[dict[str, tuple[object, str, Any, int]]] = {
-    "an extended lease ends": (Deadlines, "is_due", lambda self, offset, now_ms: offset in self, 208),
+    "an extended lease ends": (Deadlines, "is_due", lambda self, offset, now_ms: offset in self, 115),
     "who comes second has it, too": (SharedLane, "happen", _believed, 1),
     "nobody waits for a claim": (SharedKeys, "is_claimed", lambda self, key, now_ms: False, 96),
     "nobody looks for the message of a claim": (shared_puts, "messages_of", lambda messages, since: {}, 53),
