@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -42,6 +43,7 @@ class Picture(NamedTuple):
 class Judge:
     """The results of all calls so far. No lock: one thread runs at a time."""
 
+    dirs: tuple[str, ...] = ("/data",)
     manager: LogManager | None = None
     disk: MemoryDisk = field(default_factory=MemoryDisk)
     now_ms: int = 1_000_000
@@ -52,8 +54,12 @@ class Judge:
     begun: set[bytes] = field(default_factory=set)
     is_over: bool = False
     is_changing: bool = False
-    """Whether the loop's thread makes a change other than an append."""
+    """Whether the loop's thread changes records other than by an append."""
     pictures: list[Picture] = field(default_factory=list)
+    durable: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    """The records of logs that a flush made durable and that nothing has removed since."""
+    flushed: set[TopicPartition] = field(default_factory=set)
+    """Logs of which a flush has ended since that was last told."""
 
     @property
     def logs(self) -> LogManager:
@@ -69,14 +75,21 @@ class Judge:
         partition, start = log.partition.topic_partition, log.log_start_offset
         # From here on no line is the engine's: all of it is one moment.
         is_still = log.partition.cuts == cuts and not log.partition.is_closed and not self.is_changing
-        if is_still and partition != COMPACTED and len(self.pictures) < PICTURES:
+        if is_still and partition != COMPACTED:
             kept = {each: value for each, value in self.rows[partition].items() if start <= each < end}
-            self.pictures.append(Picture(self.disk.durable_image(), {*self.rows}, partition, kept))
+            self.durable[partition] = kept
+            self.take_picture(partition)
+
+    def take_picture(self, partition: TopicPartition, most: int = PICTURES) -> None:
+        """Keep the disk as a power cut would leave it now."""
+        if len(self.pictures) < most:
+            rows = self.durable[partition]
+            self.pictures.append(Picture(self.disk.durable_image(), {*self.rows}, partition, rows))
 
     def check_pictures(self) -> None:
         """Power cuts have taken nothing."""
         for disk, logs, flushed, rows in self.pictures:
-            manager = manager_on(self, disk=disk)
+            manager = manager_on(self, self.dirs, disk=disk)
             assert not manager.damaged, f"damaged: {manager.damaged}"
             assert {*manager.logs()} == logs, f"after a power cut: {[*manager.logs()]}, not {logs}"
             found = {each.offset: each.value for each in manager.logs()[flushed].read()}
@@ -103,15 +116,19 @@ class Loop:
 
     def __init__(self, seed: int, judge: Judge) -> None:
         self._rng, self._judge, self._count = random.Random(f"{seed} loop"), judge, 0
+        self.changes = [self._cut, self._drop, self._create, self._advance, self._tick, self._delete]
+        self.others = [self._append] * 5
+        self.calls = CALLS
 
     def live(self) -> None:
-        calls = [self._append] * 5 + [self._cut, self._drop, self._create, self._advance, self._tick]
         self._judge.is_changing = True
         for each in LOGS:
             self._make(each)
-        for _ in range(CALLS):
-            call = self._rng.choice([*calls, self._delete])
-            self._judge.is_changing = call != self._append
+        for _ in range(self.calls):
+            call = self._rng.choice([*self.others, *self.changes])
+            self._judge.is_changing = call in self.changes
+            if self._judge.is_changing:
+                self._judge.durable.clear()
             call()
         self._judge.is_over = True
 
@@ -184,6 +201,7 @@ class Worker:
             end, cuts = log.log_end_offset, log.partition.cuts
             log.partition.flush(end)
             assert log.partition.cuts != cuts or log.partition.recovery_point >= end, "not flushed"
+            self._judge.flushed.add(log.partition.topic_partition)
             self._judge.has_flushed(log, end, cuts)
 
     def _scrubs(self, log: Log | None) -> None:
@@ -200,12 +218,17 @@ class Worker:
                     for record in batch.records():
                         self._judge.saw(record.offset, record.value)
 
+    def _pictures(self, _: Log | None) -> None:
+        judge = self._judge
+        if judge.durable and self._rng.random() < 0.1:
+            judge.take_picture(self._rng.choice(sorted(judge.durable)), 3 * PICTURES)
+
     def _snapshots(self, _: Log | None) -> None:
         self._count += 1
         judge = self._judge
         target = f"/snapshot-{self._count}"
         snapshot_logs(judge.logs, judge.disk, target, clock=lambda: judge.now_ms, metadata=None)
-        manager = manager_on(judge, target)
+        manager = manager_on(judge, (target,))
         assert not manager.damaged, f"damaged: {manager.damaged}"
         for log in manager.logs().values():
             for record in log.read():
@@ -213,14 +236,14 @@ class Worker:
         manager.close()
 
 
-def manager_on(judge: Judge, path: str = "/data", disk: MemoryDisk | None = None) -> LogManager:
-    delay_ms = random.Random(path).choice([0, 5000])
+def manager_on(judge: Judge, dirs: tuple[str, ...], disk: MemoryDisk | None = None) -> LogManager:
+    delay_ms = random.Random(dirs[0]).choice([0, 5000])
     plain = LogConfig(segment_bytes=300, index_interval_bytes=0, file_delete_delay_ms=delay_ms)
     compact = LogConfig(
         segment_bytes=200, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0, file_delete_delay_ms=0
     )
     return LogManager(
-        [path],
+        dirs,
         disk=disk or judge.disk,
         clock=lambda: judge.now_ms,
         random=random.Random(1),
@@ -232,9 +255,17 @@ def manager_on(judge: Judge, path: str = "/data", disk: MemoryDisk | None = None
 
 def run(seed: int) -> int:
     """Run the schedule of a seed; return the number of appended records. Raises what is wrong."""
-    rng, judge = random.Random(seed), Judge()
-    lines, share = random.Random(f"{seed} lines"), rng.choice([0.02, 0.1, 0.4])
-    turns = Turns(rng, [])
+    rng = random.Random(seed)
+    judge, share = Judge(), rng.choice([0.02, 0.1, 0.4])
+    workers = rng.sample(WORKERS, 2)
+    return run_with(seed, rng, judge, share, Loop(seed, judge), workers)
+
+
+def run_with(
+    seed: int, rng: random.Random, judge: Judge, share: float, loop: Loop, workers: Sequence[str]
+) -> int:
+    """Run the loop beside these workers."""
+    lines, turns = random.Random(f"{seed} lines"), Turns(rng, [])
 
     def add(hand: Loop | Worker) -> None:
         def work() -> None:
@@ -244,15 +275,15 @@ def run(seed: int) -> int:
         turns.add(work)
 
     with locks_of(turns):
-        judge.manager = manager_on(judge)
-        add(Loop(seed, judge))
-        for what in rng.sample(WORKERS, 2):
+        judge.manager = manager_on(judge, judge.dirs)
+        add(loop)
+        for what in workers:
             add(Worker(seed, judge, what))
         turns.run()
         judge.check(judge.manager, judge.rows)
         judge.manager.close()
     judge.check_pictures()
-    manager = manager_on(judge)
+    manager = manager_on(judge, judge.dirs)
     judge.check(manager, judge.rows)
     manager.close()
     return len(judge.at)

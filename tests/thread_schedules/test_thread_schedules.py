@@ -15,11 +15,12 @@ from logstore.async_log import AsyncLog
 from logstore.log.cursor_file import CursorFile
 from logstore.log.group_commit import GroupCommit
 from logstore.log.log_dir_checkpoints import LogDirCheckpoints
+from logstore.log.mirror import Mirror
 from logstore.log.partition_log import PartitionLog
 from logstore.log.waiters import Waiters
 from logstore.log.writer import _Batch
 from logstore.queue import waiting
-from tests.thread_schedules import job_tasks, jobs, life, nodes, tasks, writing
+from tests.thread_schedules import job_tasks, jobs, life, moves, nodes, tasks, writing
 from tests.thread_schedules.locks import ROOT
 from tests.turns import Turns
 
@@ -64,6 +65,8 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
         490,
     ),
     "a sync claims too much": (PartitionLog, "sync_segments", planted("generous_sync"), nodes.run, 172),
+    "a copy keeps what was cut": (Mirror, "_drop_what_changed", lambda self: None, moves.run, 22),
+    "a copy is not synced": (Mirror, "_sync_log", lambda self, segment: None, moves.run, 19),
     "a put wakes no task": (waiting.Waiters, "ring", lambda self, topic, count: None, job_tasks.run, 11),
     "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 7),
 }
@@ -91,6 +94,11 @@ def test_threads_at_the_logs_of_a_node(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
+def test_threads_at_logs_that_move(seed: int) -> None:
+    assert moves.run(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_threads_at_a_queue(seed: int) -> None:
     assert jobs.run(seed)
 
@@ -100,7 +108,7 @@ def test_tasks_at_a_queue(seed: int) -> None:
     assert job_tasks.run(seed)
 
 
-@pytest.mark.parametrize("judge", [life, tasks, writing, jobs, job_tasks, nodes])
+@pytest.mark.parametrize("judge", [life, tasks, writing, jobs, job_tasks, nodes, moves])
 def test_a_seed_is_one_schedule(judge: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not depend on earlier runs in this process, nor on the time of day."""
     turns = [list[int](), list[int]()]
