@@ -190,7 +190,6 @@ def _recover(
         # same, for the checkpoint that says so may be another log's.
         reason = f"the log start {log_start_offset} lies past the log end"
         cut_segments(loading, list(loading.segments), reason, log_start_offset, durable_end)
-        loading.epochs.clear()
     if not loading.segments:
         mark("recovery: not one segment is left")
         remove_if_exists(loading.disk, f"{loading.directory}/{file_name(log_start_offset, LOG_SUFFIX)}")

@@ -19,13 +19,14 @@ from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import compaction_pass
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline, OffsetOutOfRange
 from logstore.format.batch import encode_batch
 from logstore.format.record import ControlType, Record
 from logstore.log import read as reads
 from logstore.log.append import append_as_leader, append_end_transaction
+from logstore.log.append_fetched import append_as_follower
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
@@ -33,7 +34,7 @@ from logstore.log.read import FetchIsolation, aborted_transactions
 from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.segment import segments
 from logstore.segment.segment import Segment
-from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 
 ORDERS, PAYMENTS, EVENTS = (TopicPartition(topic, 0) for topic in ("orders", "payments", "events"))
 COMPACT = LogConfig(cleanup_policy="compact", segment_bytes=1000, index_interval_bytes=100)
@@ -41,7 +42,9 @@ START_MS = 1_000_000
 LOOK_MS = START_MS + 15_000
 
 
-def node(disk: MemoryDisk | FaultyDisk, *, config: LogConfig = COMPACT, **settings: object) -> LogManager:
+def node(
+    disk: MemoryDisk | FaultyDisk | RecordingDisk, *, config: LogConfig = COMPACT, **settings: object
+) -> LogManager:
     names = {f"log.cleaner.{name.replace('_', '.')}": str(value) for name, value in settings.items()}
     return LogManager(
         ["/data"],
@@ -281,6 +284,29 @@ def test_two_compactions_of_a_log_do_not_meet() -> None:
     first.close()
     (third,) = log.compact(START_MS)
     assert third.is_complete
+
+
+def test_an_active_segment_replaced_while_a_pass_ends_is_the_next_one_in_its_seal() -> None:
+    """A follower's append past a gap replaces an empty one, whose name is in the seal before it. The new
+    segment of a compaction names the same one, or the next opening would miss a segment.
+    """
+    disk = MemoryDisk()
+
+    def before(call: Operation) -> None:
+        if (call.name, call.path) == ("sync", seal_of_last) and log.log_end_offset == 60:
+            data = encode_batch([Record(MAX_INT + 100, 0, b"k", b"past a gap")], base_offset=MAX_INT + 100)
+            append_as_follower(log.partition, data, leader_epoch=0)
+
+    seal_of_last = ""
+    log = filled(node(RecordingDisk(disk, before=before)))
+    log.partition.roll()
+    seal_of_last = log.partition.segments[-2].path(".seal.cleaned")
+    (report,) = log.compact(START_MS)
+    assert (report.was_aborted, log.partition.segments[-1].base_offset) == (False, MAX_INT + 100)
+    log.flush()
+    log = Log.open("/data/orders-0", COMPACT, disk=disk.durable_image(), clock=lambda: START_MS)
+    assert log.partition.report.damages == []
+    assert next(log.read(MAX_INT)).value == b"past a gap"
 
 
 def test_merged_segments_leave_no_producer_snapshots() -> None:

@@ -18,7 +18,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.cli.owning import load_unclean
 from logstore.config import MAX_LONG, LogConfig
-from logstore.errors import DamageKind
+from logstore.errors import DamagedLog, DamageKind
 from logstore.format.batch import encode_batch, walk
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
@@ -84,6 +84,30 @@ def test_in_a_log_that_is_not_compacted_it_is_damage() -> None:
         (damage,) = log.scrub().damages
         assert damage.kind is DamageKind.CHANGED
         assert log.scrub().damages == (damage,)
+
+
+def test_a_recovery_that_reads_everything_compares_it_with_its_seal() -> None:
+    """`logstore recover` says so, and believes the bytes once that is accepted: no batch goes."""
+    disk = rewritten("delete")
+    with pytest.raises(DamagedLog, match="differ from the sealed content") as raised:
+        load_unclean(disk, DIRECTORY, None)
+    assert [each.kind for each in raised.value.damages] == [DamageKind.CHANGED]
+    accepted = load_unclean(disk, DIRECTORY, None, accept_loss=True)
+    assert (accepted.log_end_offset, [each.kind for each in accepted.report.damages]) == (
+        20,
+        [DamageKind.CHANGED],
+    )
+    assert load_unclean(disk, DIRECTORY, None).report.damages == []
+
+
+def test_a_recovery_that_reads_everything_seals_what_a_cleaner_rewrote_anew() -> None:
+    disk = rewritten("delete")
+    named_by_a_cleaner(disk, "/data")
+    before = read_seal(disk, DIRECTORY, 0)
+    loaded = load_unclean(disk, DIRECTORY, None)
+    assert loaded.report.damages == []
+    assert [note for note in loaded.report.notes if "was rewritten" in note]
+    assert read_seal(disk, DIRECTORY, 0) not in (before, None)
 
 
 def test_what_changes_after_it_was_compared_is_damage() -> None:
