@@ -84,8 +84,8 @@ def judge(
     if not is_current:
         mark("isr proposal: based on an old state")
         return Verdict(ErrorCode.INVALID_UPDATE_VERSION)
-    if proposal.recovering and (len(proposal.new_isr) > 1 or not state.recovering):
-        # A leader that lacks records adds no members yet, and one that has recovered stays recovered.
+    if proposal.recovering:
+        # A leader that lacks records changes nothing yet, and one that has recovered stays recovered.
         return Verdict(ErrorCode.INVALID_REQUEST)
     if not _well_formed(proposal, state.leader, replicas):
         return Verdict(ErrorCode.INVALID_REQUEST)
