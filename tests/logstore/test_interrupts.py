@@ -265,6 +265,26 @@ def test_another_change_is_completed_or_takes_the_log_offline(action: Callable[[
     assert at > 20
 
 
+@pytest.mark.parametrize("action", [plain, retention])
+def test_a_log_opens_that_was_interrupted_and_closed(action: Callable[[Log], None]) -> None:
+    """As `with Log.open(…)` does it on the interrupt's way out: nothing is damage that the log did itself."""
+    at, was_interrupted = 0, True
+    while was_interrupted:
+        at += 1
+        disk = MemoryDisk(directories=["/data"])
+        log, known = filled(disk)
+        was_interrupted = interrupted(lambda: action(log), at)  # noqa: B023
+        with suppress(LogDirOffline):
+            log.close()
+        log = opened(disk)
+        found = {record.offset: record.value for record in log.read()}
+        gone = {offset for offset in known if found.get(offset) != known[offset]}
+        assert gone <= set(range(9 if action is retention else 0)), f"moment {at}"
+        assert found.keys() - known.keys() <= {15}, f"moment {at}"
+        log.close()
+    assert at > 20
+
+
 def roll_and_cut(log: Log) -> Iterator[Callable[[], object]]:
     yield log.partition.roll
     yield lambda: log.truncate_to(log.log_end_offset - 1)

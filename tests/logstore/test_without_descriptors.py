@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from logstore import Log, LogConfig, OutOfResources
+from tests.descriptors import open_below
 
 CONFIG = LogConfig(segment_bytes=2000, cleanup_policy="compact,delete")
 
@@ -70,3 +72,15 @@ def test_a_log(call: str, tmp_path: Path) -> None:
         if said := refused(lambda: LOG[call](log, tmp_path / "tried")):
             assert "ulimit -n" in said
             LOG[call](log, tmp_path / "tried")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it lists its descriptors")
+def test_a_log_that_rolls_holds_no_file_of_the_segments_behind_it(tmp_path: Path) -> None:
+    """Whoever only appends would run out of descriptors after some hundred segments."""
+    with Log.open(tmp_path / "orders-0", CONFIG) as log:
+        log.append(b"v" * 1500, key=b"k")
+        before = open_below(tmp_path)
+        for _ in range(12):
+            log.append(b"v" * 1500, key=b"k")
+        assert len(log.partition.segments) == 13
+        assert open_below(tmp_path) <= before
