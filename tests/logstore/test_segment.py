@@ -189,13 +189,22 @@ class TestReading:
         assert bases(segment, 51) is None
         assert max(operation.length for operation in disk.operations) <= 1 << 20
 
-    def test_a_damaged_header_is_said(self) -> None:
-        """A size that no batch has, in a segment that was sound when it was opened."""
+    @pytest.mark.parametrize(
+        ("position", "rotten"),
+        [
+            (0, bytes(17)),
+            (8, (-12).to_bytes(4, "big", signed=True)),
+            (8, bytes(3) + b"\x30"),
+            (23, b"\xff" * 4),
+        ],
+    )
+    def test_a_damaged_header_is_said(self, position: int, rotten: bytes) -> None:
+        """A format, a size (without bytes, a walk would not end), or an offset delta that no batch has."""
         disk = MemoryDisk(directories=[DIRECTORY])
         segment = new_segment(disk, config=LogConfig())
         append(segment, *records(50, 51))
         at = len(records(50)[0])
-        segment.log_file.pwrite(bytes(17), at)
+        segment.log_file.pwrite(rotten, at + position)
         with pytest.raises(CorruptBatch, match=rf"no batch at byte {at}; verify the log and recover it"):
             locate(segment, 51)
 
