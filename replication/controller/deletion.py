@@ -271,6 +271,13 @@ def _consider(context: Context, names: Iterable[str]) -> Steps[None]:
         except CorruptMetadata as error:
             context.deletions[name] = Deletion("", waits_for=f"its node cannot be read: {error}")
             continue
+        known = context.topics.get(name)
+        if known is None or known.topic_id != node.topic_id:
+            # It may have been made after its namesake and the request, which was read before, were removed.
+            (request,) = yield (Get(layout.delete_topic_path(name)),)
+            if request.stat is None:
+                context.deletions.pop(name, None)
+                continue
         if moving := sorted(node.adding_replicas.keys() | node.removing_replicas.keys()):
             mark("deletion: waits for a reassignment")
             context.deletions[name] = Deletion(
