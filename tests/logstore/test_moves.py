@@ -371,6 +371,23 @@ def test_the_newer_of_two_directories_is_the_log() -> None:
     assert not {LEAVING, ARRIVING} & {each.name for each in disk.scan("/b/orders-0")}
 
 
+def test_two_directories_of_one_log_that_nothing_tells_apart_are_left_alone() -> None:
+    """As when log dirs of two brokers are put together. Neither is used until one has been moved away."""
+    disk = MemoryDisk()
+    for path, count in zip(DIRS, (8, 3), strict=True):
+        manager = manager_on(disk, path)
+        append(manager.get_or_create(ORDERS, topic_id=TOPIC_ID), count)
+        manager.close()
+    manager = manager_on(disk, *DIRS)
+    with pytest.raises(DamagedLog, match="/a/orders-0 and /b/orders-0, and nothing tells which is newer"):
+        manager.get_or_create(ORDERS)
+    assert (manager.logs(), manager.moves.home_of(ORDERS)) == ({}, None)
+    manager.close()
+    disk.rename("/b/orders-0", "/kept")
+    again = manager_on(disk, *DIRS)
+    assert (home(again), offsets(again.get(ORDERS))) == ("/a", list(range(8)))
+
+
 def test_the_older_directory_is_kept_if_the_newer_is_damaged() -> None:
     disk = swapped_by_half()
     path = f"/b/orders-0/{file_name(0, '.log')}"
