@@ -309,6 +309,17 @@ def test_an_active_segment_replaced_while_a_pass_ends_is_the_next_one_in_its_sea
     assert next(log.read(MAX_INT)).value == b"past a gap"
 
 
+def test_the_files_of_replaced_segments_go_after_their_delay() -> None:
+    """Readers may have them until then. A disk would fill with them while its node goes on."""
+    disk = MemoryDisk()
+    manager = node(disk)
+    log = filled(manager)
+    log.compact(START_MS)
+    assert [name for name in disk.files() if name.endswith(".deleted")]
+    log.maintain(START_MS + COMPACT.file_delete_delay_ms)
+    assert not [name for name in disk.files() if name.endswith(".deleted")]
+
+
 def test_merged_segments_leave_no_producer_snapshots() -> None:
     """Each compaction merges what the one before has made small."""
     disk = MemoryDisk()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline
@@ -82,6 +83,17 @@ class TestATruncation:
         (loss,) = log.losses()
         kept = quarantined(disk.durable_image(), loss)
         assert bytes_of(log) + b"".join(kept[name] for name in sorted(kept)) == whole
+
+    def test_of_many_megabytes_keeps_every_byte(self) -> None:
+        """They are copied in pieces."""
+        disk = MemoryDisk(directories=["/data"])
+        log = opened(disk, config=LogConfig(segment_bytes=1 << 30))
+        for number in range(6):
+            log.append(bytes([number]) * 900_000)
+        whole = bytes_of(log)
+        log.truncate_to(1)
+        (loss,) = log.losses()
+        assert bytes_of(log) + quarantined(disk, loss)[log_file(0)] == whole
 
 
 def test_a_cut_is_noted_on_a_disk_that_has_become_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,15 @@ def test_time_runs_out_and_the_deletion_stays() -> None:
     assert rig.manager.partitions[P0].log.log_start_offset == 3
 
 
+def test_a_follower_that_asks_after_the_deletion_is_told_of_it_at_once() -> None:
+    """Its fetch would wait for records, and the deletion for its next fetch. Its log may begin at 0 so far."""
+    rig = Rig()
+    assert rig.delete(3) is None
+    told = rig.says(F1, 0, max_wait_ms=TIMEOUT_MS)
+    assert told is not None
+    assert told.partitions[P0].log_start_offset == 3
+
+
 def test_without_time_to_wait_it_is_answered_at_once() -> None:
     rig = Rig()
     assert rig.delete(3, timeout_ms=0) == DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT, 0)

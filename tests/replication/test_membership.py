@@ -172,6 +172,16 @@ def test_shrinking() -> None:
     assert rig.log.partition.high_watermark == 5
 
 
+def test_a_suspended_leader_proposes_nothing() -> None:
+    """Another may lead by now; and the followers that it did not hear meanwhile are not late for that."""
+    rig = Rig()
+    rig.lead(1)
+    rig.write(5)
+    rig.partition.suspend()
+    assert membership.propose_shrink(rig.partition, NOW_MS + 2 * LAG_MS, own_broker_epoch=1) is None
+    assert rig.partition.isr.maximal == rig.partition.isr.committed == {ME, F1, F2}
+
+
 def test_an_idle_follower_at_the_end_stays() -> None:
     """6.2, S34: however long it is silent."""
     rig = Rig()
