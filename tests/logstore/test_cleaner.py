@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -188,6 +189,26 @@ def test_a_truncation_ends_the_pass() -> None:
     assert {record.offset for record in log.read()} <= expected
     assert cleaned_files(disk, log) == []
     assert max(record.offset for record in log.read()) == 99
+
+
+def test_a_truncation_at_any_step_of_a_pass_brings_nothing_back() -> None:
+    """Also in the segment that is being rewritten, with other records behind the cut and in the next segment."""
+    for steps in count():
+        log = filled(node(MemoryDisk()))
+        pending = compaction_pass(
+            log.partition, cleanable_of(log.partition, START_MS), CleanerConfig(), now_ms=START_MS
+        )
+        is_over = [next(pending, None) for _ in range(steps)][-1:] == [None]
+        log.truncate_to(20)
+        new = [log.append(b"new", key=b"new %d" % number).first_offset for number in range(20)]
+        list(pending)
+        found = {record.offset: record.value for record in log.read()}
+        assert found.keys() & range(20, 60) == set(new)
+        assert all(found[offset] == b"value %d" % offset for offset in found.keys() - set(new))
+        assert {found[offset] for offset in new} == {b"new"}
+        if is_over:
+            break
+    assert steps > 5
 
 
 def test_a_truncation_of_the_active_segment_does_not() -> None:

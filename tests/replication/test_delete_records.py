@@ -115,7 +115,7 @@ def test_time_runs_out_and_the_deletion_stays() -> None:
 
 
 def test_a_follower_that_asks_after_the_deletion_is_told_of_it_at_once() -> None:
-    """Its fetch would wait for records, and the deletion for its next fetch. Its log may begin at 0 so far."""
+    """Its fetch would wait for records, and the deletion for its next fetch. Its log began at 0."""
     rig = Rig()
     assert rig.delete(3) is None
     told = rig.says(F1, 0, max_wait_ms=TIMEOUT_MS)
