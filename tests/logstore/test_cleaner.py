@@ -192,7 +192,7 @@ def test_a_truncation_ends_the_pass() -> None:
 
 
 def test_a_truncation_at_any_step_of_a_pass_brings_nothing_back() -> None:
-    """Also in the segment that is being rewritten, with other records behind the cut and in the next segment."""
+    """Also in the segment that is being rewritten, with other records behind the cut and in the next one."""
     for steps in count():
         log = filled(node(MemoryDisk()))
         pending = compaction_pass(
