@@ -121,6 +121,19 @@ def test_dead_letters_and_their_return() -> None:
     assert (again.value, again.key, again.deliveries) == (b"poison", b"k", 1)
 
 
+def test_letters_that_were_redriven_survive_a_power_cut() -> None:
+    """They are messages durably before they are no letters any more; perhaps beside those they were before."""
+    hands = Hands(QueueConfig(max_deliveries=1))
+    hands.queue.put(b"job")
+    hands.queue.nack(hands.get())
+    assert hands.queue.redrive() == 1
+    assert isinstance(hands.disk, MemoryDisk)
+    hands.disk = hands.disk.durable_image()
+    hands.reopen(killed=True)
+    assert hands.queue.stats().dead_letters == 0
+    assert b"job" in hands.values()
+
+
 def test_letters_that_were_redriven_take_no_room() -> None:
     hands = Hands(QueueConfig(max_deliveries=1))
     for number in range(3):
