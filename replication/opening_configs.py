@@ -5,7 +5,6 @@ The opening of a log needs them: that a segment is gone is damage, unless the to
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -13,12 +12,13 @@ from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import partitions_among
 from logstore.errors import InvalidConfig
+from logstore.loggers import logger_of
 from logstore.replication.config import topic_config
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Get, Outcome
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def config_reads(disk: Disk, log_dirs: Sequence[str]) -> dict[str, Get]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from logstore import loggers
 
 LONG = Path(__file__).with_name("long.txt")
 
@@ -20,6 +23,23 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_REPORT = loggers.report
+
+
+def _raise(record: logging.LogRecord) -> None:
+    raise  # noqa: PLE0704  called where the exception is handled
+
+
+# pytest's handler raises what a wrong call of a logger causes: here this is a mistake of the caller.
+loggers.report = _raise
+
+
+@pytest.fixture
+def loggers_of_an_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of handlers are printed, as in production."""
+    monkeypatch.setattr(loggers, "report", _REPORT)
 
 
 @pytest.hookimpl(tryfirst=True)

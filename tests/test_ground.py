@@ -26,6 +26,7 @@ STORAGE = {
     "config",
     "errors",
     "lazily",
+    "loggers",
     "signals",
 }
 MAY_IMPORT = {

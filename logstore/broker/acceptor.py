@@ -11,7 +11,6 @@ A connection whose descriptor lies at or above `room_for_others` is closed: thos
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import sys
@@ -24,6 +23,7 @@ from typing import Final
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import DescriptorLimit
 from logstore.disk.errors import explained, is_shortage
+from logstore.loggers import logger_of
 
 BACKLOG: Final = 1024
 PAUSE_S: Final = 0.5
@@ -33,7 +33,7 @@ AT_ONCE: Final = 10
 REST_S: Final = 0.005
 """Accepting rests so long after `AT_ONCE` connections: at most 2,000 a second."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Seldom:

@@ -12,7 +12,6 @@ before the start are disconnected.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -50,6 +49,7 @@ from logstore.disk.files import Disk, make_durable_dir
 from logstore.errors import InvalidConfig, LogDirOffline
 from logstore.log.manager import DirectoryProgress, LogManager
 from logstore.log.manager_config import LogManagerConfig
+from logstore.loggers import logger_of
 from logstore.replication.messages import Endpoint
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Get
@@ -58,7 +58,7 @@ from logstore.replication.opening_configs import config_reads, configs_in
 from logstore.replication.rates import Windows
 from logstore.replication.state_change import Sink, StateChange, unheard
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Assembly:

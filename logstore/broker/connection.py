@@ -39,6 +39,7 @@ from logstore.broker.security.login import Login
 from logstore.broker.security.principals import ANONYMOUS, principal_of
 from logstore.broker.wire.headers import JOINED_BELOW, joined
 from logstore.disk.files import Buffer
+from logstore.loggers import logger_of
 
 if TYPE_CHECKING:
     from logstore.broker.security.door import Door
@@ -60,7 +61,7 @@ _SIZE: Final = struct.Struct(">i")
 _MOST_PIECES: Final = 16
 """Every system takes so many pieces in one write."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def shared_scratch(loop: asyncio.AbstractEventLoop) -> memoryview | None:

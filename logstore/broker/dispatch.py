@@ -9,7 +9,6 @@ for errors. One exception: ApiVersions in an unknown version is answered with th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -45,6 +44,7 @@ from logstore.broker.wire.headers import RequestHeader, decode_request_header, r
 from logstore.broker.wire.types import MetadataResponsePartition
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Buffer
+from logstore.loggers import logger_of
 from logstore.replication.messages import NewTopic
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.node import Node
@@ -55,7 +55,7 @@ A = TypeVar("A", bound=Struct)
 
 _LOOK_AGAIN_MS: Final = 10
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Caller(Protocol):

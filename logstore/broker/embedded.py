@@ -20,7 +20,6 @@ A broker that fails is stopped at once, so that others take over. Every call fro
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -49,12 +48,13 @@ from logstore.disk.memory import MemoryDisk
 from logstore.disk.running import boot_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.log_dir_snapshot import LogDirSnapshot, snapshot_logs
+from logstore.loggers import logger_of
 from logstore.replication.durability import Durability
 from logstore.replication.receipts import Receipt
 
 _IN_MEMORY = "data"
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +280,11 @@ class AsyncBroker(Client):
                 await self._let_go()
             finally:
                 self.down.set()
+
+    async def fail(self, error: BaseException) -> None:
+        """Stop as a broker with a bug, and wait for the end."""
+        self._running.runtime.fail(error)
+        await self.down.wait()
 
     async def _watch(self, broker: Assembly) -> None:
         """Stop the broker when its engine fails."""

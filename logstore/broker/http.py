@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from logstore.broker.http_access import HttpAccess
 from logstore.broker.limits import Address
 from logstore.disk.descriptors import Spares
 from logstore.disk.errors import explained, is_shortage
+from logstore.loggers import logger_of
 
 PATIENCE_S = 5.0
 MOST_CONNECTIONS = 32
@@ -30,7 +30,7 @@ MOST_BODY_BYTES = 1 << 20
 """A request with a larger body is refused."""
 _PAUSE_S = 0.5
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Page(NamedTuple):

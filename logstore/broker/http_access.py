@@ -11,7 +11,6 @@ The settings of this port are not Kafka's.
 from __future__ import annotations
 
 import base64
-import logging
 import socket
 import threading
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from logstore.broker.security.tls import Renewed, client_context, now
 from logstore.broker.typed_settings import values_for
 from logstore.disk.clocks import steady_s
 from logstore.errors import InvalidConfig
+from logstore.loggers import logger_of
 
 _PREFIX: Final = "http."
 _TLS: Final = "http.ssl."
@@ -37,7 +37,7 @@ _SCHEMES: Final = {"https": True, "http": False}
 _HANDSHAKE_S: Final = 10.0
 _FOR_ALL: Final = "/livez"
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ thrown away: that takes two microseconds, and does not copy the records.
 
 from __future__ import annotations
 
-import logging
 import sys
 
 from logstore.broker.dispatch import Call, Dispatch
@@ -22,8 +21,9 @@ from logstore.broker.security.login import Login
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.codec import encode
 from logstore.broker.wire.declarations import Struct
+from logstore.loggers import logger_of
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class InProcess:

@@ -9,7 +9,6 @@ the version of a request.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -28,6 +27,7 @@ from logstore.broker.wire.apis import API_OF, Api
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import decode_response_header, request_frame
+from logstore.loggers import logger_of
 
 _LAST_CORRELATION_ID = 2**31 - 1
 _RENEWAL_AT: Final = 0.9
@@ -38,7 +38,7 @@ Then: TypeAlias = Callable[[Struct | RequestUnanswered], None]
 
 _BROKER: Final = "broker-"
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def client_id_of(broker_id: int) -> str:

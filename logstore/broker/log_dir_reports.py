@@ -6,14 +6,14 @@ clients retry meanwhile.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, LogDirOffline
+from logstore.loggers import logger_of
 from logstore.replication.node import Node
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = logger_of(__name__)
 
 
 class LogDirReports:

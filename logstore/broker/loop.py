@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -15,12 +14,13 @@ from typing import Final
 
 from logstore.disk.clocks import steady_s
 from logstore.disk.descriptors import hold_standard
+from logstore.loggers import logger_of
 from logstore.segment.scan import use_compiled
 
 _YOUNG_OBJECTS: Final = 50_000
 """Half of that is a thousand waiting requests, none of which is garbage."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 if sys.platform == "win32":  # pragma: no cover

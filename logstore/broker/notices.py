@@ -11,7 +11,6 @@ costs a listing, keeps a change after a quiet hour as cheap as any other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
@@ -20,6 +19,7 @@ from typing import Final
 from logstore.broker.store_reads import make, read, read_many
 from logstore.broker.store_session import StoreSession
 from logstore.disk.errors import EngineError
+from logstore.loggers import logger_of
 from logstore.replication.metastore.operations import Children, Delete
 
 LOOK_S: Final = 300.0
@@ -29,7 +29,7 @@ _MOST_REMOVED: Final = 1_000
 """Notifications that one look removes."""
 _AGAIN_S: Final = 1.0
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Notices:

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sized
 from typing import Final, NamedTuple
 
+from logstore.loggers import logger_of
+
 BEAT_S: Final = 0.05
 """Seconds between two beats."""
 TURN_BUDGET_S: Final = 0.05
@@ -25,7 +27,7 @@ NOTABLE_S: Final = 0.001
 """A shorter pause is no pause."""
 _MINUTE_S: Final = 60.0
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class PauseReport(NamedTuple):

@@ -6,7 +6,6 @@ takes one request of a connection at a time, and a fetch may wait there for half
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -20,6 +19,7 @@ from logstore.broker.security.client import NO_SECURITY, ClientSecurity
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
+from logstore.loggers import logger_of
 from logstore.replication.effects import Disconnected, Response
 from logstore.replication.messages import (
     AlterPartitionRequest,
@@ -32,7 +32,7 @@ from logstore.replication.messages import (
 )
 from logstore.replication.node import Node
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Lane(Enum):

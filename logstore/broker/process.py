@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import signal
 import sys
@@ -49,6 +48,7 @@ from logstore.disk.errors import EngineError, explained
 from logstore.disk.files import Disk, OsDisk, SteadyClock
 from logstore.disk.running import boot_id
 from logstore.errors import InvalidConfig
+from logstore.loggers import logger_of
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from logstore.replication.state_change import Sink, StateChange, unheard
 
@@ -58,7 +58,7 @@ if not __debug__:
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 _PROGRESS_S = 1.0
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ ends the process without the clean-shutdown marker.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from asyncio import FIRST_COMPLETED
 from collections import deque
@@ -47,6 +46,7 @@ from logstore.broker.wire.declarations import Struct
 from logstore.disk.clocks import steady_s
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.log import Log
+from logstore.loggers import logger_of
 from logstore.replication.carrying import Outlets, carry_out
 from logstore.replication.effects import (
     Abandoned,
@@ -89,7 +89,7 @@ _STOPS: Final = "this broker is stopping"
 _PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
 """Changes nothing, but is a write: servers order it, and refuse it for an expired session."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +241,8 @@ class Runtime:
             elif isinstance(event, Request | ClientRequest) and isinstance(event.token, Asked):
                 event.token.refused(_STOPS)
 
-    def _fail(self, reason: str | BaseException) -> None:
+    def fail(self, reason: str | BaseException) -> None:
+        """Take no more events, and set `ended`; its owner calls `abandon` then."""
         self._is_stopping = True
         self._ticker.stop()
         if self.ended.done():
@@ -265,7 +266,7 @@ class Runtime:
         except Exception as error:
             # Half a turn: the engine's memory cannot be trusted. Another node takes over.
             _log.exception("the engine failed")
-            self._fail(error)
+            self.fail(error)
             return
         finally:
             self._is_in_turn = False
@@ -297,7 +298,7 @@ class Runtime:
             act()
         except Exception as error:
             _log.exception("a service of the engine failed")
-            self._fail(error)
+            self.fail(error)
 
     def _end_wake_up(self) -> None:
         self._is_wake_up_open = False
@@ -564,7 +565,7 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
                 loop.call_later(_SYNC_AGAIN_S, deliver, SyncDone(topic_partition, end_offset))
             elif (bug := future.exception()) is not None:
                 _log.error("unexpected error in the fsync worker", exc_info=bug)
-                runtime._fail(bug)
+                runtime.fail(bug)
             else:
                 deliver(SyncDone(topic_partition, end_offset, future.result()))
 
@@ -578,7 +579,7 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
         open_session=lambda node, timeout_ms: store.open_session(timeout_ms),
         close_session=close_session,
         sync=sync,
-        halt=lambda node, reason: runtime._fail(reason),
+        halt=lambda node, reason: runtime.fail(reason),
     )
 
 

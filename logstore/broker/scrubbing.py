@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,6 +31,7 @@ from logstore.disk.files import Disk, publish, read_small_file
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.scrub import Cursor, Scrubbed, scrub
+from logstore.loggers import logger_of
 from logstore.replication.effects import DamageFound
 
 PROGRESS: Final = "scrub-progress.json"
@@ -41,7 +41,7 @@ _AFTER_FAILURE_S: Final = 60.0
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Progress(NamedTuple):

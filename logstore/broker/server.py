@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from logstore.broker.security.login import LoginCounts
 from logstore.broker.security.tls_stream import TlsStream
 from logstore.disk.descriptors import DescriptorLimit, descriptor_limit, open_descriptors
 from logstore.errors import OutOfResources
+from logstore.loggers import logger_of
 from logstore.replication.rates import Rate, Windows
 
 LONGEST_PAUSE_S: Final = 1.0
@@ -26,7 +26,7 @@ LONGEST_PAUSE_S: Final = 1.0
 FEWEST_DESCRIPTORS: Final = 64
 """With fewer, one program with its listener, logs and an event loop or two has none left for a client."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Descriptors(NamedTuple):

@@ -15,7 +15,6 @@ takes its first one, and tells the others of a loss with an event.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby, islice, takewhile
@@ -33,6 +32,7 @@ from logstore.format.batch import HEADER_BYTES, encode_batch
 from logstore.format.record import Record
 from logstore.log.outgoing import size_of
 from logstore.log.partition_log import Clock
+from logstore.loggers import logger_of
 from logstore.queue.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from logstore.queue.errors import AlreadyFinished, LeaseEnded
 from logstore.queue.lane import OFFSETS_AN_EVENT, check_lease, different_offsets
@@ -59,7 +59,7 @@ _ALONE_AFTER: Final = 4
 _FRESH_MS: Final = 100
 """How old the known events may be when the next message is chosen. One returned since is delivered later."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class _Place(NamedTuple):

@@ -7,12 +7,12 @@ line. While the disk refuses lines, they are lost, and the process log says so; 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Final
 
 from logstore.disk.files import Disk, File
+from logstore.loggers import logger_of
 from logstore.replication.state_change import StateChange, format_line
 
 MOST_BYTES: Final = 64 << 20
@@ -20,7 +20,7 @@ MOST_BYTES: Final = 64 << 20
 OFF: Final = "none"
 """The setting by which there is no state-change log."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def default_path(log_dirs: Sequence[str]) -> str:

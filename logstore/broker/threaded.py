@@ -97,7 +97,21 @@ class Broker(BlockingCalls):
             started.set()
             return
         with runner:
-            runner.run(self._live(started, outcome))
+            try:
+                runner.run(self._live(started, outcome))
+            except BaseException as error:
+                # `SystemExit` in a callback, or a handler of asyncio's logger that raises: they end the loop.
+                self._lose_loop(runner, error, started, outcome)
+
+    def _lose_loop(
+        self, runner: asyncio.Runner, error: BaseException, started: Flag, outcome: _Outcome
+    ) -> None:
+        """Fail like a broker with a bug: calls that wait are told, and the logs are let go."""
+        if not outcome:
+            outcome.append(error)
+            started.set()
+        elif isinstance(outcome[0], AsyncBroker):
+            runner.run(outcome[0].fail(error))
 
     async def _live(self, started: Flag, outcome: _Outcome) -> None:
         try:
@@ -209,7 +223,9 @@ class Broker(BlockingCalls):
             return LoopCall(work, self._loop, self._thread).result()
         except CancelledError:
             self._client.check()  # its loop ended before it got there, or meanwhile
-            raise
+            if self._thread.is_alive():
+                raise
+            raise BrokerFailed(f"the thread of broker {self.node_id} has ended") from None
 
     # --- facts ------------------------------------------------------------------------------------
 

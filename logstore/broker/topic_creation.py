@@ -11,11 +11,11 @@ answer about another topic may be lost, and is waited for.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from logstore.disk.errors import ErrorCode
+from logstore.loggers import logger_of
 from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -35,7 +35,7 @@ _NOTHING_WRONG: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCo
 _REFUSALS_KEPT: Final = 1_000
 """Clients choose the names, so their number must be limited."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class TopicCreation:

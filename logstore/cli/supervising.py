@@ -6,7 +6,6 @@ has taken its place.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ from typing import Final
 
 from logstore.cli.cluster_file import ClusterFailed, existing
 from logstore.cli.local_cluster import is_running, last_line, relaunch
+from logstore.loggers import logger_of
 
 LOOK_EACH_S: Final = 0.5
 FIRST_PAUSE_S: Final = 1.0
@@ -24,7 +24,7 @@ LONGEST_PAUSE_S: Final = 60.0
 STEADY_AFTER_S: Final = 60.0
 """A member that ran so long gets the first pause again."""
 
-_log = logging.getLogger("logstore.supervisor")
+_log = logger_of("logstore.supervisor")
 
 
 @dataclass(slots=True)

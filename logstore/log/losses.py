@@ -29,7 +29,6 @@ name that is not a segment's, or a number out of range, makes its line unreadabl
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -43,9 +42,10 @@ from logstore.disk.errors import is_shortage
 from logstore.disk.files import Disk, File, remove_if_exists
 from logstore.format.crc import crc32c
 from logstore.log.tails import Tail, chunks, crc_of
+from logstore.loggers import logger_of
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 LOST_DIRECTORY: Final = "lost"
 LEDGER: Final = "ledger.jsonl"

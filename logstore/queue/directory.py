@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Final
@@ -19,6 +18,7 @@ from logstore.disk.files import (
 )
 from logstore.disk.topic_partition import LONGEST_TOPIC_NAME, parse_directory_name
 from logstore.errors import LogDirOffline, is_refusal, refusal
+from logstore.loggers import logger_of
 from logstore.queue.errors import NotAQueue
 
 QUEUE_FILE: Final = "queue.json"
@@ -27,7 +27,7 @@ EVENTS_PREFIX: Final = "__events."
 LONGEST_TOPIC: Final = LONGEST_TOPIC_NAME - len(EVENTS_PREFIX)
 _VERSION: Final = 1
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def prepare(disk: Disk, directory: str, *, create: bool) -> None:

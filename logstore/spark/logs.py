@@ -21,9 +21,10 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.topic_partition import TopicPartition
+from logstore.loggers import logger_of
 from logstore.spark.errors import DataLoss
 
-LOGGER: Final = logging.getLogger("logstore.pipeline")
+LOGGER: Final = logger_of("logstore.pipeline")
 
 
 class Bounds(NamedTuple):

@@ -14,7 +14,6 @@ explains why kazoo's own threads and methods are not used.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import deque
@@ -31,6 +30,7 @@ from kazoo.protocol.serialization import Exists, GetChildren2, GetData
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
+from logstore.loggers import logger_of
 from logstore.replication.effects import (
     SessionExpired,
     SessionOpened,
@@ -75,7 +75,7 @@ _WINDOW = 64
 """The limit of calls that kazoo has at a time. Each request takes a byte in a socket's buffer, and the thread
 that reads them may be the one that sends: some 250 would block it for ever."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]

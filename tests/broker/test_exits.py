@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from logstore.broker import Broker, BrokerConfig
+from logstore.broker import Broker, BrokerConfig, BrokerFailed
 
 
 def test_a_stop_that_can_start_no_thread_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +94,28 @@ def test_no_socket_gets_the_number_of_a_standard_stream(tmp_path: Path, is_fast:
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "found")], timeout=30, check=False)
     assert done.returncode == 0
     assert (tmp_path / "found").read_text() == "/dev/null /dev/null /dev/null"
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_loop_that_ends_is_a_failure_of_its_broker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_fast: bool
+) -> None:
+    """A `SystemExit` in a callback ends a loop, also if code of the application raised it: a handler of the
+    logger of asyncio, say. Each call raised `CancelledError` from then on, and the logs stayed locked."""
+    if not is_fast:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    config = BrokerConfig(log_dirs=(str(tmp_path),))
+    broker = Broker(config)
+    broker.start()
+    broker.create_topic("orders")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(broker.read, "orders", 0, 0, wait=60)
+        assert broker._loop is not None
+        broker._loop.call_soon_threadsafe(sys.exit, "a handler ends the program")
+        with pytest.raises(BrokerFailed, match="broker 1 failed: a handler ends the program"):
+            waiting.result()
+    with pytest.raises(BrokerFailed, match="a handler ends the program"):
+        broker.topics()
+    broker.stop()
+    with Broker(config) as another:
+        assert another.topics() == {"orders": 1}

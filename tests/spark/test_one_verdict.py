@@ -34,7 +34,7 @@ def finds_damage(directory: str) -> bool:
     warnings: list[str] = []
     heard = logging.Handler(logging.WARNING)
     heard.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    LOGGER.addHandler(heard)
+    LOGGER.logger.addHandler(heard)
     try:
         reader = BatchReader(ReadOptions.parse({"path": directory, "subscribe": "orders"}, streaming=False))
         for partition in reader.partitions():
@@ -43,7 +43,7 @@ def finds_damage(directory: str) -> bool:
     except (DataLoss, DamagedLog):
         return True
     finally:
-        LOGGER.removeHandler(heard)
+        LOGGER.logger.removeHandler(heard)
     return any("damage" in each for each in warnings)
 
 

@@ -21,7 +21,6 @@ the session share the engine's queue.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, is_refusa
 from logstore.log.log import FetchIsolation
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import read_checked
+from logstore.loggers import logger_of
 from logstore.replication.effects import DamageFound
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ResponseBody
 from logstore.replication.metastore import layout
@@ -54,7 +54,7 @@ _READ_AGAIN_S: Final = 1.0
 _MOST_GONE: Final = 20_000
 """Deleted partitions that are remembered for the next load."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

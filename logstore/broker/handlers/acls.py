@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from enum import IntEnum
 from typing import Any, Final, TypeVar
@@ -21,6 +20,7 @@ from logstore.broker.security.acls import (
 from logstore.broker.security.audit import Audit
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.loggers import logger_of
 from logstore.replication.metastore import layout
 
 E = TypeVar("E", bound=IntEnum)
@@ -33,7 +33,7 @@ _NO_ACLS: Final[dict[str, Any]] = {
 _Created = t.CreateAclsResponseAclCreationResult
 _Deleted = t.DeleteAclsResponseDeleteAclsFilterResult
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def describe(call: Call, body: t.DescribeAclsRequest, services: Services) -> t.DescribeAclsResponse:

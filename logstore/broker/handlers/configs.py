@@ -12,7 +12,6 @@ settings are set where it is started.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -30,6 +29,7 @@ from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import check_topic_name
+from logstore.loggers import logger_of
 from logstore.replication.errors import UnknownTopicOrPartition
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Outcome
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
 
 A = TypeVar("A", bound=Struct)
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 async def describe(

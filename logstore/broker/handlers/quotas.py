@@ -7,7 +7,6 @@ takes effect on this broker at once.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,13 +21,14 @@ from logstore.broker.security.quotas import CLIENT, ENTITIES, IP, USER, Entity, 
 from logstore.broker.store_reads import in_groups
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.loggers import logger_of
 from logstore.replication.metastore import layout
 
 _EXACT, _DEFAULT, _ANY = range(3)
 _ORDER: Final = (USER, CLIENT, IP)
 _Altered = t.AlterClientQuotasResponseEntryData
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 async def describe(

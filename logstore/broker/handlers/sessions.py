@@ -10,7 +10,6 @@ for ever.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Final
 
@@ -18,13 +17,14 @@ from logstore.broker.dispatch import Call, Services
 from logstore.broker.wire import apis
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.loggers import logger_of
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?", re.ASCII)
 _KNOWS_SOFTWARE: Final = 3
 _MOST_LOGGED: Final = 100
 """Characters of a client id."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def api_versions(call: Call, body: t.ApiVersionsRequest, services: Services) -> t.ApiVersionsResponse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -20,6 +19,7 @@ from logstore.broker.security.delegation import (
 from logstore.broker.security.delegation_store import DelegationTokens
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.loggers import logger_of
 
 A = TypeVar("A", t.RenewDelegationTokenResponse, t.ExpireDelegationTokenResponse)
 
@@ -27,7 +27,7 @@ _Described = t.DescribeDelegationTokenResponseDescribedDelegationToken
 _Renewer = t.DescribeDelegationTokenResponseDescribedDelegationTokenRenewer
 _NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 async def create(

@@ -6,7 +6,6 @@ written together, or none of them.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -19,6 +18,7 @@ from logstore.broker.security import scram, users
 from logstore.broker.security.scram import Credential
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.loggers import logger_of
 from logstore.replication.metastore import layout
 
 MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -27,7 +27,7 @@ _NUMBERS: Final = {name: number for number, name in MECHANISMS.items()}
 _Described = t.DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult
 _Altered = t.AlterUserScramCredentialsResponseAlterUserScramCredentialsResult
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 async def describe(

@@ -13,7 +13,6 @@ opened again as soon as that succeeds, which reads what the disk kept, and every
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -22,6 +21,7 @@ from typing import Final, TypeAlias
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
 from logstore.errors import is_refusal
+from logstore.loggers import logger_of
 from logstore.replication.effects import (
     SessionExpired,
     SessionOpened,
@@ -37,7 +37,7 @@ from logstore.replication.metastore.operations import Operation, Outcome, StoreE
 OnEvent: TypeAlias = Callable[[StoreEvent], None]
 _OPEN_AGAIN_MS: Final = 1_000
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class SharedStore(Closing):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import sys
 from collections.abc import Mapping
@@ -21,10 +20,11 @@ from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, SteadyClock
+from logstore.loggers import logger_of
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
 
-_log = logging.getLogger("logstore.broker.metadata")
+_log = logger_of("logstore.broker.metadata")
 
 
 async def serve(directory: str, listen: Address, *, disk: Disk, entrance: Entrance = OPEN) -> int:

@@ -20,7 +20,6 @@ session gets its full timeout again before any expires. That is always safe.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
@@ -36,6 +35,7 @@ from logstore.broker.metadata.entrance import OPEN, Entrance
 from logstore.broker.security.tls_stream import TlsStream
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.files import Buffer, Disk, publish, read_small_file
+from logstore.loggers import logger_of
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -61,7 +61,7 @@ _NAME_BYTES = 30
 SECRET_FILE: Final = "session-secret"
 _SECRET_BYTES = 16
 _ALIVE: Final = b"ruok"
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def session_secret(directory: str, *, disk: Disk, random: Random) -> bytes:

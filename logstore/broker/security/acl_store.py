@@ -12,7 +12,6 @@ count at once.
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
@@ -20,6 +19,7 @@ from typing import Any, Final
 from logstore.broker.identity import AskStore
 from logstore.broker.security.acls import Acl, Named, Operation, Pattern, Permission, Resource
 from logstore.broker.store_reads import not_written, read, read_many
+from logstore.loggers import logger_of
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import (
     Children,
@@ -38,7 +38,7 @@ CHANGES: Final = ("/kafka-acl-changes", "/kafka-acl-extended-changes")
 _NOTICE: Final = "acl_changes_"
 _ROUNDS: Final = 20
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def camel(member: Resource | Operation | Permission) -> str:

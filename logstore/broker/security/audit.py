@@ -17,13 +17,13 @@ are never in it.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from logstore.broker.json_lines import utc_text
 from logstore.disk.files import Disk, File, OsDisk, make_private, wall_clock_ms
+from logstore.loggers import logger_of
 
 ACCESS_SUFFIX: Final = ".access"
 _OF_ACCESS: Final = frozenset({"login", "login renewed", "login failed", "refused", "denied"})
@@ -32,8 +32,8 @@ MOST_TEXT: Final = 500
 MOST_ITEMS: Final = 1_000
 """Entries of a list."""
 
-_log = logging.getLogger(__name__)
-_lines = logging.getLogger("logstore.audit")
+_log = logger_of(__name__)
+_lines = logger_of("logstore.audit")
 
 
 class AuditFile:

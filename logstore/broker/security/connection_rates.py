@@ -9,15 +9,15 @@ one sample, and does not count.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from ipaddress import ip_address
 from typing import Final
 
 from logstore.broker.security.quotas import IP, Kind, Quotas
+from logstore.loggers import logger_of
 from logstore.replication.rates import Rate, Windows
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 _MOST_KNOWN: Final = 4_096
 """Addresses that are remembered before idle ones are looked for."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from random import SystemRandom
@@ -34,6 +33,7 @@ from logstore.broker.security.users import new_credential
 from logstore.broker.store_reads import not_written, read
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import id_from_text, new_id
+from logstore.loggers import logger_of
 from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
 from logstore.replication.metastore.operations import Children, Create, Delete, Get, Operation, Outcome, Set
 
@@ -44,7 +44,7 @@ _MOST_KNOWN: Final = 4_096
 _AT_ONCE: Final = 100
 """Tokens that are read from the store at the same time."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Stored(NamedTuple):

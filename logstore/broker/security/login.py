@@ -12,7 +12,6 @@ followed by bare tokens, `size int32 │ token`, both ways.
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from logstore.broker.security.tls import provider_context
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import wall_clock_ms
+from logstore.loggers import logger_of
 
 if TYPE_CHECKING:
     from logstore.broker.connection import Connection
@@ -47,7 +47,7 @@ _LOGIN_S: Final = 60
 _RENEWAL_S: Final = 1.0
 """A connection logs in again at most once in this time."""
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class _State(Enum):

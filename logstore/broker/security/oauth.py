@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import ssl
 import warnings
@@ -34,6 +33,7 @@ from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.extras import require
 from logstore.errors import InvalidConfig
+from logstore.loggers import logger_of
 
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
@@ -65,7 +65,7 @@ _FIRST: Final = re.compile(
 )
 _INVALID: Final = b'{"status":"invalid_token"}'
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class KeysUnreadable(EngineError):

@@ -10,7 +10,6 @@ A broker reads all quotas at its start, and then what the notifications name (`n
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from itertools import chain
 
@@ -31,13 +30,14 @@ from logstore.broker.store_reads import read, read_many
 from logstore.broker.store_session import StoreSession
 from logstore.errors import InvalidConfig
 from logstore.log.manager_config import LogManagerConfig
+from logstore.loggers import logger_of
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Children
 from logstore.replication.node import Node
 from logstore.replication.orders import change_defaults
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 async def read_all(ask: AskStore) -> Quotas:

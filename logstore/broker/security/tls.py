@@ -8,7 +8,6 @@ encrypted there with a password of this moment.
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 import tempfile
@@ -24,6 +23,7 @@ from logstore.broker.security.secret import Secret
 from logstore.disk.extras import require
 from logstore.disk.files import wall_clock_ms
 from logstore.errors import InvalidConfig
+from logstore.loggers import logger_of
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -32,7 +32,7 @@ WARN_DAYS: Final = 30
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 class Identity(NamedTuple):

@@ -12,7 +12,6 @@ of other sites can neither read nor change anything through a visitor's browser:
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from importlib.resources import files
@@ -21,6 +20,7 @@ from typing import Final
 from logstore.broker.http import Asked, Page
 from logstore.broker.security.acls import is_address
 from logstore.cli.console.api import Api
+from logstore.loggers import logger_of
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -41,7 +41,7 @@ _TYPES: Final = {
     "txt": "text/plain; charset=utf-8",
 }
 _MOST_LOGGED: Final = 500
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 _INDEX: Final = "index.html"
 
 

@@ -12,7 +12,6 @@ need be, as with the cleaner. So offsets are never given to other records.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from logstore.disk.files import (
 )
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
+from logstore.loggers import logger_of
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.segment import LOG_SUFFIX, file_name
 from logstore.spark.jobs.work import Workers, attempt_id
@@ -52,7 +52,7 @@ from logstore.spark.read_options import ReadOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 WINNERS: Final = "winners"
 PARTS: Final = "parts"

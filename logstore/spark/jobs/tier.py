@@ -11,7 +11,6 @@ names. Logs are only read. One job at a time may write to a tier.
 from __future__ import annotations
 
 import hashlib
-import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import closing
@@ -29,6 +28,7 @@ from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadat
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
+from logstore.loggers import logger_of
 from logstore.spark.errors import DataLoss
 from logstore.spark.jobs.job import Answer, BadUsage, absolute
 from logstore.spark.jobs.work import Workers, WorkFailed, amount
@@ -38,7 +38,7 @@ from logstore.spark.read_options import Isolation, Selection
 if TYPE_CHECKING:
     from logstore.spark.tier import Manifest, Tier, Tiered
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 HELP: Final = "copy sealed segments to an object store, which the source reads together with the live log"
 
