@@ -126,7 +126,7 @@ __all__ = [
     "walk",
 ]
 
-__getattr__ = names_from(
+__getattr__, __dir__ = names_from(
     __name__,
     {
         "async_log": ("AsyncLog",),

@@ -8,6 +8,7 @@ record is durable.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
@@ -22,8 +23,13 @@ _CALLS_OF_AN_IMPORT: Final = 250
 """How deep it may go; that of numpy 2 takes a hundred calls."""
 
 
-def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of `package`: `homes` maps a submodule to the public names it defines."""
+def names_from(
+    package: str, homes: Mapping[str, tuple[str, ...]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of `package`: `homes` maps a submodule to its public names.
+
+    A prompt completes what `dir` lists.
+    """
     home_of = {name: module for module, names in homes.items() for name in names}
 
     def __getattr__(name: str) -> Any:
@@ -32,7 +38,10 @@ def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{module}"), name)
 
-    return __getattr__
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return __getattr__, __dir__
 
 
 def _descend(calls: int) -> None:

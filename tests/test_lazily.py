@@ -27,6 +27,19 @@ def test_after_the_first_use_nothing_of_ours_runs() -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "package", ["logstore", "logstore.broker", "logstore.queue", "logstore.spark", "logstore.testing"]
+)
+def test_a_prompt_completes_public_names(package: str) -> None:
+    """Before their first use, too: `dir` of a new process listed the submodules alone."""
+    program = (
+        f"import {package} as package; listed = set(dir(package)); "
+        "import sys; sys.exit(', '.join(set(package.__all__) - listed) or 0)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("number", ["SIGINT", "SIGALRM", "SIGTERM"])
 def test_a_signal_meanwhile_waits_until_it_is_imported(number: str) -> None:
     """A half-imported numpy cannot be imported again: every read of the process would fail."""

@@ -53,7 +53,7 @@ __all__ = [
     "open_store",
 ]
 
-__getattr__ = names_from(
+__getattr__, __dir__ = names_from(
     __name__,
     {
         "blocking": ("BlockingClient",),

@@ -92,6 +92,10 @@ def _one_call(
     return call
 
 
+def _lease_ms(lease: float | None, config: QueueConfig) -> int:
+    return as_milliseconds(config.lease if lease is None else lease, "lease", least=1)
+
+
 class SharedQueue(Closing):
     """A queue on a broker, for one thread of a process; connect one in each thread.
 
@@ -142,6 +146,9 @@ class SharedQueue(Closing):
             raise
         queue._owned = client
         return queue
+
+    def __repr__(self) -> str:
+        return f"SharedQueue({self._name!r}, {'closed' if self._is_closed else repr(self._calls)})"
 
     def close(self) -> None:
         """Close the connection that `connect` made. What is leased stays so until the leases end."""
@@ -238,11 +245,8 @@ class SharedQueue(Closing):
         lease: float | None = None,
     ) -> Message | None:
         """Lease the next message, of `topics` or of any; see `Queue.get`."""
-        found = self._get(as_topics(topics), 1, as_timeout(timeout), self._lease_ms(lease))
+        found = self._get(as_topics(topics), 1, as_timeout(timeout), _lease_ms(lease, self.config))
         return found[0] if found else None
-
-    def _lease_ms(self, lease: float | None) -> int:
-        return as_milliseconds(self.config.lease if lease is None else lease, "lease", least=1)
 
     @_one_call
     def _get(
@@ -282,7 +286,7 @@ class SharedQueue(Closing):
     ) -> list[Message]:
         """Lease up to `most` messages, those delivered as often with one event; see `Queue.get_many`."""
         most, wanted = as_int(most, "most", least=1), as_topics(topics)
-        lease_ms, timeout = self._lease_ms(lease), as_timeout(timeout)
+        lease_ms, timeout = _lease_ms(lease, self.config), as_timeout(timeout)
         found: list[Message] = []
         while len(found) < most:
             try:
@@ -366,7 +370,7 @@ class SharedQueue(Closing):
         """Let the lease end `lease` from now; see `Queue.extend`."""
         lane = self._lane_of(message)
         lane.check_leased([message])
-        until_ms = self._clock() + self._lease_ms(lease)
+        until_ms = self._clock() + _lease_ms(lease, self.config)
         if not lane.happen(Event(EventKind.EXTENDED, (message.offset,), until_ms, message.deliveries)):
             lane.refuse(message)
 

@@ -39,7 +39,7 @@ __all__ = [
     "QueueStats",
 ]
 
-__getattr__ = names_from(
+__getattr__, __dir__ = names_from(
     __name__,
     {
         "config": ("QueueConfig",),

@@ -83,6 +83,9 @@ class AsyncQueue(AsyncClosing):
         self.queue = path if isinstance(path, Queue) else Queue(path, config, create=create)
         self._is_synced = self.queue.config.durability == "synced"
 
+    def __repr__(self) -> str:
+        return f"Async{self.queue!r}"
+
     async def close(self) -> None:
         """Close the queue, also for threads that use it, and also if the task is cancelled meanwhile."""
         closing = asyncio.get_running_loop().run_in_executor(None, self.queue.close)

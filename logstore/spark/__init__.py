@@ -68,7 +68,7 @@ __all__ = [
     "table",
 ]
 
-__getattr__ = names_from(
+__getattr__, __dir__ = names_from(
     __name__,
     {
         "brief_errors": ("reason",),

@@ -101,7 +101,7 @@ __all__ = [
 ]
 
 _DISKS = ("Fault", "FaultyDisk", "MemoryDisk", "Operation", "Profile", "RecordingDisk", "VolatileDisk")
-__getattr__ = names_from(
+__getattr__, __dir__ = names_from(
     __name__,
     {
         "checkers": ("PartitionChecker",),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from logstore.broker import AsyncBroker, BlockingClient, Broker, BrokerCluster
+from logstore.broker import AsyncBroker, BlockingClient, Broker, BrokerCluster, SharedQueue
 
 
 def test_each_says_where_it_is() -> None:
@@ -21,6 +21,14 @@ def test_each_says_where_it_is() -> None:
         assert repr(client) == f"BlockingClient({broker.bootstrap}, closed)"
         assert repr(broker) == f"Broker(1, {broker.bootstrap})"
     assert repr(broker) == "Broker(1, down)"
+
+
+def test_a_shared_queue_says_where_it_is(kafka_broker: Broker) -> None:
+    with SharedQueue(kafka_broker, "jobs") as queue:
+        assert repr(queue) == f"SharedQueue('jobs', {kafka_broker!r})"
+    assert repr(queue) == "SharedQueue('jobs', closed)"
+    with SharedQueue.connect(kafka_broker.bootstrap, "jobs") as queue:
+        assert repr(queue) == f"SharedQueue('jobs', BlockingClient({kafka_broker.bootstrap}))"
 
 
 def test_a_cluster_says_which_brokers_run() -> None:

@@ -70,6 +70,11 @@ def test_timeout_and_close(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_it_says_where_it_is(tmp_path: Path) -> None:
+    with Queue(tmp_path / "jobs") as queue:
+        assert repr(AsyncQueue(queue)) == f"Async{queue!r}"
+
+
 def test_a_close_runs_although_it_was_cancelled_before_a_thread_was_free(tmp_path: Path) -> None:
     """The queue stayed open, and its directory locked."""
 
