@@ -211,6 +211,10 @@ class Appender:
                 await self._send([each])
         except EngineError as error:
             _fail(together, error)
+        except Exception as error:  # too little memory, or a bug
+            failure = RequestUnanswered(f"the append failed, and its records may be in the log: {error!r}")
+            failure.__cause__ = error
+            _fail(together, failure)
         except BaseException as error:
             _fail(together, RequestUnanswered(f"the append was cancelled: {error!r}"))
             raise

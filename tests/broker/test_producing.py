@@ -23,7 +23,7 @@ TP = TopicPartition("t", 0)
 class Leader(Client):
     """A client whose produce ends as the test says; a result appends, at the next offset."""
 
-    def __init__(self, *ends: EngineError | None) -> None:
+    def __init__(self, *ends: Exception | None) -> None:
         super().__init__([])
         self.ends = list(ends)
         self.batches: list[Batch] = []
@@ -231,6 +231,29 @@ def test_an_unknown_fate_is_everybodys_in_the_batch() -> None:
         assert len(leader.batches) == 1
 
     run(test)
+
+
+def test_an_error_of_one_batch_leaves_the_next_one_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Without memory for a batch, the calls behind it failed, too, and asyncio said that nobody had cared."""
+
+    async def test() -> None:
+        leader = Leader(MemoryError("no room for it"))
+        leader.gate = asyncio.Event()
+        appender = Appender(leader, TP)
+        first = asyncio.create_task(appender.append(piece(b"a"), -1, later()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = asyncio.create_task(appender.append(piece(b"b"), 1, later()))
+        await asyncio.sleep(0)
+        leader.gate.set()
+        with pytest.raises(RequestUnanswered, match=r"the append failed.*no room for it") as caught:
+            await first
+        assert isinstance(caught.value.__cause__, MemoryError)
+        assert [each.offset for each in await second] == [0]
+        assert leader.numbers == [(7, 0), (8, 0)]
+
+    run(test)
+    assert caplog.records == []
 
 
 def test_pieces_fit_a_batch() -> None:
