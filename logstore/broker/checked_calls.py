@@ -10,16 +10,21 @@ there would be far from its cause.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from logstore.arguments import as_count, as_offset, as_seconds, as_str
 from logstore.config import MAX_INT, MAX_LONG, SettingValue
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.durability import Durability
+
+if sys.version_info >= (3, 12):
+    from inspect import markcoroutinefunction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,4 +115,15 @@ def checked(call: Callable[P, T]) -> Callable[P, T]:
                     check(value, name)
         return call(*args, **kwargs)
 
-    return checking
+    return awaited(checking) if iscoroutinefunction(call) else checking
+
+
+def awaited(call: Callable[P, T]) -> Callable[P, T]:
+    """Let schedulers and web frameworks see that what `call` returns is to be awaited.
+
+    A function that is no `async def` is called in a thread otherwise, and its coroutine dropped there.
+    """
+    if sys.version_info >= (3, 12):
+        return markcoroutinefunction(call)
+    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return call

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeAlias, overload
 
 from logstore.arguments import as_offset, as_seconds, as_str
-from logstore.broker.checked_calls import as_group_offset, checked
+from logstore.broker.checked_calls import as_group_offset, awaited, checked
 from logstore.broker.client_messages import records_in
 from logstore.broker.client_requests import (
     NO_LEADER,
@@ -148,6 +148,7 @@ class Client(AsyncClosing):
         timeout: float | None = None,
     ) -> list[Appended]: ...
 
+    @awaited
     @checked
     def append(
         self,

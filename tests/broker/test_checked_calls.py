@@ -168,6 +168,15 @@ def test_a_snapshot_goes_to_a_path(tmp_path: Path) -> None:
         broker.snapshot(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("face", [AsyncBroker, Client])
+def test_schedulers_see_that_calls_are_awaited(face: type[Client]) -> None:
+    """They run other functions in a thread, and drop the coroutine that one returns: nothing was appended."""
+    awaited = {name for name in dir(face) if asyncio.iscoroutinefunction(getattr(face, name))}
+    calls = {name for name in dir(Broker) if not name.startswith("_") and callable(getattr(Broker, name))}
+    assert calls & vars(Client).keys() - {"scan", "topic", "check"} <= awaited
+    assert {"append", "read", "create_topic", "commit", "close"} <= awaited
+
+
 def test_none_is_taken_where_it_is_the_default() -> None:
     @checked
     def call(topic: str, offset: int | None = None, *, wait: float = 1.0) -> tuple[object, ...]:
