@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -171,7 +173,8 @@ def test_a_snapshot_goes_to_a_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("face", [AsyncBroker, Client])
 def test_schedulers_see_that_calls_are_awaited(face: type[Client]) -> None:
     """They run other functions in a thread, and drop the coroutine that one returns: nothing was appended."""
-    awaited = {name for name in dir(face) if asyncio.iscoroutinefunction(getattr(face, name))}
+    is_awaited = inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction
+    awaited = {name for name in dir(face) if is_awaited(getattr(face, name))}
     calls = {name for name in dir(Broker) if not name.startswith("_") and callable(getattr(Broker, name))}
     assert calls & vars(Client).keys() - {"scan", "topic", "check"} <= awaited
     assert {"append", "read", "create_topic", "commit", "close"} <= awaited

@@ -122,7 +122,7 @@ def test_dead_letters_and_their_return() -> None:
 
 
 def test_letters_that_were_redriven_survive_a_power_cut() -> None:
-    """They are messages durably before they are no letters any more; perhaps beside those they were before."""
+    """They are messages durably before they stop being letters; perhaps beside those that they were."""
     hands = Hands(QueueConfig(max_deliveries=1))
     hands.queue.put(b"job")
     hands.queue.nack(hands.get())
