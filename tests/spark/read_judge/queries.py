@@ -151,8 +151,8 @@ class Drawing:
                 query.errors |= set() if is_loose else {LOSS}
                 query.may_fail |= end <= last and query.action in ("limit", "tasks")
             query.ranges[where] = start, min(end, last)
-        # Spark plans nothing for a predicate that is never true.
-        query.may_fail |= query.where is not None
+        # Spark plans nothing for a predicate that is never true, and for no rows.
+        query.may_fail |= query.where is not None or (query.action == "limit" and not query.limit)
 
     def _end(self, where: Where, query: Query) -> int:
         return self._plain[where].readable(committed=query.committed)
@@ -241,4 +241,5 @@ def without_segment(query: Query) -> Query:
     if made != [""]:
         options["columns"] = ",".join(made)
     select = [each for each in query.select if each != "segment"]
-    return replace(query, options=options, select=select or ["offset"])
+    one = made[0].strip() if made[0].strip() in COLUMNS else "offset"
+    return replace(query, options=options, select=select or [one])
