@@ -83,7 +83,7 @@ def end_with_reason() -> None:
 @contextmanager
 def quiet_proxy() -> Iterator[None]:
     """Keep py4j from printing the traceback of an error that is raised again here."""
-    logger = logging.getLogger("py4j.clientserver")
+    logger = logging.getLogger("py4j.clientserver")  # noqa: TID251 - of another package
     before, logger.disabled = logger.disabled, True
     try:
         yield
