@@ -1,4 +1,4 @@
-"""Loggers whose handlers and filters cannot break the work that writes to them.
+"""Loggers whose handlers and filters cannot break the work that writes to them (decision 132).
 
 A handler of the application that raises would end the thread of a broker, or a truncation halfway. Python's
 own handlers do not raise: they print the error to stderr, unless `logging.raiseExceptions` is False. That is
