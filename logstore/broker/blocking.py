@@ -156,7 +156,11 @@ class BlockingClient(BlockingCalls, Closing):
         return alone(self._calls, partial(self._run_alone, work), refuse)
 
     def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
-        loop = self._runner.get_loop()
+        try:
+            loop = self._runner.get_loop()
+        except BaseException:  # no descriptors for one
+            work.close()
+            raise
         task = loop.create_task(work)
 
         async def outcome() -> T:
