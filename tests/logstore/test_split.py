@@ -365,13 +365,13 @@ def test_row_206_from_then_on_it_is_completed(renames: int) -> None:
 # --- compaction -----------------------------------------------------------------------------------
 
 
-def grown_too_long(disk: Disk) -> Log:
+def grown_too_long(disk: Disk, data: bytes, entries: list[AbortedTransaction]) -> Log:
     """A log that believes of a segment of its own that it fits: the file was exchanged under it."""
     log = on(disk)
     first = log.partition.segments[0]
-    with_more = Segment(disk, DIRECTORY, 0, CONFIG, size=len(LONG), now_ms=NOW_MS)
-    put(disk, log_file(0), LONG)
-    with_more.aborts.replace(LONG_ENTRIES)
+    with_more = Segment(disk, DIRECTORY, 0, CONFIG, size=len(data), now_ms=NOW_MS)
+    put(disk, log_file(0), data)
+    with_more.aborts.replace(entries)
     with_more.seal = first.seal
     log.partition.segments = log.partition.segments.replacing([first], [with_more])
     return log
@@ -380,7 +380,7 @@ def grown_too_long(disk: Disk) -> Log:
 def test_row_244_the_cleaner_splits_what_overflows_and_the_next_pass_works() -> None:
     """The pass that meets it ends with the split; what the log holds is the same."""
     disk = disk_with({log_file(0): batch(0, (1,)), log_file(FARTHER + 2): LONG_END})
-    log = grown_too_long(disk)
+    log = grown_too_long(disk, LONG, LONG_ENTRIES)
     settings = CleanerConfig(io_buffer_size=1024)
     first = run(compaction_pass(log.partition, cleanable_of(log.partition, NOW_MS), settings, now_ms=NOW_MS))
     assert first.was_aborted
@@ -399,3 +399,13 @@ def test_row_244_the_cleaner_splits_what_overflows_and_the_next_pass_works() -> 
     again = on(disk.copy())
     assert committed(again) == [FAR, FARTHER + 2]
     assert again.partition.report.splits == []
+
+
+def test_an_abort_whose_marker_begins_a_new_segment_is_known_there() -> None:
+    disk = disk_with({log_file(0): batch(0, (1,)), log_file(FARTHER + 2): LONG_END})
+    entry = AbortedTransaction(8, 0, FAR, FAR + 1)
+    log = grown_too_long(disk, transactional(0, 8, 0) + marker(FAR, 8, ControlType.ABORT), [entry])
+    run(compaction_pass(log.partition, cleanable_of(log.partition, NOW_MS), CleanerConfig(), now_ms=NOW_MS))
+    found = {each.base_offset: list(each.aborts.index.entries) for each in log.partition.segments}
+    assert found == {0: [], FAR: [entry], FARTHER + 2: []}
+    assert committed(log) == [FARTHER + 2]

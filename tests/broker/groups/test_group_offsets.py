@@ -60,6 +60,7 @@ class TestCommits:
         assert desk.commit({T0: 6}) is ErrorCode.UNKNOWN_MEMBER_ID
         desk.leave(MemberIdentity(member_id=member.member_id))
         assert desk.commit({T0: 7}) is ErrorCode.NONE
+        assert desk.commit({T0: 8}, generation_id=0) is ErrorCode.UNKNOWN_MEMBER_ID, "nobody's generation"
         assert offset_in(desk) == 7
 
     @pytest.mark.parametrize(
