@@ -101,7 +101,7 @@ def judge(
         isr=proposal.new_isr,
         isr_broker_epochs=tuple(epochs[member] for member in proposal.new_isr),
         controller_epoch=controller_epoch,
-        recovering=proposal.recovering,
+        recovering=False,
         all_synced=state.all_synced or becomes_synced,
     )
     if becomes_synced:

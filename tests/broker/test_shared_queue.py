@@ -22,8 +22,8 @@ from tests.queue.parts import falling_clock
 LIMIT_S = 60
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+@pytest.fixture(scope="module", name="broker")
+def one_broker() -> Iterator[Broker]:
     with Broker(BrokerConfig()) as running:
         yield running
 
@@ -36,8 +36,8 @@ class Clock:
         return self.now_ms
 
 
-@pytest.fixture
-def clock() -> Clock:
+@pytest.fixture(name="clock")
+def still_clock() -> Clock:
     return Clock()
 
 
@@ -57,8 +57,8 @@ class Clients:
             client.close()
 
 
-@pytest.fixture
-def clients(broker: Broker, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Clients]:
+@pytest.fixture(name="clients")
+def clients_of_the_test(broker: Broker, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Clients]:
     made = Clients(broker, request.node.originalname.replace("_", "-"), clock)
     yield made
     made.close()

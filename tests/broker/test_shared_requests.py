@@ -9,16 +9,16 @@ import pytest
 
 from logstore.broker import SharedQueue
 from logstore.broker.shared_lane import SharedLane
-from logstore.queue import QueueConfig
+from logstore.queue import Message, QueueConfig
 from logstore.queue.waiting import Deadline
-from tests.broker.test_shared_queue import (
+from tests.broker.test_shared_queue import (  # noqa: F401 - fixtures
     LIMIT_S,
     Clients,
     Clock,
-    broker,  # noqa: F401 - a fixture, as the next two
-    clients,  # noqa: F401
-    clock,  # noqa: F401
+    clients_of_the_test,
     got,
+    one_broker,
+    still_clock,
 )
 
 
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[SharedQueue], list[str]]
 Asked = Callable[[SharedQueue], list[str]]
 
 
-def test_who_is_alone_needs_one_request_for_each_call(clients: Clients, clock: Clock, asked: Asked) -> None:  # noqa: F811
+def test_who_is_alone_needs_one_request_for_each_call(clients: Clients, clock: Clock, asked: Asked) -> None:
     queue, other = clients.connect(), clients.connect()
     queue.put_many([b"%d" % number for number in range(30)])
     queue.ack(got(queue))
@@ -68,7 +68,7 @@ def test_who_is_alone_needs_one_request_for_each_call(clients: Clients, clock: C
     assert requests == ["read", "append", "append"]
 
 
-def test_who_is_not_alone_needs_two_requests_for_each_call(clients: Clients, asked: Asked) -> None:  # noqa: F811
+def test_who_is_not_alone_needs_two_requests_for_each_call(clients: Clients, asked: Asked) -> None:
     one, two = clients.connect(), clients.connect()
     one.put_many([b"%d" % number for number in range(40)])
     for queue in (one, two):
@@ -84,7 +84,7 @@ def test_who_is_not_alone_needs_two_requests_for_each_call(clients: Clients, ask
     assert found == list(range(5, 25, 2)), "the next one that was free"
 
 
-def test_a_look_a_moment_ago_serves_the_next_message(clients: Clients, clock: Clock) -> None:  # noqa: F811
+def test_a_look_a_moment_ago_serves_the_next_message(clients: Clients, clock: Clock) -> None:
     """A message that another process returned since then is delivered later."""
     one, two = clients.connect(), clients.connect()
     one.put_many([b"%d" % number for number in range(10)])
@@ -99,23 +99,25 @@ def test_a_look_a_moment_ago_serves_the_next_message(clients: Clients, clock: Cl
     assert (got(one).value, got(one).value) == (b"1", b"4")
 
 
-def test_who_was_alone_gets_a_returned_message_before_new_ones(clients: Clients, clock: Clock) -> None:  # noqa: F811
-    one, two = clients.connect(), clients.connect()
+def held_by_one_while_another_is_alone(one: SharedQueue, two: SharedQueue) -> Message:
+    """Put nine messages; `one` holds the first, and `two` finishes so many that it counts as alone."""
     one.put_many([b"%d" % number for number in range(9)])
     first = got(one)
     for _ in range(4):
         two.ack(got(two))
-    one.nack(first)
+    return first
+
+
+def test_who_was_alone_gets_a_returned_message_before_new_ones(clients: Clients, clock: Clock) -> None:
+    one, two = clients.connect(), clients.connect()
+    one.nack(held_by_one_while_another_is_alone(one, two))
     clock.now_ms += 101
     assert (got(two).value, got(two).value) == (b"0", b"5")
 
 
-def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clients, clock: Clock) -> None:  # noqa: F811
+def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clients, clock: Clock) -> None:
     one, two = clients.connect(), clients.connect()
-    one.put_many([b"%d" % number for number in range(9)])
-    first = got(one)
-    for _ in range(4):
-        two.ack(got(two))
+    first = held_by_one_while_another_is_alone(one, two)
     second = got(two)
     one.extend(first, lease=100)
     clock.now_ms += 30_000
@@ -125,7 +127,7 @@ def test_who_is_alone_sees_that_the_lease_of_another_was_extended(clients: Clien
 
 
 def test_a_get_that_waits_seldom_looks_for_new_topics(
-    clients: Clients,  # noqa: F811
+    clients: Clients,
     asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,8 +147,8 @@ def test_a_get_that_waits_seldom_looks_for_new_topics(
 
 
 def test_what_a_worker_held_that_died_is_taken_over_with_few_requests(
-    clients: Clients,  # noqa: F811
-    clock: Clock,  # noqa: F811
+    clients: Clients,
+    clock: Clock,
     asked: Asked,
 ) -> None:
     """It was three requests for each message."""

@@ -327,16 +327,15 @@ def _check_signature(token: str, keys: Sequence[Any], algorithm: str) -> None:
     from joserfc.errors import JoseError, SecurityWarning
 
     errors: list[Exception] = []
-    for key in keys:
-        try:
-            with warnings.catch_warnings():
-                # RFC 9864 renames EdDSA, by which providers sign still.
-                warnings.simplefilter("ignore", SecurityWarning)
+    with warnings.catch_warnings():
+        # RFC 9864 renames EdDSA, and providers still sign with it.
+        warnings.simplefilter("ignore", SecurityWarning)
+        for key in keys:
+            try:
                 jws.deserialize_compact(token, key, algorithms=[algorithm])
-        except (JoseError, ValueError, TypeError) as error:
-            errors.append(error)
-        else:
-            return
+                return
+            except (JoseError, ValueError, TypeError) as error:
+                errors.append(error)
     raise BadToken(f"the token's signature is not valid: {errors[0]}") from errors[0]
 
 

@@ -241,5 +241,5 @@ def without_segment(query: Query) -> Query:
     if made != [""]:
         options["columns"] = ",".join(made)
     select = [each for each in query.select if each != "segment"]
-    one = made[0].strip() if made[0].strip() in COLUMNS else "offset"
-    return replace(query, options=options, select=select or [one])
+    first = made[0].strip()
+    return replace(query, options=options, select=select or [first if first in COLUMNS else "offset"])
