@@ -158,7 +158,7 @@ class BlockingClient(BlockingCalls, Closing):
     def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             loop = self._runner.get_loop()
-        except BaseException:  # no descriptors for one
+        except BaseException:  # the process has no free descriptors
             work.close()
             raise
         task = loop.create_task(work)

@@ -121,7 +121,7 @@ def checked(call: Callable[P, T]) -> Callable[P, T]:
 def awaited(call: Callable[P, T]) -> Callable[P, T]:
     """Let schedulers and web frameworks see that what `call` returns is to be awaited.
 
-    A function that is no `async def` is called in a thread otherwise, and its coroutine dropped there.
+    They call a plain function in a thread, and drop the coroutine that it returns.
     """
     if sys.version_info >= (3, 12):
         return markcoroutinefunction(call)

@@ -225,7 +225,8 @@ class SharedLane:
     def is_current(self, now_ms: int) -> bool:
         """Return whether a message that was read can be taken without a look at the events.
 
-        It can if a moment ago there were no others: an event of this process came right behind them, too.
+        It can for a moment after a read to the end of the events, and after an event of this process that
+        came directly behind the known ones.
         """
         if self._read_ms is None or not 0 <= now_ms - self._read_ms <= _FRESH_MS:
             return False

@@ -273,7 +273,8 @@ def _consider(context: Context, names: Iterable[str]) -> Steps[None]:
             continue
         known = context.topics.get(name)
         if known is None or known.topic_id != node.topic_id:
-            # It may have been made after its namesake and the request, which was read before, were removed.
+            # A tool may have removed the earlier topic and the request, and made this one, since the request
+            # was read.
             (request,) = yield (Get(layout.delete_topic_path(name)),)
             if request.stat is None:
                 context.deletions.pop(name, None)

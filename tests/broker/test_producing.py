@@ -234,7 +234,7 @@ def test_an_unknown_fate_is_everybodys_in_the_batch() -> None:
 
 
 def test_an_error_of_one_batch_leaves_the_next_one_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """Without memory for a batch, the calls behind it failed, too, and asyncio said that nobody had cared."""
+    """Without memory for a batch, the calls behind it failed, too, and asyncio reported an error."""
 
     async def test() -> None:
         leader = Leader(MemoryError("no room for it"))

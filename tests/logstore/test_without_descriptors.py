@@ -76,7 +76,7 @@ def test_a_log(call: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it lists its descriptors")
 def test_a_log_that_rolls_holds_no_file_of_the_segments_behind_it(tmp_path: Path) -> None:
-    """Whoever only appends would run out of descriptors after some hundred segments."""
+    """A program that only appends would run out of descriptors after a few hundred segments."""
     with Log.open(tmp_path / "orders-0", CONFIG) as log:
         log.append(b"v" * 1500, key=b"k")
         before = open_below(tmp_path)

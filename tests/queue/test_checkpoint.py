@@ -31,7 +31,7 @@ def test_it_keeps_the_state(is_shared: bool) -> None:
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may mean other things by the same parts."""
+    """The same parts may have another meaning in it."""
     with monkeypatch.context() as later:
         later.setattr(checkpoint, "VERSION", 2)
         data = encode_checkpoint(Checkpoint(state(), 17, 4, is_clean=True))

@@ -16,7 +16,7 @@ from tests.thread_schedules.nodes import CALLS, Judge, Loop, run_with
 DIRS: Final = ("/data", "/other")
 OTHERS: Final = ("scrubs", "reads", "flushes")
 _LITTLE: Final = 150
-"""What is copied at once."""
+"""Bytes that one step of a move copies."""
 
 
 class MovingLoop(Loop):
