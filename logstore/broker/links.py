@@ -72,6 +72,8 @@ class _Asking(Frames):
         self._link = link
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
+        self._reason = ""
+        """Why this side has ended the connection."""
 
     @property
     def takes_frames(self) -> bool:
@@ -135,16 +137,21 @@ class _Asking(Frames):
         """Disconnect now."""
         if self.transport is not None:
             _log.warning("disconnecting from %s: %s", self._link.address, reason)
-            self.transport.abort()
+            self._end(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         lost, self._outstanding = self._outstanding, deque()
         for asked in lost:
             asked.timer.cancel()
-        self._link.connection_lost(self, [asked.then for asked in lost])
+        error = "closed by the other side" if exc is None else str(exc) or type(exc).__name__
+        self._link.connection_lost(self, [asked.then for asked in lost], self._reason or error)
 
     def close(self) -> None:
+        self._end("closed by this side")
+
+    def _end(self, reason: str) -> None:
         if self.transport is not None:
+            self._reason = self._reason or reason
             self.transport.abort()
 
 
@@ -231,11 +238,11 @@ class Link:
         for each in waiting:
             self._ask_on(connection, each)
 
-    def connection_lost(self, connection: _Asking, lost: list[Then]) -> None:
+    def connection_lost(self, connection: _Asking, lost: list[Then], reason: str) -> None:
         """Called by the protocol: the connection is gone, with the requests on it."""
         if self._connection is connection:
             self._connection = None
-        self._lose(lost, f"the connection to {self.address} broke")
+        self._lose(lost, f"the connection to {self.address} broke: {reason}")
 
     def _log_in_again_after(self, asking: _Asking, lifetime_ms: int) -> None:
         """Use a connection that has logged in; log in again before its session ends (0: it has no end)."""

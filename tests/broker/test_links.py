@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
+from logstore.broker import connection
 from logstore.broker.connection import Connection
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits
@@ -79,12 +80,13 @@ class Bench:
     def ask(self, link: Link, number: int, request: Struct = ASK, version: int = VERSION) -> None:
         link.ask(request, version, lambda answer: self.answers.put_nowait((number, answer)))
 
-    async def lost(self, *numbers: int) -> None:
-        """These are the next that hear that there is no answer."""
+    async def lost(self, *numbers: int, because: str = "") -> None:
+        """These are the next that hear that there is no answer, and why."""
         for number in numbers:
             got, answer = await self.answers.get()
             assert got == number
             assert isinstance(answer, RequestUnanswered)
+            assert because in str(answer)
 
 
 def test_a_request_is_answered() -> None:
@@ -185,7 +187,7 @@ def test_a_broken_connection_loses_what_was_on_it_and_is_made_again() -> None:
             bench.ask(link, 1)
             bench.ask(link, 2)
             (await bench.requests.get()).connection.refuse("a test")
-            await bench.lost(1, 2)
+            await bench.lost(1, 2, because=f"the connection to {bench.address} broke: ")
             bench.ask(link, 3)
             (await bench.requests.get()).answer()
             assert await bench.answers.get() == (3, ANSWER)
@@ -259,32 +261,33 @@ def test_no_answer_in_time_breaks_the_connection() -> None:
         async with Bench(Limits(request_timeout_ms=20)) as bench:
             bench.ask(bench.link(), 1)
             request = await bench.requests.get()
-            await bench.lost(1)
+            await bench.lost(1, because="no answer in 0.02 s")
             request.answer()  # too late, and harmless
 
     run(test)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "reason"),
     [
-        struct.pack(">ii", 4, 99),
-        struct.pack(">ib", 1, 0),
-        struct.pack(">ii", 4, 1),
-        struct.pack(">iib", 8, 1, 0) + b"\xff\xff\xff",
-        struct.pack(">i", -1),
-        struct.pack(">i", 2**31 - 1),
+        (struct.pack(">iib", 5, 99, 0), "response out of order"),
+        (struct.pack(">ib", 1, 0), "invalid response header"),
+        (struct.pack(">ii", 4, 1), "a tag section is truncated"),
+        (struct.pack(">iib", 5, 1, 0), "MetadataResponse version 12 is malformed at byte 0"),
+        (struct.pack(">iib", 8, 1, 0) + b"\xff\xff\xff", "MetadataResponse version 12 is malformed"),
+        (struct.pack(">i", -1), "frame size -1 out of range"),
+        (struct.pack(">i", 2**31 - 1), "frame size 2147483647 out of range"),
     ],
-    ids=["another's", "no header", "no body", "no message", "negative", "too large"],
+    ids=["another's", "no header", "no tags", "no body", "no message", "negative", "too large"],
 )
-def test_an_answer_that_is_none_breaks_the_connection(answer: bytes) -> None:
+def test_an_answer_that_is_none_breaks_the_connection(answer: bytes, reason: str) -> None:
     async def test() -> None:
         async with Bench() as bench:
             link = bench.link()
             bench.ask(link, 1)
             bench.ask(link, 2)
             (await bench.requests.get()).connection.answer((answer,))
-            await bench.lost(1, 2)
+            await bench.lost(1, 2, because=reason)
 
     run(test)
 
@@ -316,7 +319,33 @@ def test_closing_a_link_loses_what_it_waits_for() -> None:
             bench.ask(link, 2)
             await bench.requests.get()
             link.close()
-            await bench.lost(2)
+            await bench.lost(2, because="closed by this side")
+
+    run(test)
+
+
+def test_a_peer_that_closes_is_named_as_the_reason() -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            bench.ask(bench.link(), 1)
+            (await bench.requests.get()).connection.close()
+            await bench.lost(1, because="closed by the other side")
+
+    run(test)
+
+
+def test_no_memory_for_an_answer_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch of 50 MB by a process at its limit said that "the connection broke", as if the broker had."""
+
+    def none(size: int) -> memoryview:
+        raise MemoryError(f"no room for {size} bytes")
+
+    async def test() -> None:
+        async with Bench() as bench:
+            monkeypatch.setattr(connection, "_room", none)
+            bench.ask(bench.link(), 1)
+            (await bench.requests.get()).connection.answer((struct.pack(">i", 1 << 20), bytes(1 << 20)))
+            await bench.lost(1, because="no room for")
 
     run(test)
 
