@@ -39,11 +39,10 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     """Return uvloop's factory for `asyncio.Runner`, or that of `SteadyLoop`; hold the standard streams."""
     hold_standard()
     try:
-        uvloop = importlib.import_module("uvloop")
+        import uvloop
     except ModuleNotFoundError:
         return SteadyLoop
-    maker: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return maker
+    return uvloop.new_event_loop
 
 
 def survive_broken_pipes() -> None:

@@ -22,9 +22,8 @@ import sys
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from logstore.errors import InvalidRecord, UnsupportedCompression
 from logstore.lazily import np
@@ -104,17 +103,40 @@ def _joined(pieces: list[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _library(name: str, codec: Codec) -> ModuleType:
+# What bundles a program (PyInstaller, Nuitka) finds an import statement, and not a computed name.
+
+
+def _snappy_library() -> ModuleType:
     try:
-        return import_module(name)
+        import cramjam
     except ImportError:
-        raise UnsupportedCompression(
-            f"{codec.name.lower()} needs a library that is not installed: pip install 'pylogstore[codecs]'"
-        ) from None
+        raise _not_installed(Codec.SNAPPY) from None
+    return cramjam
+
+
+def _lz4_library() -> ModuleType:
+    try:
+        import lz4.block
+    except ImportError:
+        raise _not_installed(Codec.LZ4) from None
+    return cast(ModuleType, lz4.block)
 
 
 def _zstd_library() -> ModuleType:
-    return _library("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", Codec.ZSTD)
+    try:
+        if sys.version_info >= (3, 14):
+            import compression.zstd as zstd
+        else:
+            import backports.zstd as zstd
+    except ImportError:
+        raise _not_installed(Codec.ZSTD) from None
+    return zstd
+
+
+def _not_installed(codec: Codec) -> UnsupportedCompression:
+    return UnsupportedCompression(
+        f"{codec.name.lower()} needs a library that is not installed: pip install 'pylogstore[codecs]'"
+    )
 
 
 class InflatesTooFar(InvalidRecord):
@@ -183,7 +205,7 @@ def _gunzip(data: memoryview, max_bytes: int) -> list[bytes]:
 
 
 def _snappy(data: memoryview, _level: int | None) -> bytes:
-    raw = _library("cramjam", Codec.SNAPPY).snappy.compress_raw
+    raw = _snappy_library().snappy.compress_raw
     parts = [SNAPPY_HEADER]
     for start in range(0, len(data), SNAPPY_BLOCK_BYTES):
         block = bytes(raw(data[start : start + SNAPPY_BLOCK_BYTES]))
@@ -192,7 +214,7 @@ def _snappy(data: memoryview, _level: int | None) -> bytes:
 
 
 def _unsnappy(data: memoryview, max_bytes: int) -> list[bytes]:
-    cramjam = _library("cramjam", Codec.SNAPPY)
+    cramjam = _snappy_library()
     if bytes(data[:8]) != SNAPPY_MAGIC:
         return [_unsnappy_block(cramjam, data, max_bytes, max_bytes)]
     pieces: list[bytes] = []
@@ -248,7 +270,7 @@ def _unsnappy_block(cramjam: ModuleType, block: memoryview, left: int, max_bytes
 
 
 def _lz4(data: memoryview, level: int | None) -> bytes:
-    block = _library("lz4.block", Codec.LZ4).compress
+    block = _lz4_library().compress
     # Kafka's default, 9, means the fast compressor, not the ninth level.
     mode = "default" if level in (None, 9) else "high_compression"
     options = {} if level in (None, 9) else {"compression": level}
@@ -290,7 +312,7 @@ def _lz4_header(data: memoryview) -> tuple[int, int, int]:
 def _unlz4(data: memoryview, max_bytes: int) -> list[bytes]:
     # The frame is parsed here: the library's reader accepts dependent blocks, verifies the content checksum
     # (Kafka's does not), and allocates the content size that the frame claims.
-    lz4 = _library("lz4.block", Codec.LZ4)
+    lz4 = _lz4_library()
     flags, max_block, position = _lz4_header(data)
     pieces: list[bytes] = []
     total = 0

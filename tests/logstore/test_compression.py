@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import struct
 import sys
 import tracemalloc
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecord, UnsupportedCompression
+from logstore.format import compression
 from logstore.format.compression import (
     LZ4_HEADER,
     PIECE_BYTES,
@@ -107,6 +110,15 @@ def test_a_missing_library_is_named_with_its_cure(
         compress(codec, b"x")
     with pytest.raises(UnsupportedCompression, match=cure):
         decompress(codec, b"x", max_bytes=9)
+
+
+def test_a_bundler_finds_the_libraries() -> None:
+    """PyInstaller and Nuitka bundle what import statements name: a frozen program read no zstd."""
+    statements = [
+        each for each in ast.walk(ast.parse(inspect.getsource(compression))) if isinstance(each, ast.Import)
+    ]
+    names = {name.name for statement in statements for name in statement.names}
+    assert {"cramjam", "lz4.block", "backports.zstd", "compression.zstd"} <= names
 
 
 # Framing
