@@ -58,6 +58,14 @@ LARGEST_BEFORE_NEXT: Final = 1 << 20
 _PRODUCE: Final = b"\0\0"
 """The API key with which a frame begins."""
 _SIZE: Final = struct.Struct(">i")
+_OTHER_PROTOCOLS: Final = {
+    b"\x16\x03": "a TLS handshake on a connection without TLS (security.protocol)",
+    b"\x15\x03": "a TLS alert on a connection without TLS (security.protocol)",
+    b"HTTP": "an answer of an HTTP server",
+    **dict.fromkeys((b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"), "an HTTP request"),
+    b"SSH-": "an SSH server or client",
+}
+"""By their first bytes. Each is more than a frame may have: the most is 100 MiB by default."""
 _MOST_PIECES: Final = 16
 """Every system takes so many pieces in one write."""
 
@@ -74,6 +82,13 @@ def shared_scratch(loop: asyncio.AbstractEventLoop) -> memoryview | None:
 def _room(size: int) -> memoryview:
     """Allocate memory without touching it; `bytearray` would fill it with zeros."""
     return np.empty(size, np.uint8).data
+
+
+def _out_of_range(size: int, max_bytes: int) -> str:
+    """Say which other protocol the four bytes of the size begin, if they do."""
+    start = _SIZE.pack(size)
+    found = next((f": {name}" for first, name in _OTHER_PROTOCOLS.items() if start.startswith(first)), "")
+    return f"frame size {size} out of range (1 to {max_bytes}){found}"
 
 
 def _is_produce(frame: memoryview) -> bool:
@@ -167,7 +182,7 @@ class Frames(asyncio.BufferedProtocol, ABC):
         while self.takes_frames and end - at >= _SIZE.size:
             (size,) = _SIZE.unpack_from(data, at)
             if not 0 < size <= self._max_bytes:
-                self.refuse(f"frame size {size} out of range (1 to {self._max_bytes})")
+                self.refuse(_out_of_range(size, self._max_bytes))
                 return
             start = at + _SIZE.size
             if end - start >= size:

@@ -27,6 +27,7 @@ from logstore.broker.wire.apis import API_OF, Api
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import decode_response_header, request_frame
+from logstore.broker.wire.types import ApiVersionsRequest
 from logstore.loggers import logger_of
 
 _LAST_CORRELATION_ID = 2**31 - 1
@@ -37,6 +38,7 @@ Then: TypeAlias = Callable[[Struct | RequestUnanswered], None]
 """Gets the answer, or the reason why there is none."""
 
 _BROKER: Final = "broker-"
+_VERSIONS: Final = API_OF[ApiVersionsRequest]
 
 _log = logger_of(__name__)
 
@@ -72,6 +74,8 @@ class _Asking(Frames):
         self._link = link
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
+        self._has_served = False
+        """Whether a request was answered, other than for its versions, which need no login."""
         self._reason = ""
         """Why this side has ended the connection."""
 
@@ -131,6 +135,7 @@ class _Asking(Frames):
             self.refuse(str(error))
             return
         self._outstanding.popleft().timer.cancel()
+        self._has_served = self._has_served or asked.api is not _VERSIONS
         asked.then(answer)
 
     def refuse(self, reason: str) -> None:
@@ -143,8 +148,10 @@ class _Asking(Frames):
         lost, self._outstanding = self._outstanding, deque()
         for asked in lost:
             asked.timer.cancel()
-        error = "closed by the other side" if exc is None else str(exc) or type(exc).__name__
-        self._link.connection_lost(self, [asked.then for asked in lost], self._reason or error)
+        reason = self._reason or (str(exc) or type(exc).__name__ if exc else "closed by the other side")
+        if not self._reason and not self._has_served:
+            reason += " before it served a request; does it require TLS or a login (security.protocol)?"
+        self._link.connection_lost(self, [asked.then for asked in lost], reason)
 
     def close(self) -> None:
         self._end("closed by this side")

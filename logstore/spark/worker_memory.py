@@ -18,6 +18,7 @@ def spare_loaded() -> None:
     from pyspark import TaskContext
 
     is_loaded = "logstore.columnar.kernels" in sys.modules
-    if is_loaded and not gc.get_freeze_count() and TaskContext.get() is not None:
+    # The count comes last: it looks at each exempt object.
+    if is_loaded and TaskContext.get() is not None and not gc.get_freeze_count():
         gc.collect()  # garbage would be kept as well
         gc.freeze()

@@ -277,8 +277,20 @@ def test_no_answer_in_time_breaks_the_connection() -> None:
         (struct.pack(">iib", 8, 1, 0) + b"\xff\xff\xff", "MetadataResponse version 12 is malformed"),
         (struct.pack(">i", -1), "frame size -1 out of range"),
         (struct.pack(">i", 2**31 - 1), "frame size 2147483647 out of range"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "(1 to 104857600): an answer of an HTTP server"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", ": a TLS alert on a connection without TLS (security.protocol)"),
     ],
-    ids=["another's", "no header", "no tags", "no body", "no message", "negative", "too large"],
+    ids=[
+        "another's",
+        "no header",
+        "no tags",
+        "no body",
+        "no message",
+        "negative",
+        "too large",
+        "HTTP",
+        "TLS",
+    ],
 )
 def test_an_answer_that_is_none_breaks_the_connection(answer: bytes, reason: str) -> None:
     async def test() -> None:
@@ -325,11 +337,27 @@ def test_closing_a_link_loses_what_it_waits_for() -> None:
 
 
 def test_a_peer_that_closes_is_named_as_the_reason() -> None:
+    """A listener with logins tells everyone its versions, and closes the connection at the next request."""
+
     async def test() -> None:
+        closed = "closed by the other side"
+        needs = " before it served a request; does it require TLS or a login (security.protocol)?"
         async with Bench() as bench:
-            bench.ask(bench.link(), 1)
+            link = bench.link()
+            bench.ask(link, 1, t.ApiVersionsRequest(), 0)
+            versions = t.ApiVersionsResponse()
+            (await bench.requests.get()).answer(versions)
+            assert await bench.answers.get() == (1, versions)
+            bench.ask(link, 2)
             (await bench.requests.get()).connection.close()
-            await bench.lost(1, because="closed by the other side")
+            await bench.lost(2, because=f"the connection to {bench.address} broke: {closed}{needs}")
+            bench.ask(link, 3)
+            (await bench.requests.get()).answer()
+            assert await bench.answers.get() == (3, ANSWER)
+            bench.ask(link, 4)
+            (await bench.requests.get()).connection.close()
+            number, answer = await bench.answers.get()
+            assert (number, str(answer)) == (4, f"the connection to {bench.address} broke: {closed}")
 
     run(test)
 
