@@ -150,7 +150,7 @@ class _Asking(Frames):
             asked.timer.cancel()
         reason = self._reason or (str(exc) or type(exc).__name__ if exc else "closed by the other side")
         if not self._reason and not self._has_served:
-            reason += " before it served a request; does it require TLS or a login (security.protocol)?"
+            reason += " before it served a request: it may require TLS or a login (security.protocol)"
         self._link.connection_lost(self, [asked.then for asked in lost], reason)
 
     def close(self) -> None:

@@ -341,7 +341,7 @@ def test_a_peer_that_closes_is_named_as_the_reason() -> None:
 
     async def test() -> None:
         closed = "closed by the other side"
-        needs = " before it served a request; does it require TLS or a login (security.protocol)?"
+        needs = " before it served a request: it may require TLS or a login (security.protocol)"
         async with Bench() as bench:
             link = bench.link()
             bench.ask(link, 1, t.ApiVersionsRequest(), 0)

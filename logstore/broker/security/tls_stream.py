@@ -145,7 +145,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         if self._timer is not None:
             self._timer.cancel()
         self._pending.clear()
-        why = f": {exc}" if exc else "" if self._is_server else "; does the other side have TLS?"
+        why = f": {exc}" if exc else "" if self._is_server else "; the other side may have no TLS"
         self._tell_end(exc, f"the connection ended in the TLS handshake{why}")
 
     def _tell_end(self, error: Exception | None, reason: str) -> None:
