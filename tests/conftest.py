@@ -69,6 +69,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Keep it away from what a module's tests have loaded, too. Tests ask for full passes by the thousand."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture
 def kept_signals() -> Iterator[None]:
     """Restore the handlers after a test that runs a server in its process, which leaves those of its loop."""
