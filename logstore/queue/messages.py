@@ -3,7 +3,7 @@
 record of a topic       value, key and headers as they were put; the time of the put;
                         header logstore.not-before    (ms) if it was put with a delay
 record of dead letters  value, key and headers of the message; the time of its end;
-                        headers logstore.topic, .offset, .deliveries, .reason
+                        headers logstore.topic, .offset, .timestamp (ms, of the put), .deliveries, .reason
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from logstore.format.record import Header, Record, headers_of
 
 _OURS: Final = "logstore."
 _NOT_BEFORE: Final = "logstore.not-before"
-_TOPIC, _OFFSET, _DELIVERIES, _REASON = (
-    f"{_OURS}{name}" for name in ("topic", "offset", "deliveries", "reason")
+_TOPIC, _OFFSET, _TIMESTAMP, _DELIVERIES, _REASON = (
+    f"{_OURS}{name}" for name in ("topic", "offset", "timestamp", "deliveries", "reason")
 )
 
 
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A message that was given up, with the reason and the time."""
+    """A message that was given up, with the reason and the time of that."""
 
     message: Message
     reason: str
@@ -80,6 +80,7 @@ def dead_record(message: Message, reason: str, now_ms: int) -> Record:
     ours = (
         Header(_TOPIC, message.topic.encode()),
         _number(_OFFSET, message.offset),
+        _number(_TIMESTAMP, message.timestamp_ms),
         _number(_DELIVERIES, message.deliveries),
         Header(_REASON, reason.encode()),
     )
@@ -96,7 +97,7 @@ def dead_letter_of(record: Record) -> DeadLetter:
             record.value or b"",
             record.key,
             _without_ours(record.headers),
-            record.timestamp_ms,
+            int(facts.get(_TIMESTAMP, record.timestamp_ms)),  # letters from before 0.2.0 lack it
             int(facts[_DELIVERIES]),
         )
         return DeadLetter(message, facts[_REASON].decode(), record.timestamp_ms)

@@ -12,6 +12,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.errors import RecordTooLarge
 from logstore.queue import AlreadyFinished, LeaseEnded, Queue, QueueClosed, QueueConfig, lane
 from logstore.queue.checkpoint import read_checkpoint
+from logstore.queue.messages import Message, dead_letter_of, dead_record
 from logstore.testing.disks import MemoryDisk
 from tests.queue.parts import NOW_MS, PATH, Hands
 
@@ -119,6 +120,27 @@ def test_dead_letters_and_their_return() -> None:
     hands.reopen()
     again = hands.get()
     assert (again.value, again.key, again.deliveries) == (b"poison", b"k", 1)
+
+
+def test_a_dead_letter_has_two_times() -> None:
+    """Its message's is that of the put: whoever repairs what failed asks for it."""
+    hands = Hands(QueueConfig(max_deliveries=1))
+    hands.queue.put(b"job")
+    message = hands.get()
+    hands.wait(9)
+    hands.queue.nack(message)
+    hands.reopen()
+    (letter,) = hands.queue.dead_letters()
+    assert letter.message == message
+    assert letter.timestamp_ms == message.timestamp_ms + 9000
+
+
+def test_a_dead_letter_of_an_earlier_version_has_the_time_of_its_end() -> None:
+    written = dead_record(Message("mail", 7, b"job", None, (), 1000, 2), "no such address", 9000)
+    earlier = written._replace(headers=tuple(each for each in written.headers if "time" not in each[0]))
+    letter = dead_letter_of(earlier)
+    assert (letter.message.timestamp_ms, letter.timestamp_ms) == (9000, 9000)
+    assert dead_letter_of(written).message.timestamp_ms == 1000
 
 
 def test_letters_that_were_redriven_survive_a_power_cut() -> None:
