@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from logstore.arguments import as_count, as_offset, as_str, as_timeout
 from logstore.async_reading import AsyncReading, in_pieces
 from logstore.broker.blocking import BlockingCalls
-from logstore.broker.client import Client
+from logstore.broker.client import AppendMany, AppendOne, Client
 from logstore.broker.producing import Appendable, Appended
 from logstore.broker.topics import Partition
 from logstore.disk.topic_partition import TopicPartition
@@ -37,10 +37,14 @@ class AsyncTopic:
         return AsyncPartition(self._client, TopicPartition(self.name, as_offset(number, "a partition")))
 
     @overload
-    async def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
+    async def append(  # type: ignore[overload-overlap]  # a pair is an iterable, too
+        self, records: Appendable | None, *, partition: int | None = None, **settings: Unpack[AppendOne]
+    ) -> Appended: ...
 
     @overload
-    async def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
+    async def append(
+        self, records: Iterable[Appendable], *, partition: int | None = None, **settings: Unpack[AppendMany]
+    ) -> list[Appended]: ...
 
     async def append(self, records: Any, **settings: Any) -> Any:
         """Append to the partitions of the keys, with the settings and errors of `AsyncBroker.append`."""
@@ -63,10 +67,14 @@ class AsyncPartition(AsyncReading):
         return f"Async{self._partition!r}"
 
     @overload
-    async def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
+    async def append(  # type: ignore[overload-overlap]
+        self, records: Appendable | None, **settings: Unpack[AppendOne]
+    ) -> Appended: ...
 
     @overload
-    async def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
+    async def append(
+        self, records: Iterable[Appendable], **settings: Unpack[AppendMany]
+    ) -> list[Appended]: ...
 
     async def append(self, records: Any, **settings: Any) -> Any:
         """Append to this partition, with the settings and errors of `AsyncBroker.append`."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, overload
+from typing import Any, Final, Literal, TypeAlias, TypedDict, overload
 
 from logstore.arguments import as_offset, as_seconds, as_str
 from logstore.broker.checked_calls import as_group_offset, awaited, checked
@@ -80,6 +80,20 @@ _TOPIC: Final = 2
 _MAX_BYTES = 1 << 20
 
 Acks: TypeAlias = Literal["all", -1, 0, 1]
+
+
+class AppendMany(TypedDict, total=False):
+    """How `append` sends many records to a partition; see `Client.append`."""
+
+    acks: Acks
+    timeout: float | None
+
+
+class AppendOne(AppendMany, total=False):
+    """How `append` sends one value, and what goes with it."""
+
+    key: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
 
 
 class Client(AsyncClosing):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, Unpack, overload
 
 from logstore.arguments import as_offset, as_str, as_timeout
 from logstore.broker.errors import RequestRefused
@@ -35,6 +35,7 @@ from logstore.segment.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
     from logstore.broker.blocking import BlockingCalls
+    from logstore.broker.client import AppendMany, AppendOne
 
 _WAIT_S: Final = 10.0
 """How long a broker holds a request of a follower before it says that there is nothing."""
@@ -66,10 +67,14 @@ class Topic:
         return [self.partition(number) for number in range(count)]
 
     @overload
-    def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
+    def append(  # type: ignore[overload-overlap]  # a pair is an iterable, too
+        self, records: Appendable | None, *, partition: int | None = None, **settings: Unpack[AppendOne]
+    ) -> Appended: ...
 
     @overload
-    def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
+    def append(
+        self, records: Iterable[Appendable], *, partition: int | None = None, **settings: Unpack[AppendMany]
+    ) -> list[Appended]: ...
 
     def append(self, records: Any, **settings: Any) -> Any:
         """Append to the partitions of the keys, with the settings and errors of `Broker.append`."""
@@ -90,10 +95,12 @@ class Partition(Reading):
         return f"Partition({self.topic_partition})"
 
     @overload
-    def append(self, records: Appendable | None, **settings: Any) -> Appended: ...
+    def append(  # type: ignore[overload-overlap]
+        self, records: Appendable | None, **settings: Unpack[AppendOne]
+    ) -> Appended: ...
 
     @overload
-    def append(self, records: Iterable[Appendable], **settings: Any) -> list[Appended]: ...
+    def append(self, records: Iterable[Appendable], **settings: Unpack[AppendMany]) -> list[Appended]: ...
 
     def append(self, records: Any, **settings: Any) -> Any:
         """Append to this partition, with the settings and errors of `Broker.append`."""

@@ -11,11 +11,11 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
-from logstore.broker import AsyncBroker, Broker, BrokerCluster, BrokerConfig, RequestRefused
+from logstore.broker import Appended, AsyncBroker, Broker, BrokerCluster, BrokerConfig, RequestRefused
 from logstore.broker.async_topics import AsyncPartition
 from logstore.broker.blocking import BlockingCalls
 from logstore.broker.client import Client
@@ -137,9 +137,11 @@ def test_a_topic_and_its_partitions(broker: Broker, orders: Partition) -> None:
         f"Partition({topic.name}-0)",
         f"Partition({topic.name}-1)",
     ]
-    placed = topic.append(b"a", key=b"k")
+    placed = assert_type(topic.append(b"a", key=b"k", acks=1, timeout=LIMIT_S), Appended)
     assert [each.value for each in topic.partition(placed.partition)] == [b"a"]
-    assert [each.partition for each in orders.append([b"b", b"c"])] == [0, 0]
+    assert [each.partition for each in assert_type(orders.append([b"b", b"c"]), list[Appended])] == [0, 0]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ack'"):
+        orders.append(b"d", ack=1)  # type: ignore[call-overload]  # it was accepted by the annotations
     with pytest.raises(RequestRefused, match="create it with create_topic"):
         broker.topic("missing").partitions()
     with pytest.raises(RequestRefused) as caught:
