@@ -28,7 +28,7 @@ from logstore.columnar.encoding import Columns, batches_of
 from logstore.columnar.frames import frames
 from logstore.columnar.kernels import Bytes, Ints, Longs, bytes_of
 from logstore.disk.files import Buffer
-from logstore.errors import InvalidRecord
+from logstore.errors import CorruptBatch, InvalidRecord
 from logstore.format.batch import (
     CODEC_MASK,
     CONTROL,
@@ -45,7 +45,7 @@ from logstore.format.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.log.read import FetchedBytes
 from logstore.log.read_committed import Spans, is_aborted, spans_by_producer
 from logstore.log.stretches import STRETCH_BYTES, Stretch
-from logstore.segment.scan import Fault, scan_buffer, use_compiled
+from logstore.segment.scan import Fault, Scanned, scan_buffer, use_compiled
 from logstore.segment.transaction_index import AbortedTransaction
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
@@ -129,13 +129,15 @@ def decode(
     A last batch that is cut short ends it silently, as in `walk`. Raises `CorruptBatch`, `InvalidRecord` or
     `UnsupportedCompression` as reading the records would, after the rows of the pieces before; a piece is
     some megabytes. Checksums of all batches are checked (those of a `Stretch` were checked before), records
-    only of batches that are not left out. `InvalidRecord` also for an offset beyond 64 bits.
+    only of batches that are not left out. `InvalidRecord` also for an offset beyond 64 bits, and
+    `CorruptBatch` for fetched bytes whose offsets do not rise.
     """
     wanted = schema(columns)
     if not 0 < max_bytes <= MAX_INT:
         raise ValueError(f"max_bytes {max_bytes} is out of range (1 to 2**31 - 1)")
     if max_records is not None and max_records < 1:
         raise ValueError(f"max_records {max_records} is out of range (1 or more)")
+    is_of_log = isinstance(data, FetchedBytes)
     if isinstance(data, FetchedBytes):
         start_offset = data.start_offset if start_offset is None else start_offset
         aborted = data.aborted if aborted is None else aborted
@@ -150,7 +152,7 @@ def decode(
     if isinstance(data, Stretch):
         pieces = _pieces_of_stretch(data, choice, max_bytes)
     else:
-        pieces = _pieces(data, choice, max_bytes)
+        pieces = _pieces(data, choice, max_bytes, is_in_order=is_of_log)
     for piece in pieces:
         rows = _rows(piece, choice, wanted)
         if max_records is None:
@@ -217,7 +219,7 @@ def _judge(batches: Iterable[Batch], max_bytes: int) -> None:
         deque(batch.records(max_bytes=max_bytes), maxlen=0)
 
 
-def _pieces(data: Buffer, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
+def _pieces(data: Buffer, choice: _Choice, max_bytes: int, *, is_in_order: bool) -> Iterator[_Piece]:
     view = memoryview(data)
     position, window = 0, PIECE_BYTES
     while position < len(view):
@@ -225,6 +227,8 @@ def _pieces(data: Buffer, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
         taken = data if position == 0 and len(view) <= window else view[position : position + window]
         found = scan_buffer(taken, len(taken))
         if len(found.headers):
+            if is_in_order:
+                _check_order(found)
             chosen = choice.of(found.headers)
             yield from _unpacked(taken, found.headers[chosen], found.positions[chosen], max_bytes)
         position += found.end
@@ -239,6 +243,17 @@ def _pieces(data: Buffer, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
             return
         # A batch that is larger than the window is read by itself.
         window = PIECE_BYTES if found.end else LOG_OVERHEAD + _LENGTH.unpack_from(view, position)[0]
+
+
+def _check_order(found: Scanned) -> None:
+    """Raise `CorruptBatch` where offsets do not rise: no checksum covers that of a batch."""
+    base_offsets = found.headers["base_offset"]
+    falls = np.flatnonzero(base_offsets[1:] <= found.last_offsets[:-1])
+    if len(falls):
+        raise CorruptBatch(
+            f"the batch at offset {base_offsets[falls[0] + 1]} does not follow the batch before it; "
+            "verify the log, or fetch it from another replica"
+        )
 
 
 def _pieces_of_stretch(stretch: Stretch, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:

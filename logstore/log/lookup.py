@@ -135,9 +135,10 @@ class Lookup:
         before, self._last_offset = self._last_offset, offset
         for stretch, records in self._kept:
             if stretch.base_offset <= offset < stretch.next_offset:
-                if self._segment_of(stretch, isolation) is None:
+                record = _find(records, stretch.base_offset, offset)
+                if record is None or self._segment_of(stretch, isolation) is None:
                     break
-                return _find(records, stretch.base_offset, offset)
+                return record
         bases = self._bases
         slot = bisect_right(bases, offset)
         found = self._stretches.get(bases[slot - 1]) if 0 < slot <= len(bases) else None
@@ -153,7 +154,8 @@ class Lookup:
                 except (OSError, CorruptBatch, InvalidRecord, IndexError, error):
                     pass  # cut, closed or damaged: what reads it as if for the first time tells
                 else:
-                    if cuts == log.cuts:
+                    # None: compacted away, or passed over because another batch's offset has rotted.
+                    if record is not None and cuts == log.cuts:
                         return record
         return self._visit(offset, isolation, cuts)
 

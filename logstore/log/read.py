@@ -45,7 +45,7 @@ from logstore.segment.scan import (
 )
 from logstore.segment.seal import broken_blocks
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
-from logstore.segment.segments import find_timestamp, is_cached, read_batches
+from logstore.segment.segments import find_timestamp, is_cached, locate_in_order, read_batches
 from logstore.segment.transaction_index import (
     TRANSACTION_INDEX_SUFFIX,
     AbortedTransaction,
@@ -191,24 +191,43 @@ def _read(
     if start_offset < log.log_start_offset:  # it moved since: the segment may be gone for that reason
         raise OffsetOutOfRange(start_offset, log.log_start_offset, log.log_end_offset)
     end_offset = min(until, end_offset_for(log, isolation))
-    segments = log.segments
-    for segment in segments.since(start_offset):
-        # Also not past an end that lies inside a batch, as a log start may.
-        if segment.base_offset >= end_offset or start_offset >= end_offset:
-            break
-        try:
-            found = read_batches(segment, start_offset, max_bytes, end_offset, at_least_one=at_least_one)
-        except OSError as error:
-            _read_failed(log, segment, error)
-            raise _SegmentGone from error
-        if found is not None:
-            records, position, next_offset = found
-            aborted: tuple[AbortedTransaction, ...] = ()
-            if isolation is FetchIsolation.TXN_COMMITTED:
-                aborted = aborted_transactions(log, start_offset, next_offset)
-            return FetchedBytes(records, start_offset, segment.base_offset, position, next_offset, aborted)
-    active = segments.active
-    return FetchedBytes(b"", start_offset, active.base_offset, active.size, start_offset)
+    segments, records = log.segments, b""
+    fetched = FetchedBytes(b"", start_offset, segments.active.base_offset, segments.active.size, start_offset)
+    segment = segments.active
+    try:
+        for segment in segments.since(start_offset):
+            # Also not past an end that lies inside a batch, as a log start may.
+            if segment.base_offset >= end_offset or start_offset >= end_offset:
+                break
+            # No checksum covers the offset of a batch. It cannot be past its segment.
+            following = None if segment is segments.active else segments.higher(segment.base_offset)
+            end = end_offset if following is None else min(end_offset, following.base_offset)
+            found = read_batches(segment, start_offset, max_bytes, end, at_least_one=at_least_one)
+            if found is not None:
+                records, position, next_offset = found
+                fetched = FetchedBytes(records, start_offset, segment.base_offset, position, next_offset)
+                break
+        first = int.from_bytes(records[:8], signed=True) if records else end_offset
+        if first > start_offset and (records or at_least_one):
+            _check_gap(log, start_offset, fetched)
+    except OSError as error:
+        _read_failed(log, segment, error)
+        raise _SegmentGone from error
+    if records and isolation is FetchIsolation.TXN_COMMITTED:
+        aborted = aborted_transactions(log, start_offset, fetched.next_offset)
+        fetched = fetched._replace(aborted=aborted)
+    return fetched
+
+
+def _check_gap(log: PartitionLog, start_offset: int, fetched: FetchedBytes) -> None:
+    """Raise `CorruptBatch` if damage is the reason why no batch holds `start_offset`."""
+    if _is_hole(log, start_offset, fetched):
+        holder = log.segments.floor(start_offset) or log.segments.first
+        name, text = file_name(holder.base_offset, LOG_SUFFIX), "no batch holds this offset"
+        damage = Damage(DamageKind.HOLE, name, 0, start_offset, text, 0)
+        raise CorruptBatch(
+            f"{log.directory}: {damage}; verify the log, or fetch it from another replica", damage
+        )
 
 
 # --- checked bytes ----------------------------------------------------------------------------------
@@ -232,17 +251,12 @@ def read_checked(
     try:
         fetched = read_bytes(log, start_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
     except (CorruptBatch, CorruptIndex) as error:
-        raise _damaged(log, _damage_of(log, start_offset, error)) from error
+        known = error.damage if isinstance(error, CorruptBatch) else None
+        raise _damaged(log, known or _damage_of(log, start_offset, error)) from error
     records, position = fetched.records, fetched.position
     segment = log.segments.get(fetched.segment_base_offset)
     if segment is None:
         return fetched
-    bound = int.from_bytes(records[:8], signed=True) if records else end_offset_for(log, isolation)
-    if bound > start_offset and (records or at_least_one) and _is_hole(log, start_offset, fetched):
-        holder = log.segments.floor(start_offset) or segment
-        name = file_name(holder.base_offset, LOG_SUFFIX)
-        text = "no batch holds this offset"
-        raise _damaged(log, Damage(DamageKind.HOLE, name, 0, start_offset, text, 0))
     following = log.segments.higher(segment.base_offset)
     # Either end: appends and truncations may have moved it meanwhile.
     bound = following.base_offset if following is not None else max(end_offset, log.log_end_offset)
@@ -271,7 +285,14 @@ def _is_hole(log: PartitionLog, offset: int, fetched: FetchedBytes) -> bool:
     the batches before it sent them.
     """
     holder = log.segments.floor(offset)
-    if holder is None or not is_dense(log):
+    if holder is None:
+        return False
+    successor = log.segments.higher(holder.base_offset)
+    if successor is not None:
+        located = locate_in_order(holder, offset)
+        if located is not None and located.last_offset >= successor.base_offset:
+            return True
+    if not is_dense(log):
         return False
     is_within = bool(fetched.records) and fetched.segment_base_offset == holder.base_offset
     seal = holder.seal

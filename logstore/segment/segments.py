@@ -117,6 +117,8 @@ class Segments:
         """Add a segment behind the last one; it becomes the active one."""
         last = self.active.base_offset
         assert segment.base_offset > last, f"{segment!r} does not follow {last}"
+        if next(reversed(self._unsorted)) > last:
+            self._unsorted.popitem()  # of a call that was interrupted: `active` went on, and holds its offset
         # In this order: a reader that meets the new active segment finds it in the map.
         self._unsorted[segment.base_offset] = segment
         self._by_base = _sorted(self._unsorted)
@@ -182,7 +184,7 @@ def read_batches(
         if first is None or first.base_offset != start_offset or first.size > size - position:
             position = None
     if position is None:
-        located = _locate_in_order(segment, start_offset)
+        located = locate_in_order(segment, start_offset)
         if located is None:
             return None
         position = located.position
@@ -231,7 +233,7 @@ def is_cached(segment: Segment, start_offset: int, max_bytes: int) -> bool | Non
     return segment.log_file.is_cached(length, position) if length > 0 else True
 
 
-def _locate_in_order(segment: Segment, offset: int) -> Located | None:
+def locate_in_order(segment: Segment, offset: int) -> Located | None:
     """Return the first batch whose last offset is at or past `offset`; None if there is none.
 
     Raises `CorruptBatch` for a batch that begins below the end of the one before it.

@@ -319,16 +319,16 @@ class TestReading:
         log = opened(MemoryDisk(directories=["/data"]), LogConfig())
         for number in range(12):
             log.append(b"%d" % number, timestamp_ms=number)
-        read, locate = segments.read_batches, segments._locate_in_order
+        read, locate = segments.read_batches, segments.locate_in_order
 
         def cut_before(segment: Segment, *args: int, at_least_one: bool) -> object:
             monkeypatch.setattr(reads, "read_batches", read)
             log.truncate_to(3)
-            monkeypatch.setattr(segments, "_locate_in_order", appended_before)
+            monkeypatch.setattr(segments, "locate_in_order", appended_before)
             return read(segment, *args, at_least_one=at_least_one)
 
         def appended_before(segment: Segment, offset: int) -> object:
-            monkeypatch.setattr(segments, "_locate_in_order", locate)
+            monkeypatch.setattr(segments, "locate_in_order", locate)
             for _ in range(12):
                 log.append(b"new")
             return locate(segment, offset)
