@@ -36,7 +36,9 @@ class Cursor(NamedTuple):
 
 
 class Scrubbed(NamedTuple):
-    """The result of a step, or of several: `size` bytes were read.
+    """The result of a step, or of several: `size` bytes of batches were read.
+
+    A second pass over a segment, batch by batch, does not count again.
 
     `cursor` is the place to continue from; None at the end of the log. `damages` are in records; `rebuilt`
     are derived files that differed from the log and were rebuilt, by this step or by reads before it.
@@ -96,14 +98,19 @@ def _scrub_segment(log: PartitionLog, segment: Segment, position: int) -> Iterat
     )
     is_damaged = is_rewritten = False
     may_be_rewritten = seal is not None and not is_dense(log) and not segment.sealing.is_proven
+    start = position if seal is not None else 0
+    first_read = start - start % seal.block_bytes if seal is not None else 0
+    uncounted = max(expected.size - first_read, 0)
     try:
         with segment.log_for_reading() as file:
-            for step in judge_segment(file, expected, position if seal is not None else 0):
+            for step in judge_segment(file, expected, start):
                 damages = step.damages
                 if may_be_rewritten and damages and all(each.kind is DamageKind.CHANGED for each in damages):
                     is_rewritten, damages = True, ()
                 is_damaged |= bool(damages)
-                yield Scrubbed(step.size, _behind(segment, step.position, damages), damages)
+                size = min(step.size, uncounted)
+                uncounted -= size
+                yield Scrubbed(size, _behind(segment, step.position, damages), damages)
             if is_rewritten:
                 yield Scrubbed(0, Cursor(base_offset, segment.size), (), _sealed_anew(log, segment))
             elif not is_damaged and not position:

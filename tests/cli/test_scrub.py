@@ -53,6 +53,17 @@ def test_an_index_is_rebuilt_and_a_batch_is_named(command: Command, tmp_path: Pa
     assert again.out.endswith(" 1 damaged, 0 derived files rebuilt\n")
 
 
+def test_the_bytes_of_a_damaged_segment_count_once(command: Command, tmp_path: Path) -> None:
+    """It is read twice, against its seal and batch by batch. Figure and progress are of the log's size."""
+    directory = made(tmp_path)
+    logs = sorted(directory.glob("*.log"))
+    flip(logs[1], 300)
+    outcome = command("scrub", directory, "--json")
+    assert outcome.code == 1
+    total = json.loads(outcome.out.splitlines()[-1])["total"]
+    assert (total["bytes"], total["damaged"]) == (sum(path.stat().st_size for path in logs), 1)
+
+
 def test_refusals_are_exit_2_and_change_nothing(command: Command, tmp_path: Path) -> None:
     directory = made(tmp_path)
     assert command("scrub", tmp_path).code == 2
