@@ -34,18 +34,20 @@ class CommittedReader(LogReader):
 
         Raises as `LogReader.batches`, and `InvalidRecord` for an unreadable marker.
         """
-        for batch in self._ahead.batches():
-            completed = self._producers.replay(batch)
-            if completed is not None and (entry := completed.index_entry()) is not None:
-                self._aborted.append(entry)
-        undecided = self._producers.first_undecided_offset
-        stable = self._ahead.next_offset if undecided is None else undecided
-        for batch in without_aborted(super().batches(), self._aborted):
-            if batch.base_offset >= stable:
-                break
-            yield batch
-        self._aborted = [entry for entry in self._aborted if entry.last_offset >= self.next_offset]
-        self.log_end_offset, self.tail = self._ahead.log_end_offset, self._ahead.tail
+        try:
+            for batch in self._ahead.batches():
+                completed = self._producers.replay(batch)
+                if completed is not None and (entry := completed.index_entry()) is not None:
+                    self._aborted.append(entry)
+            undecided = self._producers.first_undecided_offset
+            stable = self._ahead.next_offset if undecided is None else undecided
+            for batch in without_aborted(super().batches(), self._aborted):
+                if batch.base_offset >= stable:
+                    break
+                yield batch
+            self._aborted = [entry for entry in self._aborted if entry.last_offset >= self.next_offset]
+        finally:  # the end is known also if the offset lies past it
+            self.log_end_offset, self.tail = self._ahead.log_end_offset, self._ahead.tail
 
     def seek(self, offset: int) -> None:
         """Continue at `offset`; -1 is the log start. Transactions are collected again."""

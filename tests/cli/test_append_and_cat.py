@@ -169,8 +169,9 @@ def test_cat_from_an_offset_inside_a_batch(command: Command, partition: Path) ->
     assert command("cat", partition, "--from", 6).out == ""
 
 
-def test_cat_past_the_end_is_exit_1(command: Command, partition: Path) -> None:
-    outcome = command("cat", partition, "--from", 7)
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_cat_past_the_end_is_exit_1(command: Command, partition: Path, isolation: str) -> None:
+    outcome = command("cat", partition, "--from", 7, "--isolation", isolation)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "logstore: offset 7 is past the end of the log, 6\n"
 
