@@ -28,23 +28,37 @@ _LOADING: Final = "COORDINATOR_LOAD_IN_PROGRESS"
 
 
 class Progress(NamedTuple):
-    """The committed offset and the end of a partition, at a first and at a last look; None if unknown."""
+    """The committed offset and the end of a partition, at a first and at a last look; None if unknown.
+
+    `start` is the log start of a partition whose end lies past the committed offset. Records below it were
+    deleted: nobody waits for them.
+    """
 
     first: int | None
     committed: int | None
     first_end: int | None
     end: int | None
+    start: int | None = None
 
     @property
     def lag(self) -> int:
         """The records behind the committed offset; without one, those that came between the two looks."""
         committed = self.first_end if self.committed is None else self.committed
-        return max((self.end or 0) - (committed or 0), 0)
+        return self._records(committed or 0, self.end)
 
     @property
     def first_lag(self) -> int:
         """The lag at the first look."""
-        return max((self.first_end or 0) - self.first, 0) if self.first is not None else 0
+        return self._records(self.first, self.first_end) if self.first is not None else 0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether there are records to read, and no new offset was committed between the looks."""
+        return self.committed == self.first and self._records(self.committed or 0, self.end) > 0
+
+    def _records(self, offset: int, end: int | None) -> int:
+        """Return how many records there are from `offset` to `end`."""
+        return max((end or 0) - max(offset, self.start or 0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +319,11 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
 
 
 def _lags(offsets: Mapping[TopicPartition, Progress]) -> str:
-    return "; ".join(
-        f"{where} committed {'-' if each.committed is None else each.committed}, end {each.end}, lag "
-        f"{each.lag}"
-        for where, each in sorted(offsets.items())
-    )
+    return "; ".join(f"{where} {_lag(each)}" for where, each in sorted(offsets.items()))
+
+
+def _lag(each: Progress) -> str:
+    is_cut = each.start is not None and each.start > (each.committed or 0)
+    committed = "-" if each.committed is None else each.committed
+    start = f"log start {each.start}, " if is_cut else ""
+    return f"committed {committed}, {start}end {each.end}, lag {each.lag}"

@@ -23,7 +23,7 @@ from logstore.cli.throttles import LISTS, topics_with_lists
 from logstore.cli.troubles import Observed, Since
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
-from logstore.replication.messages import LATEST_TIMESTAMP
+from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 PATIENCE_S: Final = 5.0
 """The time without an answer after which a broker counts as silent."""
@@ -206,6 +206,7 @@ def _first_look(brokers: Brokers, group: str, cluster: Cluster) -> ObservedGroup
     led = {where for where in known if where in cluster.states}
     leaderless = frozenset(where for where in led if cluster.states[where].leader not in cluster.brokers)
     ends = _ends(brokers, led - leaderless)
+    starts = _starts(brokers, [each for each, end in ends.items() if (end or 0) > committed.get(each, 0)])
     return ObservedGroup(
         group,
         found.group_state,
@@ -213,7 +214,7 @@ def _first_look(brokers: Brokers, group: str, cluster: Cluster) -> ObservedGroup
         coordinator=cluster.states[home].leader if home is not None else -1,
         members=tuple(members),
         offsets={
-            where: Progress(committed.get(where), committed.get(where), ends.get(where), ends.get(where))
+            where: Progress(at := committed.get(where), at, end := ends.get(where), end, starts.get(where))
             for where in known
         },
         leaderless=leaderless,
@@ -235,7 +236,7 @@ def _second_look(brokers: Brokers, group: ObservedGroup, watched_s: float) -> Ob
 def _stands_still(group: ObservedGroup) -> bool:
     read = {where for member in group.members for where in member.partitions}
     known = [group.offsets[where] for where in read if where in group.offsets]
-    return any((each.end or 0) > (each.committed or 0) and each.committed == each.first for each in known)
+    return any(each.stands_still for each in known)
 
 
 def _cluster(brokers: Brokers) -> Cluster:
@@ -263,3 +264,7 @@ def _described(brokers: Brokers, group: str) -> tuple[t.DescribeGroupsResponseDe
 
 def _ends(brokers: Brokers, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
     return brokers.offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
+
+
+def _starts(brokers: Brokers, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+    return brokers.offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP))

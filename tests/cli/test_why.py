@@ -81,6 +81,8 @@ STUCK = Progress(4, 4, 10, 10)
 FALLING = Progress(4, 6, 10, 20)
 CATCHING_UP = Progress(4, 8, 10, 10)
 DONE = Progress(10, 10, 10, 10)
+DELETED = Progress(4, 4, 10, 10, start=10)
+CUT_SHORT = Progress(4, 4, 10, 10, start=8)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,13 @@ DONE = Progress(10, 10, 10, 10)
             Rank.AT_RISK,
             "nobody reads, and 6 records wait",
             "no members; orders-0 committed 4, end 10, lag 6",
+            "start its consumers",
+        ),
+        (
+            group("Empty", offsets={ORDERS: CUT_SHORT, OTHER: DELETED}),
+            Rank.AT_RISK,
+            "nobody reads, and 2 records wait",
+            "no members; orders-0 committed 4, log start 8, end 10, lag 2",
             "start its consumers",
         ),
         (
@@ -250,6 +259,18 @@ def test_a_group_in_order_and_one_that_is_none() -> None:
     at_rest = explain_group(group("Empty", offsets={ORDERS: DONE}))
     assert at_rest is not None
     assert at_rest.is_sound
+
+
+def test_a_group_whose_unread_records_were_deleted_waits_for_nothing() -> None:
+    for seen in (
+        group("Empty", offsets={ORDERS: DELETED}),
+        group("Stable", ANN, offsets={ORDERS: DELETED}),
+        group("Stable", ANN, offsets={ORDERS: Progress(4, 4, 10, 12, start=12)}),
+    ):
+        found = explain_group(seen)
+        assert found is not None
+        assert found.state.endswith(" lag 0")
+        assert found.is_sound, found.troubles
 
 
 def test_a_group_whose_consumers_cannot_start_for_a_transaction() -> None:
@@ -454,6 +475,8 @@ def test_why_over_real_brokers(command: Command) -> None:
         over = ("--bootstrap", cluster.bootstrap)
         cluster.create_topic("group", replication_factor=3)
         cluster.append("group", [b"x"] * 10)
+        cluster.create_topic("read", replication_factor=3)
+        cluster.append("read", [b"x"] * 10)
         assert command("why", "group-0", *over).out.startswith("group-0  leader ")
         assert command("why", "group", "none", *over).err == "logstore: no group none\n"
         assert command("why", "broker", "9", *over).err == "logstore: no broker 9\n"
@@ -463,6 +486,12 @@ def test_why_over_real_brokers(command: Command) -> None:
             client.topic("group").partition(0).cursor("g").commit(4)
         empty = command("why", "group", "g", *over)
         assert (empty.code, "nobody reads, and 6 records wait" in empty.out) == (1, True)
+        with closing(BlockingClient(cluster.bootstrap)) as client:
+            client.topic("read").partition(0).cursor("late").commit(4)
+        assert command("delete-records", "read-0", "latest", *over).code == 0
+        deleted = command("why", "group", "late", *over)
+        assert (deleted.code, "lag 0" in deleted.out) == (0, True), deleted.out
+        assert "group late" not in command("health", *over, "--watch", 0).out
         consumer = KafkaConsumer(
             "group",
             bootstrap_servers=cluster.bootstrap,
