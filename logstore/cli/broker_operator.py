@@ -38,6 +38,8 @@ class BrokerOperator:
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
         self._has_told_what_is_hidden = False
+        self._min_isr: dict[str, int] = {}
+        """That of each topic whose settings were read."""
 
     def read(
         self,
@@ -101,7 +103,8 @@ class BrokerOperator:
         return self.read(may_hide_moves=True).topics
 
     def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
-        return min_isr_in(described_settings(self._brokers, TOPIC, topics, keys=[MIN_ISR]))
+        unread = [name for name in topics if name not in self._min_isr]
+        return self._min_isr | min_isr_in(described_settings(self._brokers, TOPIC, unread, keys=[MIN_ISR]))
 
     def create(
         self,
@@ -224,6 +227,7 @@ class BrokerOperator:
     def _settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the settings that each topic has of its own."""
         found = described_settings(self._brokers, TOPIC, topics)
+        self._min_isr |= min_isr_in(found)
         return {
             name: {
                 each.name: each.value

@@ -71,17 +71,24 @@ class StoreOperator:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._with_settings: Cluster | None = None
+        """What the last reading with settings has found."""
 
     def read(
         self, topics: Iterable[str] | None = None, *, settings: bool = False, may_hide_moves: bool = False
     ) -> Cluster:
-        return read_cluster(self._session, topics, settings=settings)
+        cluster = read_cluster(self._session, topics, settings=settings)
+        if settings:
+            self._with_settings = cluster
+        return cluster
 
     def _topics(self) -> Iterable[str]:
         return self.read(may_hide_moves=True).topics
 
     def min_isr(self, topics: Sequence[str]) -> Mapping[str, int]:
-        return own_min_isr(self.read(topics, settings=True))
+        known = self._with_settings
+        is_known = known is not None and known.topics.keys() >= set(topics)
+        return own_min_isr(known if known is not None and is_known else self.read(topics, settings=True))
 
     def create(
         self,

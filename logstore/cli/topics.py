@@ -95,19 +95,20 @@ def describe(
 ) -> int:
     """Show leader, replicas, ISR and settings of each partition.
 
-    The minimum ISR is shown with --bootstrap; with --metadata, only if the topic itself sets it.
+    The minimum ISR is shown with --bootstrap; with --metadata, only if the topic itself sets it. A filter of
+    partitions leaves the settings out. --under-replicated and --unavailable leave out the minimum ISR, too.
     """
     from logstore.cli.cluster_plans import check_topics, is_unavailable, is_under_replicated
 
     is_whole = not (under_replicated or unavailable or under_min_isr or at_min_isr)
     with operator(metadata, bootstrap, command_config) as to:
-        cluster = to.read(
-            names or None, settings=with_overrides or (is_whole and not as_json), may_hide_moves=True
-        )
+        with_settings = is_whole or with_overrides
+        cluster = to.read(names or None, settings=with_settings, may_hide_moves=True)
         if not if_exists:
             wanted = [name for name in names or () if name not in cluster.doomed]
             check_topics(cluster, wanted, lambda: to.read(may_hide_moves=True).topics)
-        min_isr = to.min_isr(sorted(cluster.topics)) if under_min_isr or at_min_isr else {}
+        with_min_isr = with_settings or under_min_isr or at_min_isr
+        min_isr = to.min_isr(sorted(cluster.topics)) if with_min_isr else {}
 
     def is_wanted(each: TopicPartition) -> bool:
         spare = len(cluster.state(each).isr) - min_isr.get(each.topic, 1)
@@ -119,20 +120,26 @@ def describe(
         )
 
     for name in _matching(names or cluster.topics.keys() | cluster.doomed.keys(), match):
-        if with_overrides:
-            if (known := cluster.topics.get(name)) is not None and known.config:
-                _show_settings(name, known.config, as_json=as_json)
+        topic = cluster.topics.get(name)
+        if with_overrides and (topic is None or not topic.config):
             continue
-        if is_whole and name in cluster.doomed:
+        if is_whole and name in cluster.doomed and not with_overrides:
             _show_doomed(cluster, name, as_json=as_json)
-        if (topic := cluster.topics.get(name)) is None:
+        if topic is None:
+            continue
+        if is_whole and with_overrides:
+            _show_settings(name, topic.config, as_json=as_json)
             continue
         if is_whole and not as_json:
-            settings = ",".join(f"{key}={value}" for key, value in sorted(topic.config.items()))
-            print(f"{name}  id {topic.assignment.topic_id or '-'}  {settings}".rstrip())
+            print(f"{name}  id {topic.assignment.topic_id or '-'}  {_settings(topic.config)}".rstrip())
+        of_topic = {
+            "topic_id": topic.assignment.topic_id,
+            "settings": dict(sorted(topic.config.items())) if with_settings else None,
+            "min_isr": min_isr.get(name),
+        }
         for each, _ in cluster.partitions([name]):
             if is_wanted(each):
-                _describe(cluster, each, as_json=as_json)
+                _describe(cluster, each, of_topic, as_json=as_json)
     return _report_unreadable(cluster)
 
 
@@ -148,7 +155,11 @@ def _show_settings(name: str, settings: Mapping[str, str], *, as_json: bool) -> 
     if as_json:
         print_json({"topic": name, "settings": dict(sorted(settings.items()))})
     else:
-        print(f"{name}  {','.join(f'{key}={value}' for key, value in sorted(settings.items()))}")
+        print(f"{name}  {_settings(settings)}")
+
+
+def _settings(settings: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
 
 
 def _show_doomed(cluster: Cluster, name: str, *, as_json: bool) -> None:
@@ -159,7 +170,9 @@ def _show_doomed(cluster: Cluster, name: str, *, as_json: bool) -> None:
         print(f"{name} (being deleted, waits for {awaited or 'the controller'})")
 
 
-def _describe(cluster: Cluster, each: TopicPartition, *, as_json: bool) -> None:
+def _describe(
+    cluster: Cluster, each: TopicPartition, of_topic: Mapping[str, object], *, as_json: bool
+) -> None:
     from logstore.cli.cluster_plans import is_unavailable, is_under_replicated
 
     state, motion = cluster.state(each), cluster.motion(each)
@@ -174,6 +187,7 @@ def _describe(cluster: Cluster, each: TopicPartition, *, as_json: bool) -> None:
         "removing": list(motion.removing),
         "is_under_replicated": is_under_replicated(cluster, each),
         "is_available": not is_unavailable(cluster, each),
+        **of_topic,
     }
     if as_json:
         print_json(facts)
@@ -181,7 +195,8 @@ def _describe(cluster: Cluster, each: TopicPartition, *, as_json: bool) -> None:
     ids = {name: ",".join(map(str, value)) for name, value in facts.items() if isinstance(value, list)}
     leader = f"leader {facts['leader']}" if facts["is_available"] else "NO LEADER"
     moving = "".join(f"  {name} {ids[name]}" for name in ("adding", "removing") if ids[name])
-    replicas = f"replicas {ids['replicas'] or '-'}  isr {ids['isr'] or '-'}{moving}"
+    least = "" if facts["min_isr"] is None else f"  min isr {facts['min_isr']}"
+    replicas = f"replicas {ids['replicas'] or '-'}  isr {ids['isr'] or '-'}{least}{moving}"
     print(f"  {each}  {leader}  epoch {facts['leader_epoch']}  {replicas}")
 
 

@@ -78,6 +78,9 @@ def test_each_topic_is_described_without_a_look_at_the_others(
         def read(self, *_: object, **__: object) -> Cluster:
             return cluster
 
+        def min_isr(self, _: object) -> dict[str, int]:
+            return {}
+
     @contextmanager
     def operator(*_: object) -> Iterator[Operator]:
         yield Operator()

@@ -202,7 +202,8 @@ def test_replicas_placed_round_robin(over: Command) -> None:
     ("verb", "keys"),
     [
         (("topics", "list"), []),
-        (("topics", "describe", "asked", "--json"), []),
+        (("topics", "describe", "asked", "--json"), [None]),
+        (("topics", "describe", "asked", "--under-min-isr"), [["min.insync.replicas"]]),
         (("topics", "describe", "--under-replicated"), []),
         (("elect-preferred", "asked-0"), []),
         (("health",), [["min.insync.replicas", *LISTS]]),
