@@ -25,8 +25,13 @@ def cursors(
         str | None, typer.Option("--reset", metavar="NAME", help="Move this cursor; see --to.")
     ] = None,
     to: Annotated[
-        str, typer.Option("--to", metavar="OFFSET", help="An offset, or `start` or `end` of the log.")
-    ] = "start",
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="OFFSET",
+            help="With --reset: an offset, or `start` or `end` of the log. [default: start]",
+        ),
+    ] = None,
     remove: Annotated[
         str | None, typer.Option("--remove", metavar="NAME", help="Remove this cursor.")
     ] = None,
@@ -35,10 +40,12 @@ def cursors(
     from logstore.disk.files import OsDisk
     from logstore.log.cursor_file import CURSORS_FILE
 
+    if to is not None and reset is None:
+        raise typer.BadParameter("--to goes with --reset")
     if reset is not None or remove is not None:
         if len(directories) != 1 or (reset is not None and remove is not None):
             raise typer.BadParameter("--reset and --remove take one of them, and exactly one partition")
-        return _change(str(directories[0]), reset, to, remove)
+        return _change(str(directories[0]), reset, "start" if to is None else to, remove, as_json=as_json)
     disk = OsDisk()
     unreadable = 0
     for directory in partitions_with(CURSORS_FILE, disk, directories):
@@ -64,7 +71,7 @@ def _list(disk: Disk, directory: str, *, as_json: bool) -> int:
     return len(found.unreadable)
 
 
-def _change(directory: str, reset: str | None, to: str, remove: str | None) -> int:
+def _change(directory: str, reset: str | None, to: str, remove: str | None, *, as_json: bool) -> int:
     from logstore.disk.files import OsDisk
     from logstore.log.log import Log
 
@@ -78,12 +85,19 @@ def _change(directory: str, reset: str | None, to: str, remove: str | None) -> i
         cursor = log.cursor(name)
         if reset is None:
             cursor.remove()
-            print(f"{directory}: cursor {printable(name)} removed")
+            if as_json:
+                print_json({"directory": directory, "cursor": name, "is_removed": True})
+            else:
+                print(f"{directory}: cursor {printable(name)} removed")
             return 0
         bounds = {"start": log.log_start_offset, "end": log.log_end_offset}
         wanted = bounds[to] if to in bounds else whole_number(to)
         if wanted is None or wanted < 0:
             raise typer.BadParameter(f"--to is {to!r}; give an offset, `start` or `end`")
         offset = cursor.commit(wanted, sync=True)
-        print(f"{directory}: cursor {printable(name)} continues at offset {offset}")
+        if as_json:
+            lag = max(log.log_end_offset - offset, 0)
+            print_json({"directory": directory, "cursor": name, "offset": offset, "lag": lag})
+        else:
+            print(f"{directory}: cursor {printable(name)} continues at offset {offset}")
     return 0

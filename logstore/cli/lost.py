@@ -51,7 +51,7 @@ def lost(
         if len(partitions) != 1:
             raise typer.BadParameter("--purge requires exactly one partition")
     if purge is not None or older_than is not None:
-        return _purge(disk, partitions, purge, older_than)
+        return _purge(disk, partitions, purge, older_than, as_json=as_json)
     total: Counter[str] = Counter(losses=0, records=0, kept_bytes=0, unreadable_lines=0)
     missing = 0
     for directory in partitions:
@@ -120,7 +120,9 @@ def _sentences(quarantine: Quarantine, directory: str, loss: Loss) -> list[str]:
     return lines
 
 
-def _purge(disk: Disk, partitions: list[str], loss_id: int | None, days: float | None) -> int:
+def _purge(
+    disk: Disk, partitions: list[str], loss_id: int | None, days: float | None, *, as_json: bool
+) -> int:
     """Delete the bytes of one loss, or of all losses that are older than `days`."""
     from logstore.cli.owning import own
     from logstore.disk.files import wall_clock_ms
@@ -138,5 +140,8 @@ def _purge(disk: Disk, partitions: list[str], loss_id: int | None, days: float |
             if not freed and quarantine.get(loss_id) is None:
                 print_error(f"{directory} has no loss {loss_id}; run `logstore lost {directory}`")
                 return 1
-    print(f"{freed} bytes removed from quarantine")
+    if as_json:
+        print_json({"removed_bytes": freed})
+    else:
+        print(f"{freed} bytes removed from quarantine")
     return 0

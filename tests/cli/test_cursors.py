@@ -63,6 +63,16 @@ def test_remove(command: Command, read: Path) -> None:
         assert log.cursors() == {"au\ndit": 6}
 
 
+def test_a_change_as_json(command: Command, read: Path) -> None:
+    """One object each, that of a reset as in the list."""
+    outcome = command("cursors", read, "--reset", "billing", "--to", "5", "--json")
+    moved = {"directory": str(read), "cursor": "billing", "offset": 5, "lag": 1}
+    assert (outcome.code, json.loads(outcome.out)) == (0, moved)
+    outcome = command("cursors", read, "--remove", "billing", "--json")
+    removed = {"directory": str(read), "cursor": "billing", "is_removed": True}
+    assert (outcome.code, json.loads(outcome.out)) == (0, removed)
+
+
 def test_mistakes(command: Command, read: Path) -> None:
     before = (read / CURSORS_FILE).read_bytes()
     unknown = command("cursors", read, "--reset", "nobody")
@@ -73,6 +83,8 @@ def test_mistakes(command: Command, read: Path) -> None:
     assert command("cursors", read, "--reset", "billing", "--to", "9" * 5000).code == 2
     assert command("cursors", read, "--reset", "billing", "--remove", "billing").code == 2
     assert command("cursors", read.parent, "--remove", "billing").code == 2
+    assert command("cursors", read, "--remove", "billing", "--to", "5").code == 2
+    assert "--to goes with --reset" in command("cursors", read, "--to", "5").err
     assert (read / CURSORS_FILE).read_bytes() == before
 
 

@@ -222,6 +222,12 @@ class TestRemoving:
         assert command("lost", cut.parent, "--older-than", 0).code == 0
         assert "loss 1: expired" in command("lost", cut.parent).out
 
+    @pytest.mark.parametrize(("option", "removed"), [(("--purge", 1), True), (("--older-than", 1), False)])
+    def test_as_json(self, command: Command, cut: Path, option: tuple[object, ...], removed: bool) -> None:
+        outcome = command("lost", cut, *option, "--json")
+        size = len(SECOND + THIRD) if removed else 0
+        assert (outcome.code, json.loads(outcome.out)) == (0, {"removed_bytes": size})
+
     def test_what_is_not_there(self, command: Command, cut: Path) -> None:
         assert command("lost", cut, "--purge", 7).code == 1
         assert command("lost", cut, "--purge", 1, "--older-than", 1).code == 2
