@@ -23,7 +23,11 @@ Shown = Annotated[Encoding, typer.Option("--encoding", help="How values and keys
 
 @app.command()
 def stats(directory: QueueDir, as_json: Json = False) -> int:
-    """Count the messages of each topic: waiting, delayed, finished. Leased ones count as waiting."""
+    """Count the messages of each topic: waiting, delayed, finished.
+
+    Leased messages count as waiting. So does a message that was put with a delay, until a consumer has
+    reached it. While the queue is open, that is seen from its next checkpoint on.
+    """
     from logstore.disk.files import OsDisk
     from logstore.queue.looking import look_at
 

@@ -56,6 +56,22 @@ def test_a_queue_in_use(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
         assert content_of(tmp_path) == before
 
 
+def test_a_delayed_message_counts_as_waiting_until_it_is_reached(command: Command, tmp_path: Path) -> None:
+    """The help says so; the owner's checkpoint, here that of its end, tells that it was reached."""
+
+    def counted() -> str:
+        return str(command("queue", "stats", tmp_path / "jobs").out.partition(", 0 finished")[0])
+
+    with Queue(tmp_path / "jobs") as queue:
+        queue.put(b"later", delay=1000)
+        assert counted() == "default: 1 waiting, 0 delayed"
+        assert queue.get(timeout=0) is None
+        assert counted() == "default: 1 waiting, 0 delayed"
+    assert counted() == "default: 0 waiting, 1 delayed"
+    told = " ".join(command("queue", "stats", "--help").out.split())
+    assert "So does a message that was put with a delay, until a consumer has reached it." in told
+
+
 def test_what_is_no_queue(command: Command, tmp_path: Path) -> None:
     Log.open(tmp_path / "orders-0").close()
     (tmp_path / "empty").mkdir()
