@@ -67,6 +67,8 @@ def recover(
             )
         from logstore.cli.undo import copy_loss, undo_loss
 
+        if into is not None:
+            _check_name(into)
         facts = undo_loss(disk, path, undo) if into is None else copy_loss(disk, path, undo, str(into))
         if as_json:
             print_json(facts)
@@ -95,6 +97,16 @@ def recover(
                 print("plan only; nothing was changed")
             print("\n".join(_sentences(loaded, plan)))
     return 0
+
+
+def _check_name(path: Path) -> None:
+    from logstore.disk.errors import InvalidTopic
+    from logstore.disk.topic_partition import parse_directory_name
+
+    try:
+        parse_directory_name(path.absolute().name)
+    except InvalidTopic as error:
+        raise typer.BadParameter(f"--as: {error}") from error
 
 
 def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> None:

@@ -181,6 +181,17 @@ class TestUndo:
         again = command("recover", cut, "--undo", 1, "--as", found)
         assert (again.code, "not empty" in again.err) == (1, True)
 
+    def test_into_a_directory_that_is_not_named_like_a_partition(
+        self, command: Command, cut: Path, tmp_path: Path
+    ) -> None:
+        """As `append` and `snapshot`: the command line is invalid, whether there is such a loss or not."""
+        for loss in (1, 7):
+            outcome = command("recover", cut, "--undo", loss, "--as", tmp_path / "notgood")
+            assert (outcome.code, outcome.out) == (2, "")
+            assert "notgood" in outcome.err
+            assert "recover --help" in outcome.err
+        assert not (tmp_path / "notgood").exists()
+
     def test_of_a_loss_that_is_not_there(self, command: Command, cut: Path) -> None:
         before = snapshot(cut)
         outcome = command("recover", cut, "--undo", 7)
