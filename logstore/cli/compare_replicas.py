@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from logstore.cli.replica_fetching import Compared
     from logstore.disk.files import Disk
     from logstore.format.batch import Batch
+
+
+_FETCH_BYTES: Final = 1 << 20
 
 
 class Replica(NamedTuple):
@@ -75,9 +78,13 @@ def compare_replicas(
         str | None, typer.Option("--topics", metavar="REGEX", help="Only topics with a matching name.")
     ] = None,
     time: Annotated[
-        str,
-        typer.Option("--time", metavar="WHERE", help="Over brokers: begin at earliest, latest, or epoch ms."),
-    ] = "earliest",
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="WHERE",
+            help="Over brokers: begin at earliest, latest, or epoch ms. [default: earliest]",
+        ),
+    ] = None,
     interval: Annotated[
         float | None,
         typer.Option(
@@ -92,11 +99,14 @@ def compare_replicas(
         int | None, typer.Option("--count", metavar="N", min=1, help="With --interval: end after N reports.")
     ] = None,
     fetch_size: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--fetch-size", metavar="BYTES", min=1, help="Over brokers: bytes per partition in a fetch."
+            "--fetch-size",
+            metavar="BYTES",
+            min=1,
+            help="Over brokers: bytes per partition in a fetch. [default: 1048576]",
         ),
-    ] = 1 << 20,
+    ] = None,
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
@@ -105,15 +115,25 @@ def compare_replicas(
         raise typer.BadParameter("give directories, or --bootstrap HOST:PORT")
     pattern = _pattern(topics)
     if bootstrap is None:
+        over_brokers = {
+            "--time": time,
+            "--interval": interval,
+            "--count": count,
+            "--fetch-size": fetch_size,
+            "--command-config": command_config,
+        }
+        if given := ", ".join(name for name, value in over_brokers.items() if value is not None):
+            raise typer.BadParameter(f"{given} has no effect on directories: give --bootstrap, or omit it")
         return _compare_directories(directories or [], pattern, as_json=as_json)
     if count is not None and interval is None:
         raise typer.BadParameter("--count goes with --interval")
+    time = "earliest" if time is None else time
     time_ms = {"latest": "-1", "earliest": "-2"}.get(time, time)
     if not re.fullmatch(r"-[12]|[0-9]{1,18}", time_ms):
         raise typer.BadParameter(f"--time {time!r}: write earliest, latest or epoch milliseconds")
     with asked_at(bootstrap, command_config) as brokers:
         reports = range(1 if interval is None else count or sys.maxsize)
-        plan = Watch(int(time_ms), interval or 0.0, reports, fetch_size)
+        plan = Watch(int(time_ms), interval or 0.0, reports, fetch_size or _FETCH_BYTES)
         return _compare_over_brokers(brokers, pattern, plan, as_json=as_json)
 
 

@@ -81,6 +81,16 @@ def dump(
         raise typer.BadParameter(f"--decode-as: {decode_as!r} is not one of raw, {', '.join(STATE_TOPICS)}")
     if key is not None and not records:
         raise typer.BadParameter("--key selects records: add --records")
+    selecting = {
+        "--from-offset": from_offset,
+        "--to-offset": to_offset,
+        "--from-time": from_time,
+        "--to-time": to_time,
+        "--max-bytes": max_bytes,
+    }
+    given = ", ".join(name for name, value in selecting.items() if value is not None)
+    if verify and not records and given:
+        raise typer.BadParameter(f"{given} selects what is shown, and --verify shows nothing: add --records")
     times = [
         None if text is None else time_ms(option, text)
         for option, text in (("--from-time", from_time), ("--to-time", to_time))

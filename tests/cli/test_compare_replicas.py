@@ -136,6 +136,21 @@ def test_nothing_to_compare_is_no_success(command: Command, tmp_path: Path) -> N
     assert command("compare-replicas", one, "--topics", "(").code == 2
 
 
+@pytest.mark.parametrize(
+    "option", [("--time", "latest"), ("--interval", 1), ("--count", 1), ("--fetch-size", 9)], ids=str
+)
+def test_options_for_brokers_are_refused(
+    command: Command, tmp_path: Path, option: tuple[str, object]
+) -> None:
+    one, two = (node(tmp_path / name, good(), high_watermark=BATCHES) for name in "ab")
+    outcome = command("compare-replicas", one, two, *option)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"{option[0]} has no effect on directories" in outcome.err
+    config = tmp_path / "client.properties"
+    config.write_text("")
+    assert command("compare-replicas", one, two, "--command-config", config).code == 2
+
+
 def keyed(*records: tuple[int, bytes, bytes | None]) -> list[bytes]:
     return [
         encode_batch([Record(offset, 1000, key, value)], base_offset=offset, leader_epoch=0)

@@ -269,6 +269,26 @@ def test_an_entry_for_several_batches_is_sound(command: Command, partition: Path
     assert command("dump", partition, "--verify").code == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--from-offset", 5),
+        ("--to-offset", 1),
+        ("--max-bytes", 9),
+        ("--from-time", 1500),
+        ("--to-time", 1500),
+    ],
+)
+def test_verify_with_a_selection_needs_records(
+    command: Command, partition: Path, option: str, value: int
+) -> None:
+    """It checks whole files: the option would have no effect."""
+    outcome = command("dump", partition, "--verify", option, value)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"{option} selects what is shown" in outcome.err
+    assert command("dump", partition, "--verify", "--records", option, value).code == 0
+
+
 def test_damage_does_not_hide_the_rest(command: Command, partition: Path) -> None:
     """Whoever dumps a broken log wants what is left of it."""
     (partition / f"{SEGMENT_0}.log").write_bytes(flipped(FIRST, 17) + SECOND)
