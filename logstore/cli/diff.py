@@ -59,6 +59,7 @@ def diff(
     for path in paths:
         require_log(disk, path)
     count = 0
+    ranges: dict[str, int] = {}
     with closing(SoundBatches(disk, paths[0])) as a, closing(SoundBatches(disk, paths[1])) as b:
         cleaned = Cleaned(*(cleaned_end(disk, path, is_compacted=compacted) for path in paths))
         starts = [_start(disk, each, end) for each, end in zip((a, b), cleaned, strict=True)]
@@ -66,6 +67,10 @@ def diff(
             if not as_json:
                 print(f"{name}  {each.directory}: offsets {start} to {each.end_offset - 1}")
             _tell_damage(name, each)
+            ranges |= {
+                f"first_offset_{name.lower()}": start,
+                f"last_offset_{name.lower()}": each.end_offset - 1,
+            }
         start = max(starts)
         if any(_begins_before(_From(*each), start) for each in zip((a, b), starts, strict=True)):
             count += 1
@@ -78,7 +83,7 @@ def diff(
             elif count <= _MOST:
                 _print(told, encoding, is_first=count == 1)
     if as_json:
-        print_json({"total": {"a": paths[0], "b": paths[1], "differences": count}})
+        print_json({"total": {"a": paths[0], "b": paths[1], "differences": count, **ranges}})
     elif count > _MOST:
         print(f"and {count - _MOST} more: see --json")
     elif not count:

@@ -163,6 +163,10 @@ def test_copies_that_begin_at_different_offsets(command: Command, tmp_path: Path
     assert outcome.code == 1
     assert (start["kind"], start["first_offset"], start["last_offset"]) == ("start", 0, 3)
     assert total["total"]["differences"] == 1
+    ranges = [
+        (total["total"][f"first_offset_{side}"], total["total"][f"last_offset_{side}"]) for side in "ab"
+    ]
+    assert ranges == [(0, 9), (4, 9)]
 
 
 def test_copies_whose_first_batches_were_compacted_away(command: Command, tmp_path: Path) -> None:
