@@ -49,6 +49,25 @@ class Replica(NamedTuple):
     cleaned_to: int
 
 
+class Problem(NamedTuple):
+    """The error that ended the reading of a replica, and its place: the directory if no file is known."""
+
+    error: str
+    path: str
+    position: int = 0
+    text: str = ""
+    is_damage: bool = False
+
+    def facts(self) -> dict[str, object]:
+        """Return what JSON shows: the object of `verify --json`."""
+        return {
+            "path": self.path,
+            "position": self.position,
+            "text": self.text or self.error,
+            "is_damage": self.is_damage,
+        }
+
+
 class Difference(NamedTuple):
     """The first batch of `replica` that differs from the one of `reference`."""
 
@@ -232,12 +251,25 @@ def _compare_directories(directories: list[Path], pattern: re.Pattern[str] | Non
         if len(places) < 2:
             continue
         compared += 1
-        try:
-            replicas = [_look(disk, place) for place in places]
-            difference = _first_difference(disk, partition, replicas)
-        except EngineError as error:
+        replicas, problems = list[Replica](), list[Problem]()
+        difference = None
+        for place in places:
+            found_there = _look(disk, place)
+            if isinstance(found_there, Problem):
+                problems.append(found_there)
+            else:
+                replicas.append(found_there)
+        if not problems:
+            try:
+                difference = _first_difference(disk, partition, replicas)
+            except EngineError as error:  # it has changed since the look
+                problems.append(Problem(str(error), ", ".join(places)))
+        if problems:
             differing += 1
-            print_error(f"{partition}: {error}")
+            for problem in problems:
+                print_error(f"{partition}: {problem.error}")
+                if as_json:
+                    print_json({"partition": partition, **problem.facts()})
             continue
         end = max(replica.log_end_offset for replica in replicas)
         lag = end - min(replica.log_end_offset for replica in replicas)
@@ -282,18 +314,27 @@ def _partitions(disk: Disk, directories: list[Path], pattern: re.Pattern[str] | 
     return found
 
 
-def _look(disk: Disk, directory: str) -> Replica:
+def _look(disk: Disk, directory: str) -> Replica | Problem:
     from logstore.checkpoint.entry_files import (
         HIGH_WATERMARK_CHECKPOINT,
         LOG_START_OFFSET_CHECKPOINT,
         checkpointed_offset,
     )
-    from logstore.cli.inspection import cleaned_end
-    from logstore.log.reader import LogReader
+    from logstore.cli.inspection import InspectingReader, cleaned_end
+    from logstore.disk.errors import EngineError
+    from logstore.errors import DamagedLog
 
-    reader = LogReader(directory, disk=disk)
-    for _ in reader.batches():
-        pass
+    reader = None
+    try:
+        reader = InspectingReader(directory, disk=disk)
+        for _ in reader.batches():
+            pass
+    except EngineError as error:
+        is_damage = isinstance(error, DamagedLog)
+        found = reader.damage if reader is not None and is_damage else None
+        if found is None:
+            return Problem(str(error), directory, is_damage=is_damage)
+        return Problem(str(error), f"{directory}/{found.name}", found.position, found.fault.value, is_damage)
     start = max(reader.log_start_offset, checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT), 0)
     high_watermark = checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT)
     end, cleaned_to = max(reader.log_end_offset, start), cleaned_end(disk, directory)

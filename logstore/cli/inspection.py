@@ -28,6 +28,7 @@ from logstore.config import MAX_LONG
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.log.cursor_file import CURSORS_FILE
+from logstore.log.reader import LogReader, Suspect
 from logstore.segment.damage import find_batch
 from logstore.segment.indexes import OffsetIndex, TimeIndex, entries_of
 from logstore.segment.scan import CHUNK_BYTES, Fault, scan
@@ -200,6 +201,15 @@ def cleaned_end(disk: Disk, directory: str, *, is_compacted: bool = False) -> in
     if is_compacted or checkpointed_offset(disk, directory, CLEANER_OFFSET_CHECKPOINT) > 0:
         return max(segment_offsets(disk, directory), default=0)
     return 0
+
+
+class InspectingReader(LogReader):
+    """A `LogReader` that tells where it has found damage."""
+
+    @property
+    def damage(self) -> Suspect | None:
+        """The bytes that the last `DamagedLog` was about."""
+        return self._damage
 
 
 def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, int]]:

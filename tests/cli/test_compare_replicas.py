@@ -136,6 +136,33 @@ def test_nothing_to_compare_is_no_success(command: Command, tmp_path: Path) -> N
     assert command("compare-replicas", one, "--topics", "(").code == 2
 
 
+def test_damage_as_json(command: Command, tmp_path: Path) -> None:
+    """An object for each damaged replica, as `verify --json` prints it, with the partition."""
+    nodes = [node(tmp_path / name, good(), high_watermark=BATCHES) for name in "abc"]
+    places = [each / "orders-0" / f"{0:020d}.log" for each in nodes[1:]]
+    size = len(batch(0))
+    for path, number in zip(places, (1, 3), strict=True):
+        content = bytearray(path.read_bytes())
+        content[number * size + 61] ^= 1
+        path.write_bytes(content)
+    outcome = command("compare-replicas", *nodes, "--json")
+    assert outcome.code == 1
+    *found, total = map(json.loads, outcome.out.splitlines())
+    assert found == [
+        {
+            "partition": "orders-0",
+            "path": str(path),
+            "position": number * size,
+            "text": "a batch whose checksum does not match",
+            "is_damage": True,
+        }
+        for path, number in zip(places, (1, 3), strict=True)
+    ]
+    assert total["total"]["differing"] == 1
+    (verified, _) = map(json.loads, command("verify", nodes[1] / "orders-0", "--json").out.splitlines())
+    assert found[0].items() >= verified.items()
+
+
 @pytest.mark.parametrize(
     "option", [("--time", "latest"), ("--interval", 1), ("--count", 1), ("--fetch-size", 9)], ids=str
 )
