@@ -5,6 +5,7 @@ Both work on a log that nobody has open, and on one that another process writes 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,12 @@ def restore(
     ],
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="N", min=0, help="Restore only records below offset N."),
+        typer.Option(
+            "--to-offset",
+            metavar="N",
+            min=0,
+            help="Restore only records below offset N; below the log start there are none.",
+        ),
     ] = None,
     to_time: Annotated[
         str | None,
@@ -69,7 +75,8 @@ def restore(
 ) -> int:
     """Restore a log, or a log dir, from a snapshot; the snapshot is not changed.
 
-    Batches stay whole: one that holds offset N, or a record at or past T, is left out.
+    Batches stay whole: one that holds offset N, or a record at or past T, is left out. If no record is left,
+    the new log is empty.
     """
     if to_offset is not None and to_time is not None:
         raise typer.BadParameter("give --to-offset or --to-time, not both")
@@ -87,6 +94,7 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
     from logstore.config import LogConfig
     from logstore.disk.errors import InvalidTopic
     from logstore.disk.files import OsDisk, wall_clock_ms
+    from logstore.errors import OffsetOutOfRange
     from logstore.log.log_dir_snapshot import snapshot_log_dir, snapshot_store
     from logstore.log.snapshot import take_snapshot
     from logstore.replication.metastore.journal import SNAPSHOT_FILE
@@ -113,12 +121,14 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
                 raise typer.BadParameter(
                     f"{source} is neither a partition nor a log dir nor a metadata store: it holds no log"
                 )
-            config, clock = LogConfig(), wall_clock_ms
-            made = (
-                take_snapshot(
-                    disk, str(source), str(target), end_offset=end_offset, config=config, clock=clock
-                ),
+            take = partial(
+                take_snapshot, disk, str(source), str(target), config=LogConfig(), clock=wall_clock_ms
             )
+            try:
+                made = (take(end_offset=end_offset),)
+            except OffsetOutOfRange as below:
+                # Nothing lies below an end below the log start.
+                made = (take(end_offset=below.log_start_offset),)
     except (FileExistsError, InvalidTopic) as error:
         raise typer.BadParameter(str(error)) from error
     for each in made:

@@ -48,8 +48,8 @@ from logstore.log.cursor_file import CURSORS_FILE
 from logstore.log.loading import offset_in
 from logstore.log.losses import LOST_DIRECTORY
 from logstore.log.partition_log import Clock, PartitionLog
+from logstore.log.snapshot_end import Source, end_in, logs_among, sizes_in, time_in
 from logstore.log.stand_alone import open_anywhere
-from logstore.segment.damage import Verdict, find_batch, judge
 from logstore.segment.scan import scan
 from logstore.segment.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -156,35 +156,50 @@ def _attempted(making: _Making, end_offset: int | None, version: Callable[[], in
             swap = error.swap if isinstance(error, _Changed) else ""
             if not making.source_holds_a_log():
                 raise LogGone(f"{making.source} holds no log: it has no .log file") from error
+        except DamagedLog:
+            if version() == begun:
+                raise
         else:
             if version() == begun:
                 return made
         making.empty()
-    if swap:
-        raise DamagedLog(
-            f"{making.source} has {swap}: a compaction did not end. Start and stop the log's owner, or run "
-            f'"logstore recover {making.source}", then take the snapshot again'
-        )
-    raise DamagedLog(f"{making.source} changes faster than it can be copied; try again")
+    raise _unsettled(making.source, swap)
 
 
 def offset_at_time(disk: Disk, directory: str, timestamp_ms: int) -> int | None:
     """Return the base offset of the first batch with a record at or past `timestamp_ms`; None if none has.
 
-    Reads the log up to there. Raises `OSError`.
+    Batches below the log start do not count; in the batch that holds it, it stands for the base offset. Reads
+    the log up to there. Raises `DamagedLog` for damage before it, `OSError`.
     """
-    for base_offset, _ in sorted(_logs_in(disk, directory).items()):
-        with closing(disk.open(f"{directory}/{file_name(base_offset, LOG_SUFFIX)}")) as file:
-            for found in scan(file, 0, file.size(), base_offset=base_offset):
-                late = (found.headers["max_timestamp"] >= timestamp_ms).nonzero()[0]
-                if len(late):
-                    return int(found.headers["base_offset"][int(late[0])])
-    return None
+    directory = directory.rstrip("/") or "/"
+    swap = ""
+    for _ in range(_ATTEMPTS):
+        source = _source_of(disk, directory, _checkpoints_of(disk, directory))
+        swap = _swap_among(source.sizes)
+        try:
+            found = time_in(source, timestamp_ms)
+        except (DamagedLog, FileNotFoundError):
+            if not swap and not _has_changed(source, source.bases):
+                raise
+        else:
+            if not swap:
+                return found
+    raise _unsettled(directory, swap)
+
+
+def _unsettled(source: str, swap: str) -> DamagedLog:
+    if swap:
+        return DamagedLog(
+            f"{source} has {swap}: a compaction did not end. Start and stop the log's owner, or run "
+            f'"logstore recover {source}", then take the snapshot again'
+        )
+    return DamagedLog(f"{source} changes faster than it can be copied; try again")
 
 
 def log_end_of(disk: Disk, directory: str) -> int:
     """Return where the log in `directory` ends, by the batches of its last segment. Raises `OSError`."""
-    end_offset, name = max(_logs_in(disk, directory).items(), default=(0, ""))
+    end_offset, name = max(logs_among(sizes_in(disk, directory)).items(), default=(0, ""))
     if name:
         with closing(disk.open(f"{directory}/{name}")) as file:
             for found in scan(file, 0, file.size(), base_offset=end_offset):
@@ -206,13 +221,13 @@ class _Making:
     ) -> None:
         self._disk, self.source, self._unfinished = disk, source, unfinished
         self._topic_partition = topic_partition
-        self._bounds = bounds or {name: checkpointed_offset(disk, source, name) for name in _CHECKPOINTS}
+        self._given, self._bounds = bounds, bounds or {}
         self._files = self._copied_bytes = 0
 
     def source_holds_a_log(self) -> bool:
         """Return whether there is anything to copy."""
         try:
-            return bool(_logs_in(self._disk, self.source))
+            return bool(logs_among(sizes_in(self._disk, self.source)))
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -224,13 +239,13 @@ class _Making:
     def fill(self, end_offset: int | None) -> Snapshot:
         """Link and copy. Raises `_Changed` or `FileNotFoundError` if the owner came between."""
         self._disk.make_dir(self._unfinished)
-        sizes = _sizes_in(self._disk, self.source)
-        if swap := next((name for name in sizes if name.endswith(SWAP_SUFFIX)), ""):
+        self._bounds = self._given or _checkpoints_of(self._disk, self.source)
+        source = _source_of(self._disk, self.source, self._bounds)
+        sizes, bases, start = source.sizes, source.bases, source.log_start_offset
+        if swap := _swap_among(sizes):
             raise _Changed(swap)
-        bases = sorted(_logs_among(sizes))
         if not bases:
             raise FileNotFoundError(self.source)
-        start = max(bases[0], self._bounds[LOG_START_OFFSET_CHECKPOINT])
         if end_offset is not None and end_offset < start:
             raise OffsetOutOfRange(end_offset, start, log_end_of(self._disk, self.source))
         last = max(base for base in bases if end_offset is None or base <= end_offset)
@@ -247,11 +262,15 @@ class _Making:
             )
             self._copied_bytes, self._files = self._copied_bytes + copied, self._files + 1
         self._sync_shared([base for base in bases if base <= last])
-        log_end_offset = self._copy_last(last, end_offset)
-        after = _sizes_in(self._disk, self.source)
-        last_log = file_name(last, LOG_SUFFIX)
-        was_cut = after.get(last_log, -1) < sizes[last_log]
-        if was_cut or any(after.get(name) != sizes[name] for name in shared):
+        needed = [base for base in bases if base <= last]
+        try:
+            log_end_offset = self._copy_last(source, last, end_offset)
+        except DamagedLog:
+            # A cut leaves the next segment's base behind, too.
+            if _has_changed(source, bases, shared):
+                raise _Changed from None
+            raise
+        if _has_changed(source, needed, shared):
             raise _Changed
         for name in _CHECKPOINTS:
             offset = {RECOVERY_POINT_CHECKPOINT: log_end_offset, LOG_START_OFFSET_CHECKPOINT: start}.get(
@@ -272,40 +291,16 @@ class _Making:
                 ) as file:
                     file.sync()
 
-    def _copy_last(self, base_offset: int, end_offset: int | None) -> int:
+    def _copy_last(self, source: Source, base_offset: int, end_offset: int | None) -> int:
         """Copy the segment in which the snapshot ends; return the log end offset."""
+        end = end_in(source, base_offset, end_offset)
         name = file_name(base_offset, LOG_SUFFIX)
-        next_offset, end = base_offset, 0
-        with closing(self._disk.open(f"{self.source}/{name}")) as file:
-            size = file.size()
-            fault = None
-            for found in scan(file, 0, size, base_offset=base_offset):
-                kept = len(found.headers)
-                if end_offset is not None:
-                    kept = int((found.last_offsets < end_offset).sum())
-                if kept:
-                    next_offset = int(found.last_offsets[kept - 1]) + 1
-                end = found.end if kept == len(found.headers) else int(found.positions[kept])
-                fault = found.fault
-                if kept < len(found.headers):
-                    fault = None
-                    break
-            if fault is not None and (end_offset is None or next_offset < end_offset):
-                follows = find_batch(file, end, size, lowest_offset=next_offset)
-                was_durable = next_offset < self._bounds[RECOVERY_POINT_CHECKPOINT]
-                if judge(fault, is_end=follows is None, below_durable=was_durable) is Verdict.DAMAGE:
-                    why = "it was durable" if follows is None else "intact batches follow"
-                    raise DamagedLog(
-                        f"{self.source}/{name} is damaged at byte {end}, offset {next_offset} "
-                        f"({fault.value}), and {why}. Repair or recover the log, or name an end offset of at "
-                        f"most {next_offset}"
-                    )
-        copied = copy_file(self._disk, f"{self.source}/{name}", f"{self._unfinished}/{name}", end)
-        if copied < end:
+        copied = copy_file(self._disk, source.path(base_offset), f"{self._unfinished}/{name}", end.position)
+        if copied < end.position:
             raise _Changed
         self._files += 1
         self._copied_bytes += copied
-        return next_offset
+        return end.next_offset
 
 
 def _unfinished_name(topic_partition: TopicPartition) -> str:
@@ -314,17 +309,34 @@ def _unfinished_name(topic_partition: TopicPartition) -> str:
     return topic_partition.topic[: 255 - len(suffix)] + suffix
 
 
-def _sizes_in(disk: Disk, directory: str) -> dict[str, int]:
-    return {entry.name: entry.size for entry in disk.scan(directory) if not entry.is_directory}
+def _checkpoints_of(disk: Disk, directory: str) -> dict[str, int]:
+    return {name: checkpointed_offset(disk, directory, name) for name in _CHECKPOINTS}
 
 
-def _logs_in(disk: Disk, directory: str) -> dict[int, str]:
-    return _logs_among(_sizes_in(disk, directory))
+def _source_of(disk: Disk, directory: str, bounds: Mapping[str, int]) -> Source:
+    sizes = sizes_in(disk, directory)
+    bases = sorted(logs_among(sizes))
+    return Source(
+        disk,
+        directory,
+        sizes,
+        bases,
+        log_start_offset=max([*bases[:1], bounds[LOG_START_OFFSET_CHECKPOINT]]),
+        durable_end=bounds[RECOVERY_POINT_CHECKPOINT],
+        first_dirty_offset=bounds[CLEANER_OFFSET_CHECKPOINT],
+    )
 
 
-def _logs_among(names: Iterable[str]) -> dict[int, str]:
-    logs = (name for name in names if name.endswith(LOG_SUFFIX))
-    return {offset: name for name in logs if (offset := offset_in(name)) is not None}
+def _swap_among(names: Iterable[str]) -> str:
+    return next((name for name in names if name.endswith(SWAP_SUFFIX)), "")
+
+
+def _has_changed(source: Source, bases: Iterable[int], others: Iterable[str] = ()) -> bool:
+    """Whether the owner has replaced or cut one of these segments since, or changed the size of `others`."""
+    after = sizes_in(source.disk, source.directory)
+    names = [file_name(base_offset, LOG_SUFFIX) for base_offset in bases]
+    was_replaced = any(after.get(name) != source.sizes[name] for name in [*names[:-1], *others])
+    return was_replaced or any(after.get(name, -1) < source.sizes[name] for name in names[-1:])
 
 
 def _is_shared(name: str, last: int) -> bool:

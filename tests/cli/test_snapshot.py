@@ -193,3 +193,58 @@ def test_damage_in_a_directory_of_stand_alone_logs_is_refused(
     outcome = command("snapshot", tmp_path / "data", tmp_path / "backup")
     assert (outcome.code, outcome.out) == (1, "")
     assert {entry.name for entry in tmp_path.iterdir()} == {"data"}
+
+
+def test_damage_below_the_end_of_a_restore_is_refused(command: Command, tmp_path: Path) -> None:
+    """Behind a bad batch in a sealed segment the time was found later: records past it were restored too.
+
+    A rotten base offset, which no checksum covers, passed for a batch past the end: records were left out.
+    """
+    source, target = tmp_path / "data" / "orders-0", tmp_path / "back" / "orders-0"
+    with Log.open(source, LogConfig(segment_bytes=2000)) as log:
+        for number in range(103):
+            log.append(b"%d" % number, timestamp_ms=1000 * number)
+        base = max(each.base_offset for each in log.partition.segments if each.base_offset <= 50)
+    path = source / f"{base:020d}.log"
+    whole = path.read_bytes()
+    place = whole.index(b"\0" * 7 + b"\x2b")
+    assert base < 43
+    for at in (place + 4, place + 65):
+        data = bytearray(whole)
+        data[at] ^= 0x40
+        path.write_bytes(data)
+        for option in (("--to-time", 50000), ("--to-offset", 50)):
+            outcome = command("restore", source, "--to", target, *option)
+            assert (outcome.code, outcome.out) == (1, ""), (at, option)
+            assert "offset 43" in outcome.err
+            assert not target.exists()
+    path.write_bytes(whole)
+    assert command("restore", source, "--to", target, "--to-time", 50000).code == 0
+    assert values(target) == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("option", "left"),
+    [
+        (("--to-time", 8000), [5, 6, 7]),
+        (("--to-time", 2000), []),
+        (("--to-time", 20000), [5, 6, 7, 8, 9]),
+        (("--to-offset", 2), []),
+        (("--to-offset", 0), []),
+        (("--to-offset", 7), [5, 6]),
+        (("--to-offset", 1000), [5, 6, 7, 8, 9]),
+    ],
+)
+def test_what_lies_below_the_log_start_is_no_part_of_a_restore(
+    command: Command, tmp_path: Path, option: tuple[str, int], left: list[int]
+) -> None:
+    """A late record there ended the restore with exit code 1, as did an end below the log start."""
+    with Log.open(tmp_path / "orders-0") as log:
+        for number in range(10):
+            log.append(b"%d" % number, timestamp_ms=10**13 if number == 3 else 1000 * number)
+        log.delete_records(5)
+    target = tmp_path / "back" / "orders-0"
+    outcome = command("restore", tmp_path / "orders-0", "--to", target, *option)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"{target}: offsets 5 to {5 + len(left)} (exclusive), ")
+    assert values(target) == [b"%d" % number for number in left]
