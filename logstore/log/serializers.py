@@ -12,7 +12,7 @@ writer of its log passes the module itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -38,7 +38,7 @@ class Serializer(Protocol):
 
 
 class Json:
-    """JSON in UTF-8, without spaces. Dataclasses and pydantic models become objects, tuples lists."""
+    """JSON in UTF-8, without spaces. Mappings, dataclasses, pydantic models become objects; tuples lists."""
 
     def dumps(self, value: Any, /) -> bytes:
         """Return `value` as JSON. Raises `TypeError` for other types, `ValueError` for NaN and infinities."""
@@ -51,7 +51,7 @@ class Json:
 
 
 class MessagePack:
-    """MessagePack, with the extra `msgpack`. Dataclasses and pydantic models become maps; tuples arrays."""
+    """MessagePack, with the extra `msgpack`. What is an object in JSON becomes a map; tuples arrays."""
 
     def __init__(self) -> None:
         try:
@@ -99,8 +99,8 @@ def serialized(serializer: Serializer, given: Any) -> Appendable | Iterator[Appe
     """Return the argument of an append with its values as bytes: one item, or an iterator of many.
 
     bytes, None, `Record`s and `Batch`es stay; of a (key, value) pair the value is serialized. Text, mappings,
-    dataclasses and models are one value; other iterables are many. Raises `TypeError` for a value that the
-    serializer refuses; of an iterator, when it gets there.
+    dataclasses, models and other tuples are one value; other iterables are many. Raises `TypeError` for a
+    value that the serializer refuses; of an iterator, when it gets there.
     """
     if isinstance(given, Iterable) and not isinstance(given, (*_READY, tuple)) and not is_one_value(given):
         return (_item(serializer, each) for each in given)
@@ -139,4 +139,8 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, int):
+        raise OverflowError("an integer does not fit 64 bits")
     raise TypeError(f"no form for {type(value).__name__}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from collections import ChainMap, UserDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 from logstore.errors import InvalidConfig
 from logstore.format.record import Record
 from logstore.log.log import Log
-from logstore.log.serializers import Serializer
+from logstore.log.serializers import MessagePack, Serializer
 from tests.logstore.logs import DIRECTORY
 from tests.logstore.plain_logs import new_disk
 
@@ -72,6 +73,21 @@ def test_dataclasses_and_models_become_objects(log: Log) -> None:
     ]
     assert [record.key for record in log.read()] == [b"17", b"17", None]
     assert Paid.model_validate(loaded(log)[1]) == Paid(order=17, amount=2.5)
+
+
+def test_mappings_of_any_type_become_objects(log: Log) -> None:
+    """Only `dict` did, though `append` takes every mapping for one value."""
+    log.append(MappingProxyType({"a": 1}))
+    log.append({"inside": [UserDict(b=MappingProxyType({}))]})
+    layers: list[dict[str, Any]] = [{"a": 2}, {"a": 1, "c": Item("nut", 3)}]
+    log.append(ChainMap(*layers))
+    assert loaded(log) == [{"a": 1}, {"inside": [{"b": {}}]}, {"a": 2, "c": {"name": "nut", "count": 3}}]
+
+
+def test_a_tuple_is_one_value_and_one_of_two_is_a_pair(log: Log) -> None:
+    log.append((1, 2, 3))
+    log.append([(4,), (b"key", 5)])
+    assert loaded(log) == [[1, 2, 3], [4], 5]
 
 
 def test_many_values_in_one_call(log: Log) -> None:
@@ -152,8 +168,13 @@ def test_a_value_that_the_serializer_refuses(value: Any, message: str) -> None:
 
 
 def test_integers_too_large_for_messagepack() -> None:
-    with opened("msgpack") as log, pytest.raises(TypeError, match="int cannot be appended: MessagePack"):
-        log.append(2**70)
+    """The reason was "no form for int", and of another type than `dumps` promises."""
+    for value in (2**70, 1 << 64, -(2**63) - 1, 10**5000):
+        with opened("msgpack") as log, pytest.raises(TypeError, match=r"int cannot .*64 bits"):
+            log.append(value)
+        with pytest.raises(OverflowError, match="64 bits"):
+            MessagePack().dumps({"deep": [value]})
+    assert MessagePack().loads(MessagePack().dumps([2**64 - 1, -(2**63)])) == [2**64 - 1, -(2**63)]
 
 
 def test_without_a_serializer_the_error_says_how_to_get_one() -> None:
