@@ -101,7 +101,12 @@ def warm_up() -> None:
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> Any:
-    """Return the Arrow schema of these columns. Raises `ValueError` for an unknown name."""
+    """Return the Arrow schema of these columns.
+
+    Raises `ValueError` for an unknown name, `TypeError` for a text.
+    """
+    if isinstance(columns, str | bytes):
+        raise TypeError(f"columns is a text, {columns!r}: it must be a list of names, such as ['offset']")
     if unknown := [name for name in columns if name not in FIELDS]:
         raise ValueError(f"unknown column {unknown[0]!r}; the columns are {', '.join(FIELDS)}")
     return pa.schema([FIELDS[name] for name in columns])
@@ -478,8 +483,15 @@ def encode(
 
     A batch has at most `batch_records` records and `batch_bytes` before compression, or one record. Base
     offsets are 0: an append sets them. The bytes are those of `encode_batch`. Raises `ValueError` or
-    `TypeError` for other columns, before any of their rows are yielded, and `UnsupportedCompression`.
+    `TypeError` for other columns, before any of their rows are yielded, `TypeError` for other `rows` or a
+    `codec` that is none, and `UnsupportedCompression`.
     """
+    if not isinstance(rows, pa.Table | pa.RecordBatch):
+        raise TypeError(
+            f"{type(rows).__name__} cannot be encoded: rows must be a pyarrow.Table or a pyarrow.RecordBatch"
+        )
+    if not isinstance(codec, int):
+        raise TypeError(f"codec is {codec!r}: it must be a Codec, such as Codec.GZIP")
     if not 0 < batch_bytes <= MAX_INT - HEADER_BYTES or not 0 < batch_records <= MAX_INT:
         raise ValueError(
             f"batch_bytes {batch_bytes} or batch_records {batch_records} is out of range (1 to 2**31)"

@@ -264,7 +264,8 @@ class Reading(ABC):
         """
         columnar = columnar_module()
         names = columnar.COLUMNS if columns is None else columns
-        columnar.schema(names)  # raise for a wrong name now, not at the first item
+        if not len(columnar.schema(names)):  # raises for a wrong name now, not at the first item
+            raise ValueError(f"columns is empty: name at least one of {', '.join(columnar.FIELDS)}")
         first, end = self._bounds(start_offset, end_offset, since, until, isolation)
         return (
             rows

@@ -11,6 +11,7 @@ import numba
 import pyarrow as pa
 import pytest
 
+from logstore.columnar.columnar import encode
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord, OffsetOutOfRange, RecordTooLarge
 from logstore.format.batch import encode_batch
@@ -148,3 +149,36 @@ def test_without_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         log.append(b"value")
         with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT"):
             log.read_arrow()
+
+
+def test_what_is_no_table_is_refused_with_what_is_taken(tmp_path: Path) -> None:
+    """It was an `AttributeError` of the list or the reader."""
+    table = pa.table({"value": [b"v"]})
+    with Log.open(tmp_path / "orders-0") as log:
+        for given in ([1], table.to_reader(), None, b"v", {"value": [b"v"]}):
+            kind = type(given).__name__
+            with pytest.raises(TypeError, match=rf"{kind} cannot be .*pyarrow\.Table or .*RecordBatch"):
+                log.append_arrow(given)
+        assert log.log_end_offset == 0
+        log.append_arrow(table.to_reader().read_all())
+        log.append_arrow(table.to_batches()[0])
+        assert log.log_end_offset == 2
+
+
+def test_columns_are_a_list_of_names_and_not_empty(tmp_path: Path) -> None:
+    """A text was taken for its letters; without a column there was no row, however many the log has."""
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append(b"v")
+        for text in ("offset", "", b"offset"):
+            with pytest.raises(TypeError, match="columns is a text"):
+                log.read_arrow(0, columns=text)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="columns is empty"):
+            log.read_arrow(0, columns=[])
+        assert [batch.num_rows for batch in log.read_arrow(0, columns=["offset"])] == [1]
+
+
+def test_a_codec_by_name_is_refused_with_what_is_taken() -> None:
+    """It was a bare `KeyError`."""
+    for codec in ("gzip", None):
+        with pytest.raises(TypeError, match=r"codec is .*: it must be a Codec, such as Codec\.GZIP"):
+            list(encode(pa.table({"value": [b"v"]}), codec=codec))  # type: ignore[arg-type]
