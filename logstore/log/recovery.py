@@ -51,7 +51,7 @@ from logstore.log.loading import (
 from logstore.log.losses import Quarantine
 from logstore.log.opening_seals import check_blocks, judge_seals, settle_seals
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
-from logstore.log.producer_state import CompletedTransaction, ProducerState
+from logstore.log.producer_state import CompletedTransaction
 from logstore.log.replacing import leave_out_deleted, split_segment
 from logstore.log.tails import Tail
 from logstore.segment.damage import Bad, Verdict, check_leap
@@ -201,7 +201,7 @@ def _recover(
         loading.segments.peekitem(-1)[1].make_own()
     start = max(log_start_offset, first_base)
     _settle_epochs(loading, log_end_offset, log_start_offset)
-    snapshots = _load_producers(loading, is_clean, start, log_end_offset)
+    snapshots = _load_producers(loading, start, log_end_offset)
     settle_seals(loading)
     cursors = _settle_cursors(loading, log_end_offset, is_clean)
     if not loading.opening.is_new:
@@ -518,9 +518,7 @@ def _settle_epochs(loading: Loading, log_end_offset: int, log_start_offset: int)
         put_in_place(loading.disk, loading.directory, LEADER_EPOCH_CHECKPOINT, data)
 
 
-def _load_producers(
-    loading: Loading, is_clean: bool, log_start_offset: int, log_end_offset: int
-) -> ProducerSnapshots:
+def _load_producers(loading: Loading, log_start_offset: int, log_end_offset: int) -> ProducerSnapshots:
     """The producers' state at the end, from a snapshot and what follows it."""
     bases = list(loading.segments)
     snapshots = ProducerSnapshots(
@@ -532,14 +530,6 @@ def _load_producers(
         mark("recovery: producer snapshots that fit nothing go")
     loading.report.deleted.extend(file_name(offset, SNAPSHOT_SUFFIX) for offset in strays)
     marks = [base for base in bases[-2:] if base > log_start_offset]
-    if is_clean and not snapshots.offsets and not loading.recovered:
-        # A directory without snapshots that was closed in order never had a producer worth one.
-        mark("recovery: closed in order, and never had a producer")
-        loading.producers = ProducerState(end_offset=log_end_offset)
-        for offset in (*marks, log_end_offset):
-            if offset > log_start_offset:
-                snapshots.take(loading.producers, offset)
-        return snapshots
     rewritten = [base for base in loading.recovered if loading.recovered[base]]
     # Segments that were read again get a new transaction index, so the replay starts before them.
     at_most = min([log_end_offset, *rewritten])

@@ -11,6 +11,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.segment.segment import Segment, file_name
@@ -300,3 +301,26 @@ def test_of_many_batches_of_a_producer_few_are_read(is_transactional: bool) -> N
     assert last_sequence(state) == 199
     assert state.first_undecided_offset == (0 if is_transactional else None)
     assert sum(operation.name == "pread" for operation in recording.operations) < 10
+
+
+@pytest.mark.parametrize("segment_bytes", [100, 1 << 20])
+def test_a_log_that_was_closed_in_order_and_lost_its_snapshots_reads_its_producers(
+    segment_bytes: int,
+) -> None:
+    """It counted as one that never had a producer: a repeat was stored, and an open transaction was shown."""
+    disk = MemoryDisk(directories=["/data"])
+    config = LogConfig(segment_bytes=segment_bytes)
+    clock = lambda: 1000  # noqa: E731
+    with Log.open(DIRECTORY, config, disk=disk, clock=clock) as log:
+        for number in range(3):
+            log.append_batches(produced(0, number))
+        log.append_batches(produced(0, 0, producer_id=8, is_transactional=True))
+    lost = [name for name in names(disk) if name.endswith(".snapshot")]
+    assert lost
+    for name in lost:
+        disk.remove(f"{DIRECTORY}/{name}")
+    with Log.open(DIRECTORY, config, disk=disk, clock=clock) as log:
+        assert log.append_batches(produced(0, 2)).is_duplicate
+        shown = [record.offset for record in log.read(isolation="read_committed")]
+        assert shown == [0, 1, 2]
+    assert snapshot(4) in names(disk)
