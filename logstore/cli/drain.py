@@ -2,12 +2,15 @@
 
 The request is Kafka's ControlledShutdown, which a broker sends when it gets SIGTERM. Anyone who may act for
 the cluster can send it for a broker. It stops no process. The controller keeps the mark until the broker's
-registration ends: a drained broker serves again after a restart.
+registration ends: after a restart the broker leads and joins ISRs again.
+
+As in Kafka, the controller leaves partitions with a single replica alone: the answer does not name them. The
+command finds them in Metadata.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
     from logstore.cli.brokers import Brokers
 
+_MOST_NAMED: Final = 20
+"""Partitions in a message."""
+
 
 def drain(
     broker: Annotated[int, typer.Argument(metavar="BROKER", help="The broker's id.")],
@@ -31,10 +37,11 @@ def drain(
 ) -> int:
     """Move a broker's leaderships away and remove it from every ISR; exit 1 if it still leads partitions.
 
-    Then stop its process. A drained broker that keeps running serves nothing until it is restarted. With
-    --metadata the store gives the controller's address. With several listeners, give an address of the
-    brokers' listener, and a brokers' login in --command-config. Apache Kafka with KRaft has no such
-    request: stop the broker with SIGTERM, which does the same.
+    Then stop its process. A partition with a single replica stays with the broker: it is named, and has no
+    leader while the process is stopped. Until its restart, a drained broker serves only the partitions that
+    it still leads. With --metadata the store gives the controller's address. With several listeners, give
+    an address of the brokers' listener, and a brokers' login in --command-config. Apache Kafka with KRaft
+    has no such request: stop the broker with SIGTERM, which does the same.
     """
     check_one_way(metadata, bootstrap)
     with asked_at(bootstrap or _controller_in(metadata or "", command_config), command_config) as asked:
@@ -49,17 +56,41 @@ def drained_by(asked: Brokers, broker: int, wait_s: float, *, as_json: bool) -> 
         left[:] = _drained(asked, broker)
         return not left
 
-    done = wait_until(wait_s, is_drained)
+    wait_until(wait_s, is_drained)
+    alone = _alone_at(asked, broker)
     if as_json:
-        print_json({"broker": broker, "drained": done, "still_leads": left})
-    elif done:
-        print(f"broker {broker} leads no partition that another could lead; stop its process, or restart it")
-    else:
+        still = [*left, *alone]
+        print_json({"broker": broker, "drained": not still, "still_leads": still})
+        return 1 if still else 0
+    if left:
         print_error(
-            f"broker {broker} still leads {', '.join(left)}: no other replica is in sync, and none joins "
+            f"broker {broker} still leads {_named(left)}: no other replica is in sync, and none joins "
             f"before broker {broker} is restarted. See logstore why {left[0]}"
         )
-    return 0 if done else 1
+    if alone:
+        print_error(
+            f"broker {broker} still leads {_named(alone)}: it has the only replica, so there is no leader "
+            "while its process is stopped. To move a replica, see logstore reassign"
+        )
+    if not left and not alone:
+        print(f"broker {broker} leads no partition; stop its process, or restart it")
+    return 1 if left or alone else 0
+
+
+def _named(partitions: list[str]) -> str:
+    more = len(partitions) - _MOST_NAMED
+    return ", ".join(partitions[:_MOST_NAMED]) + (f" and {more} more (--json names all)" if more > 0 else "")
+
+
+def _alone_at(asked: Brokers, broker: int) -> list[str]:
+    """Return the partitions that the broker leads and that have no other replica, in order."""
+    found = sorted(
+        (topic.name or "", each.partition_index)
+        for topic in asked.metadata().topics
+        for each in topic.partitions
+        if each.leader_id == broker and each.replica_nodes == [broker]
+    )
+    return [f"{topic}-{partition}" for topic, partition in found]
 
 
 def _drained(asked: Brokers, broker: int) -> list[str]:
