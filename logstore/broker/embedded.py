@@ -38,6 +38,7 @@ from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address, parse_address
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.metadata.opening import EMBEDDED, OpenStore, absolute, store_named, with_defaults
+from logstore.broker.properties import settings_in_program
 from logstore.broker.security.config import refuse_open
 from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
@@ -82,7 +83,7 @@ class BrokerConfig:
     metadata: str | SharedStore = EMBEDDED
     """`embedded`, `embedded:DIRECTORY`, `zookeeper://host:port,…/chroot`, or a `SharedStore`."""
     settings: Mapping[str, SettingValue] = field(default_factory=dict, repr=False)
-    """Broker properties under Kafka's names, including topic defaults."""
+    """Broker properties under Kafka's names, including topic defaults; not those with a parameter here."""
     timeout_s: float = 60.0
     """Default timeout of calls and of the start, in seconds."""
     disk: Disk | None = None
@@ -116,7 +117,7 @@ class AsyncBroker(Client):
         self._listen = parse_address(self.config.listen)
         advertised = self.config.advertised
         self._advertised = parse_address(advertised) if advertised is not None else None
-        settings, metadata = self.config.settings, self.config.metadata
+        settings, metadata = settings_in_program(self.config.settings), self.config.metadata
         self._settings = read_settings(
             with_defaults(settings, metadata) if isinstance(metadata, str) else settings,
             node_id=self.config.node_id,

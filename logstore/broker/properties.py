@@ -21,6 +21,7 @@ from typing import Final
 
 from logstore.broker.limits import Address
 from logstore.broker.security.config import PLAINTEXT, parse_listeners, split_security
+from logstore.config import SettingValue, check_mapping, formatted
 from logstore.errors import InvalidConfig
 
 WITHOUT_EFFECT: Final = frozenset(
@@ -157,17 +158,39 @@ _OF_KRAFT: Final = (
 )
 
 
-def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return identity and addresses (`node.id`, `listen`, `advertise`, `log.dirs`, `metadata`), and settings.
+_OF_PROGRAMS: Final = {
+    "node.id": "node_id",
+    "broker.id": "node_id",
+    "log.dirs": 'log_dirs=("data",)',
+    "log.dir": 'log_dirs=("data",)',
+    "zookeeper.connect": 'metadata="zookeeper://host:port"',
+}
+"""What a program gives as a parameter of `BrokerConfig`."""
 
-    `http.listener` and `state.change.log` are among the former.
+
+def settings_in_program(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
+    """Return those of a program's settings that have an effect. They are judged as those of a file are.
 
     Raises `InvalidConfig`.
     """
+    check_mapping(settings)
+    for name, parameter in _OF_PROGRAMS.items():
+        if name in settings:
+            raise InvalidConfig(f"{name} has no effect in settings; give {parameter} of BrokerConfig instead")
+    texts = {name: formatted(value) for name, value in settings.items() if isinstance(value, SettingValue)}
+    others = {name: value for name, value in settings.items() if name not in texts}
+    return {**_judged(texts), **others}
+
+
+def _judged(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties without those that have no effect here. Raises `InvalidConfig`."""
     rest = {name: value.strip() for name, value in properties.items() if name not in WITHOUT_EFFECT}
     for name in _OF_KRAFT:
         if rest.pop(name, ""):
-            raise InvalidConfig(f"{name}: KRaft is not supported; name a metadata store with --metadata")
+            raise InvalidConfig(
+                f"{name}: KRaft is not supported; name a metadata store with --metadata, or with metadata of "
+                "BrokerConfig"
+            )
     for name in _POLICIES:
         if name in rest:
             raise InvalidConfig(f"{name}: policies are Java classes, which are not supported")
@@ -176,6 +199,17 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
     for name, default in _DEFAULT_ONLY.items():
         if (value := rest.pop(name, default)) != default:
             raise InvalidConfig(f"{name} is {value!r}; only Kafka's default {default} is supported")
+    return rest
+
+
+def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return identity and addresses (`node.id`, `listen`, `advertise`, `log.dirs`, `metadata`), and settings.
+
+    `http.listener` and `state.change.log` are among the former.
+
+    Raises `InvalidConfig`.
+    """
+    rest = _judged(properties)
     said: dict[str, str] = {}
     for names, key in (
         (("broker.id", "node.id"), "node.id"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from logstore.broker.properties import WITHOUT_EFFECT, parse_log_dirs, split_properties
+from logstore.broker import AsyncBroker, BrokerConfig
+from logstore.broker.properties import WITHOUT_EFFECT, parse_log_dirs, settings_in_program, split_properties
 from logstore.broker.security.config import NOT_BUILT, split_security
 from logstore.broker.settings import read_settings
 from logstore.checkpoint.identity import parse_properties
@@ -144,6 +145,41 @@ def test_no_setting_of_kafka_is_unknown() -> None:
         except InvalidConfig as error:
             unknown += [name] if "unknown settings" in str(error) else []
     assert (len(EVERY), unknown) == (314, [])
+
+
+def test_no_setting_of_kafka_is_unknown_in_a_program() -> None:
+    """It is judged as in a file. `num.network.threads` was an unknown setting."""
+    unknown = []
+    for name, default in EVERY.items():
+        try:
+            AsyncBroker(BrokerConfig(settings={name: default or "x"}))
+        except InvalidConfig as error:
+            unknown += [name] if "unknown settings" in str(error) else []
+    assert unknown == []
+    given = {"num.network.threads": 8, "metric.reporters": "x", "process.roles": "", "num.partitions": 3}
+    assert settings_in_program(given) == {"num.partitions": "3"}
+    with pytest.raises(InvalidConfig, match=r"KRaft is not supported; .* metadata of BrokerConfig"):
+        AsyncBroker(BrokerConfig(settings={"process.roles": "broker"}))
+    with pytest.raises(InvalidConfig, match="only Kafka's default false is supported"):
+        AsyncBroker(BrokerConfig(settings={"remote.log.storage.system.enable": True}))
+    with pytest.raises(InvalidConfig, match=r"num\.partitions is a list"):
+        AsyncBroker(BrokerConfig(settings={"num.partitions": []}))  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("log.dirs", r'log_dirs=\("data",\) of BrokerConfig'),
+        ("log.dir", r'log_dirs=\("data",\) of BrokerConfig'),
+        ("node.id", "give node_id of"),
+        ("broker.id", "give node_id of"),
+        ("zookeeper.connect", 'metadata="zookeeper://host:port"'),
+    ],
+)
+def test_what_has_a_parameter_is_no_setting_in_a_program(name: str, said: str) -> None:
+    """`log.dirs` was ignored: the logs were in memory, and lost."""
+    with pytest.raises(InvalidConfig, match=f"{name} has no effect in settings; .*{said}"):
+        AsyncBroker(BrokerConfig(settings={name: "1"}))
 
 
 @pytest.mark.parametrize(
