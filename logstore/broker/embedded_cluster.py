@@ -70,17 +70,23 @@ class BrokerCluster(BlockingCalls):
         """The last address of each broker."""
         self.brokers: dict[int, Broker] = {}
         """The running brokers, by id."""
+        self._was_entered = self._is_over = False
 
     def __repr__(self) -> str:
         return f"BrokerCluster({', '.join(map(repr, self.brokers.values())) or 'none running'})"
 
     def __enter__(self) -> BrokerCluster:
+        """Start all brokers, once. Raises `RuntimeError` for a cluster that was started before."""
+        if self._was_entered:
+            raise _started_already()
+        self._was_entered = True
         try:
             for node_id in self._disks:
                 self._launch(node_id)
             for broker in self.brokers.values():
                 broker.wait_until_ready()
         except BaseException:
+            self._is_over = True
             for node_id in list(self.brokers):
                 self.kill(node_id)
             self._store.close()
@@ -90,6 +96,7 @@ class BrokerCluster(BlockingCalls):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_over = True
         try:
             while self.brokers:
                 # All brokers stop, so leadership cannot be moved away from the last one.
@@ -120,9 +127,12 @@ class BrokerCluster(BlockingCalls):
         """Start a stopped or killed broker, and wait until it is ready.
 
         It listens on its former port, unless another program has taken that port meanwhile. Raises
-        `RuntimeError` if it is running, `ValueError` for no broker of this cluster.
+        `RuntimeError` if it is running or the `with` block has ended, `ValueError` for no broker of this
+        cluster.
         """
         self._check(node_id)
+        if self._is_over:
+            raise _started_already()
         if node_id in self.brokers:
             raise RuntimeError(f"broker {node_id} is running")
         try:
@@ -172,3 +182,7 @@ class BrokerCluster(BlockingCalls):
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self._broker._wait(work)
+
+
+def _started_already() -> RuntimeError:
+    return RuntimeError("this cluster was started before; make another BrokerCluster")

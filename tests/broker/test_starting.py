@@ -34,6 +34,17 @@ def test_a_broker_is_started_once() -> None:
     asyncio.run(test())
 
 
+def test_a_cluster_is_started_once() -> None:
+    """The second start waited for a metadata store that was closed."""
+    cluster = BrokerCluster(1, timeout_s=30)
+    with cluster, pytest.raises(RuntimeError, match="this cluster was started before; make another"):
+        cluster.__enter__()
+    with pytest.raises(RuntimeError, match="this cluster was started before; make another"):
+        cluster.__enter__()
+    with pytest.raises(RuntimeError, match="this cluster was started before; make another"):
+        cluster.start(1)
+
+
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_an_end_whose_caller_is_cancelled_goes_on(tmp_path: Path, way: str) -> None:
     """The log dirs stayed locked for the rest of the process, and the broker went on listening."""
