@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from logstore.broker.client import Client
 from logstore.broker.errors import RequestFailed, RequestUnanswered
-from logstore.broker.limits import Address, Limits
+from logstore.broker.limits import Address, Limits, addresses_of
 from logstore.broker.loop import SteadyLoop
 from logstore.broker.security.client import ClientSecurity
 from logstore.broker.threads import alone, check_is_no_greenlet
@@ -120,7 +120,10 @@ class BlockingClient(BlockingCalls, Closing):
         timeout_s: float = 60.0,
         security: ClientSecurity | None = None,
     ) -> None:
-        self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s, security=security)
+        """Check the arguments. Raises `TypeError`, and `ValueError` for a bootstrap without a broker."""
+        if not (addresses := addresses_of(bootstrap)):
+            raise ValueError('bootstrap names no broker; give "host:port" of at least one')
+        self._inner = Client(addresses, limits=limits, timeout_s=timeout_s, security=security)
         self._runner = asyncio.Runner(loop_factory=SteadyLoop)
         self._calls: dict[None, object] = {}
 

@@ -92,11 +92,18 @@ class BrokerConfig:
     """Names the boot of the machine that `disk` belongs to, for tests; power cuts change it."""
 
     def __post_init__(self) -> None:
-        """Raise `TypeError` for a node id that is no int, and for one log dir that is not in a tuple.
+        """Raise `TypeError` for a node id that is no int, for log dirs that are no tuple, for other metadata.
 
-        Raises `ValueError` for a log dir without a name, and for a timeout that is negative or not finite.
+        Raises `ValueError` for a log dir without a name, and for a timeout that is negative or no number.
         """
+        if isinstance(self.node_id, bool):
+            raise TypeError(f"node_id is an int, not bool ({self.node_id!r})")
         as_offset(self.node_id, "node_id")
+        if not isinstance(self.metadata, str | SharedStore):
+            raise TypeError(
+                f"metadata is the name of a store or a SharedStore, not {type(self.metadata).__name__} "
+                f"({self.metadata!r:.100})"
+            )
         as_seconds(self.timeout_s, "timeout_s")
         if not isinstance(self.log_dirs, tuple | list):
             raise TypeError(f"log_dirs is a tuple of directories; write ({self.log_dirs!r},) for one")
@@ -360,9 +367,16 @@ class AsyncBroker(Client):
         """
         self._connections.check_loop()
         seconds = as_seconds(self.config.timeout_s if timeout is None else timeout, "timeout")
-        async with asyncio.timeout(seconds):
-            topic_partition = TopicPartition(topic, partition)
-            return await self._running.services.receipts.wait_for(topic_partition, offset, level, copies)
+        topic_partition = TopicPartition(topic, partition)
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await self._running.services.receipts.wait_for(topic_partition, offset, level, copies)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"{topic_partition}: durability of offset {offset} not confirmed after {seconds:g} s"
+            ) from error
 
     async def close(self, why: EngineError | None = None) -> None:
         """End the calls that wait; see `Client.close`."""

@@ -121,13 +121,20 @@ def parse_address(text: str) -> Address:
     return Address(host.removeprefix("[").removesuffix("]"), number)
 
 
+_BOOTSTRAP: Final = 'bootstrap is "host:port" or Address(host, port) of brokers'
+
+
 def addresses_of(bootstrap: str | Iterable[Address | str]) -> list[Address]:
     """Return the addresses of brokers, also from text: `host:port`, separated by commas or each for itself.
 
     Raises `TypeError`, and `ValueError` for other text.
     """
-    given: list[object] = list(bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap)
+    if isinstance(bootstrap, str):
+        bootstrap = bootstrap.split(",")
+    elif not isinstance(bootstrap, Iterable):
+        raise TypeError(f"{_BOOTSTRAP}, not {bootstrap!r:.100}")
+    given: list[object] = list(bootstrap)
     for each in given:
         if not isinstance(each, Address | str):
-            raise TypeError(f'bootstrap is "host:port" or Address(host, port) of brokers, not {each!r:.100}')
+            raise TypeError(f"{_BOOTSTRAP}, not {each!r:.100}")
     return [parse_address(each.strip()) if isinstance(each, str) else each for each in given]  # type: ignore[misc]

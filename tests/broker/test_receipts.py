@@ -67,7 +67,8 @@ def test_a_single_broker_proves_its_own_disk_and_syncs_when_asked() -> None:
             broker.wait_for("orders", 0, 1, SYNCED)
         with pytest.raises(ValueError, match="has 1 replicas"):
             broker.wait_for("orders", 0, 0, copies=2)
-        with pytest.raises(TimeoutError):
+        late = "orders-0: durability of offset 7 not confirmed after 0.01 s"
+        with pytest.raises(TimeoutError, match=late):
             broker.wait_for("orders", 0, 7, timeout=0.01)
         with pytest.raises(EngineError) as refused:
             broker.durability("orders", 5, 0)

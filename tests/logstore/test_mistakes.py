@@ -386,8 +386,12 @@ CONFIGURING: list[tuple[Callable[[], object], type[Exception], str]] = [
     (partial(Broker, {"node_id": 1}), TypeError, "config is a BrokerConfig, not dict"),
     (partial(BrokerConfig, log_dirs="data"), TypeError, r"write \('data',\) for one"),
     (partial(BrokerConfig, node_id="1"), TypeError, "node_id is an int"),
+    (partial(BrokerConfig, node_id=True), TypeError, r"node_id is an int, not bool \(True\)"),
+    (partial(BrokerConfig, metadata=5), TypeError, r"metadata is the name of a store .*, not int \(5\)"),
     (partial(BlockingClient, [("h", 1)]), TypeError, '"host:port" or Address'),
     (partial(BlockingClient, "localhost"), ValueError, "expected host:port"),
+    (partial(BlockingClient, 5), TypeError, '"host:port" or Address.*, not 5'),
+    (partial(BlockingClient, []), ValueError, "bootstrap names no broker"),
 ]
 CALLING: list[tuple[Call, type[Exception], str]] = [
     (lambda b: b.append("orders", "text"), TypeError, "encode it"),
