@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -128,12 +129,12 @@ class _Pages:
             return self._of_route(asked.path) if site is None else site(asked)
         except Exception:
             _log.exception("%s %s failed", asked.method, asked.path)
-            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
 
     def _of_route(self, path: str) -> Page:
         if (route := self._routes.get(path)) is None:
             known = ", ".join(sorted(self._routes))
-            return _plain(HTTPStatus.NOT_FOUND, f"not found; known paths: {known}")
+            return _error(HTTPStatus.NOT_FOUND, f"not found; known paths: {known}")
         try:
             found: Page | Callable[[OnLoop], Page] = self._on_loop(route)
             return found if isinstance(found, Page) else found(self._on_loop)
@@ -221,14 +222,26 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked, size = self._asked(), whole_number(self.headers.get("Content-Length", ""), 0)
         if self.server.pages.site_of(asked.path) is None:
-            self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "nothing here takes a POST"))
+            self._send(_error(HTTPStatus.METHOD_NOT_ALLOWED, "nothing here takes a POST"))
         elif size is None:
-            self._send(_plain(HTTPStatus.LENGTH_REQUIRED, "a POST needs its Content-Length"))
+            self._send(_error(HTTPStatus.LENGTH_REQUIRED, "a POST needs its Content-Length"))
         elif size > MOST_BODY_BYTES:
             text = f"the body may have {MOST_BODY_BYTES} bytes"
-            self._send(_plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
+            self._send(_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text))
         else:
             self._send(self.server.pages.answer(asked._replace(body=self.rfile.read(size))))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what the standard library refuses; it would send a page of HTML."""
+        status, headers = HTTPStatus(code), {"Connection": "close"}
+        text = message or status.phrase
+        if status is HTTPStatus.NOT_IMPLEMENTED:
+            # No method that is known elsewhere, such as PUT, is known for any path here.
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+            has_site = self.server.pages.site_of(self.path.partition("?")[0]) is not None
+            methods = headers["Allow"] = "GET, HEAD, POST" if has_site else "GET, HEAD"
+            text = f"{self.command} is not served here; there are {methods}"
+        self._send(_error(status, text)._replace(headers=headers))
 
     def _asked(self) -> Asked:
         path, _, query = self.path.partition("?")
@@ -249,5 +262,5 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
-def _plain(status: HTTPStatus, text: str) -> Page:
-    return Page(text.encode() + b"\n", "text/plain", status)
+def _error(status: HTTPStatus, text: str) -> Page:
+    return Page(json.dumps({"error": text}).encode() + b"\n", status=status)

@@ -26,16 +26,27 @@ class BadPlan(EngineError):
     code = ErrorCode.INVALID_REQUEST
 
 
+class NoSuchSubject(BadPlan):
+    """An operator's request is for a topic or a partition that does not exist; nothing was changed."""
+
+
+def check_partitions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    """Raise `NoSuchSubject` if the cluster lacks one of these partitions."""
+    existing = {each for each, _ in cluster.partitions()}
+    if unknown := sorted(str(each) for each in set(partitions) - existing):
+        raise NoSuchSubject(f"no partition {', '.join(unknown)}")
+
+
 def check_topics(
     cluster: Cluster, names: Iterable[str], all_topics: Callable[[], Iterable[str]] | None = None
 ) -> None:
-    """Raise `BadPlan` if the cluster lacks one of these topics, with the most similar names.
+    """Raise `NoSuchSubject` if the cluster lacks one of these topics, with the most similar names.
 
     `all_topics` is called for an error if `cluster` was read for some topics only.
     """
     if unknown := [name for name in names if name not in cluster.topics]:
         known = cluster.topics if all_topics is None else all_topics()
-        raise BadPlan(f"no topic {', '.join(map(repr, unknown))}; {similar(unknown, known)}")
+        raise NoSuchSubject(f"no topic {', '.join(map(repr, unknown))}; {similar(unknown, known)}")
 
 
 def is_under_replicated(cluster: Cluster, each: TopicPartition) -> bool:

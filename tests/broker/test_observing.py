@@ -204,9 +204,12 @@ def test_pages_are_served_and_what_is_not_there_is_named() -> None:
             assert kind.startswith("text/plain; version=")
             assert b"kafka_server_socketservermetrics_connection_count 0.0" in body
             status, _, body = await asyncio.to_thread(read, server.address, "/")
-            assert (status, body) == (404, b"not found; known paths: /broken, /livez, /metrics\n")
+            assert (status, body) == (
+                404,
+                b'{"error": "not found; known paths: /broken, /livez, /metrics"}\n',
+            )
             status, _, body = await asyncio.to_thread(read, server.address, "/broken")
-            assert (status, body) == (500, b"internal error\n")
+            assert (status, body) == (500, b'{"error": "internal error"}\n')
         finally:
             await asyncio.to_thread(server.close)
 

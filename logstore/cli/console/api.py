@@ -17,7 +17,7 @@ from logstore.broker.blocking import BlockingClient
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.http import Page
 from logstore.cli.brokers import Brokers
-from logstore.cli.cluster_plans import BadPlan, current_plan, encode_plan, proposal
+from logstore.cli.cluster_plans import BadPlan, NoSuchSubject, current_plan, encode_plan, proposal
 from logstore.cli.console import asking, changing, views
 from logstore.cli.console.desk import Desk, Watch
 from logstore.cli.console.local import Local
@@ -126,6 +126,8 @@ class Api:
 
     def _post(self, path: str, body: bytes) -> Answer:
         change = self._changes.get(path)
+        if path in self._reads and change is None:
+            raise BadRequest(f"{path} takes a GET", HTTPStatus.METHOD_NOT_ALLOWED)
         if change is None:
             raise BadRequest(f"no POST to {path}; there are {', '.join(self._changes)}", HTTPStatus.NOT_FOUND)
         if not self._permits.changes:
@@ -160,7 +162,7 @@ class Api:
     def _partitions(self, given: Given) -> Answer:
         wanted = views.Wanted(
             _number(given, "offset", 0),
-            _number(given, "limit", 1000, MOST_ROWS),
+            _limit(given, 1000, MOST_ROWS),
             given.get("topic", ""),
             only_bad=_flag(given, "only_bad"),
         )
@@ -198,7 +200,7 @@ class Api:
         return {**found.facts(), "troubles": [each.facts() for each in found.troubles]}
 
     def _topics(self, given: Given) -> Answer:
-        limit = _number(given, "limit", 100, MOST_LISTED)
+        limit = _limit(given, 100, MOST_LISTED)
         return views.topics(self._watch.latest(), given.get("match", ""), _number(given, "offset", 0), limit)
 
     def _topic(self, given: Given) -> Answer:
@@ -214,7 +216,7 @@ class Api:
         return {**facts, "settings": self._desk.ask(lambda to: asking.settings_of(to, name))}
 
     def _groups(self, given: Given) -> Answer:
-        offset, limit = _number(given, "offset", 0), _number(given, "limit", 50, MOST_LISTED)
+        offset, limit = _number(given, "offset", 0), _limit(given, 50, MOST_LISTED)
         return self._desk.ask(lambda to: asking.groups(to, given.get("match", ""), offset, limit))
 
     # --- history and records --------------------------------------------------------------------------
@@ -229,7 +231,7 @@ class Api:
             frozenset((topic,)) if topic else frozenset(),
             frozenset((_number(given, "partition", 0),)) if number else frozenset(),
         )
-        limit = _number(given, "limit", 200, MOST_EVENTS)
+        limit = _limit(given, 200, MOST_EVENTS)
         before_ms = _number(given, "before_ms", MAX_LONG)
         roles = _flag(given, "roles")
         try:
@@ -244,6 +246,7 @@ class Api:
         return {"broker": self._local.node_id, "total": len(events), "events": shown}
 
     def _timeline(self, given: Given) -> Answer:
+        limit = _limit(given, 200, MOST_EVENTS)
         answers, silent = self._everywhere(_TIMELINE_HERE, given, self._timeline_here)
         events = [event for each in answers for event in each["events"]]
         events.sort(key=lambda event: event["time_ms"])
@@ -251,7 +254,7 @@ class Api:
             "brokers": sorted(each["broker"] for each in answers),
             "silent": silent,
             "total": sum(each["total"] for each in answers),
-            "events": events[-_number(given, "limit", 200, MOST_EVENTS) :],
+            "events": events[-limit:],
         }
 
     def _drawing(self, given: Given) -> Page:
@@ -277,7 +280,7 @@ class Api:
                 HTTPStatus.FORBIDDEN,
             )
         each = _partition_named(_needed(given, "partition"))
-        limit = _number(given, "limit", 50, MOST_LISTED)
+        limit = _limit(given, 50, MOST_LISTED)
         try:
             how = asking.decoders(each, given.get("key", "utf8"), given.get("value", "utf8"))
         except ValueError as error:
@@ -353,13 +356,18 @@ def _needed(given: Given, name: str) -> str:
     return value
 
 
-def _number(given: Given, name: str, default: int, most: int = MAX_LONG) -> int:
+def _number(given: Given, name: str, default: int, most: int = MAX_LONG, *, least: int = 0) -> int:
     text = given.get(name)
     if text is None:
         return default
-    if (number := whole_number(text, 0, MAX_LONG)) is None:
-        raise BadRequest(f"{name} is a number, 0 or more")
+    if (number := whole_number(text, least, MAX_LONG)) is None:
+        raise BadRequest(f"{name} is a number, {least} or more")
     return min(number, most)
+
+
+def _limit(given: Given, default: int, most: int) -> int:
+    """Return the most entries of a list: one at least."""
+    return _number(given, "limit", default, most, least=1)
 
 
 def _flag(given: Given, name: str) -> bool:
@@ -401,6 +409,8 @@ def _answered(answer: Callable[[], Answer | Page]) -> Page:
         return found if isinstance(found, Page) else _json(found, HTTPStatus.OK)
     except BadRequest as error:
         return _json({"error": str(error)}, error.status)
+    except NoSuchSubject as error:
+        return _json({"error": str(error)}, HTTPStatus.NOT_FOUND)
     except (BadPlan, typer.BadParameter) as error:
         return _json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
     except RequestUnanswered as error:

@@ -12,6 +12,7 @@ from logstore.cli.cluster_plans import (
     BadPlan,
     Plan,
     check_alive,
+    check_partitions,
     encode_plan,
     is_led_as_preferred,
     parse_plan,
@@ -21,8 +22,9 @@ from logstore.disk.topic_partition import TopicPartition
 
 
 def execute(brokers: Brokers, plan: object, *, may_join: bool) -> dict[str, Any]:
-    """Ask the controller to carry a plan out, and return the one that rolls it back. Raises `BadPlan`.
+    """Ask the controller to carry a plan out, and return the one that rolls it back.
 
+    Raises `BadPlan`, and `NoSuchSubject` for a partition that does not exist.
     Unlike the command, which skips partitions that are gone, it does all of the plan or nothing.
     """
     if not isinstance(plan, dict):
@@ -31,8 +33,7 @@ def execute(brokers: Brokers, plan: object, *, may_join: bool) -> dict[str, Any]
     to = BrokerOperator(brokers)
     cluster = to.read({each.topic for each in wanted})
     current = dict(cluster.partitions())
-    if unknown := sorted(str(each) for each in wanted if each not in current):
-        raise BadPlan(f"no partition {', '.join(unknown)}")
+    check_partitions(cluster, wanted)
     check_alive(cluster, wanted)
     to.move(wanted, may_join=may_join)
     return {
@@ -42,9 +43,13 @@ def execute(brokers: Brokers, plan: object, *, may_join: bool) -> dict[str, Any]
 
 
 def cancel(brokers: Brokers, partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-    """Move partitions that are under way back to their previous replicas. Raises `BadPlan` if none is."""
+    """Move partitions that are under way back to their previous replicas.
+
+    Raises `BadPlan` if none is, and `NoSuchSubject` for a partition that does not exist.
+    """
     to = BrokerOperator(brokers)
     cluster = to.read({each.topic for each in partitions})
+    check_partitions(cluster, partitions)
     back = plan_back(cluster, partitions)
     if not back:
         raise BadPlan("none of these partitions is being reassigned")
@@ -55,14 +60,14 @@ def cancel(brokers: Brokers, partitions: Sequence[TopicPartition]) -> dict[str, 
 def elect(brokers: Brokers, partitions: Sequence[TopicPartition] | None) -> dict[str, Any]:
     """Elect preferred leaders, for all partitions or these; return what changed.
 
-    Raises `BadPlan` for what does not exist, and if some were not elected: the others were.
+    Raises `NoSuchSubject` for a partition that does not exist, and `BadPlan` if some were not elected: the
+    others were.
     """
     to = BrokerOperator(brokers)
     cluster = to.read(None if partitions is None else {each.topic for each in partitions})
     existing = [each for each, _ in cluster.partitions()]
     wanted = existing if partitions is None else list(partitions)
-    if unknown := sorted(str(each) for each in set(wanted) - set(existing)):
-        raise BadPlan(f"no partition {', '.join(unknown)}")
+    check_partitions(cluster, wanted)
     needed = [each for each in wanted if not is_led_as_preferred(cluster, each)]
     if needed and (refused := to.elect(needed)):
         more = f" ({len(refused)} of {len(needed)} partitions)" if len(needed) > 1 else ""

@@ -244,7 +244,7 @@ def test_a_reassignment_and_an_election(cluster: BrokerCluster, console: Console
         (
             "/api/reassignments",
             {"plan": {"partitions": [{"topic": "none", "partition": 0, "replicas": [1]}]}},
-            400,
+            404,
             "no partition none-0",
         ),
         (
@@ -257,7 +257,8 @@ def test_a_reassignment_and_an_election(cluster: BrokerCluster, console: Console
         ("/api/reassignments/cancel", {"partitions": None}, 400, "is a list of names"),
         ("/api/reassignments/cancel", {"partitions": [1]}, 400, "is a list of names"),
         ("/api/elections", {}, 400, '"partitions" is missing'),
-        ("/api/elections", {"partitions": ["orders-9"]}, 400, "no partition orders-9"),
+        ("/api/reassignments/cancel", {"partitions": ["orders-9"]}, 404, "no partition orders-9"),
+        ("/api/elections", {"partitions": ["orders-9"]}, 404, "no partition orders-9"),
         ("/api/elections", [], 400, "the body is not a JSON object"),
         ("/api/elections", {"partitions": ["\ud800-0"]}, 400, "'\\ud800-0' is not a partition"),
         ("/api/reassignments", {"plan": {"partitions": [ROW | {"partition": float("nan")}]}}, 400, "NaN"),
@@ -269,7 +270,8 @@ def test_a_reassignment_and_an_election(cluster: BrokerCluster, console: Console
         ),
         ("/api/reassignments", {"plan": {"partitions": [ROW | {"log_dirs": 7}]}}, 400, "has log dirs"),
         ("/api/reassignments", {"plan": {"partitions": [ROW | {"topic": "\ud800"}]}}, 400, "is not a topic"),
-        ("/api/overview", {}, 404, "no POST to /api/overview"),
+        ("/api/overview", {}, 405, "/api/overview takes a GET"),
+        ("/api/none", {}, 404, "no POST to /api/none"),
     ],
 )
 def test_a_change_that_makes_no_sense_is_refused(
@@ -304,11 +306,29 @@ def test_a_console_to_look_at_changes_nothing(cluster: BrokerCluster) -> None:
 def test_bad_questions(console: Console) -> None:
     assert console.get("/api/none")[0] == 404
     assert console.get("/api/elections") == (405, "/api/elections takes a POST")
-    assert console.get("/api/partitions", limit="x") == (400, "limit is a number, 0 or more")
+    assert console.get("/api/partitions", limit="x") == (400, "limit is a number, 1 or more")
+    assert console.get("/api/partitions", offset="x") == (400, "offset is a number, 0 or more")
     assert console.get("/api/partitions", limit="9" * 30)[0] == 400
     assert console.get("/api/reassignments/proposal", topics="orders", brokers="a")[0] == 400
-    assert console.get("/api/reassignments/proposal", topics="none", brokers="1")[0] == 400
+    assert console.get("/api/reassignments/proposal", topics="orders", brokers="9")[0] == 400
+    assert console.get("/api/reassignments/proposal", topics="none", brokers="1")[0] == 404
     assert console.get("/api/partitions", **{f"p{number}": 1 for number in range(40)})[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/api/partitions", {}),
+        ("/api/topics", {}),
+        ("/api/groups", {}),
+        ("/api/timeline", {}),
+        ("/api/here/timeline", {}),
+        ("/api/messages", {"partition": "orders-0"}),
+    ],
+)
+def test_a_list_of_no_entries_is_refused(console: Console, path: str, given: dict[str, str]) -> None:
+    """Of messages it was an internal error, and of events it was all of them, beyond the bound."""
+    assert console.get(path, limit=0, **given) == (400, "limit is a number, 1 or more")
 
 
 def test_brokers_with_logins_or_permissions_are_told_apart() -> None:

@@ -157,6 +157,14 @@ def ask_both(address: Address, bare: Address) -> None:
     assert ask(address, "POST", "/some", headers=too_long)[0] == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert ask(address, "POST", "/some", headers={"Content-Length": "9" * 30})[0] == 413
     assert ask(address, "POST", "/some", headers={"Content-Length": "-1"})[0] == HTTPStatus.LENGTH_REQUIRED
+    for method in ("PUT", "DELETE", "PATCH", "NONE"):
+        status, said, headers = ask(address, method, "/some")
+        assert (status, headers["Allow"]) == (HTTPStatus.METHOD_NOT_ALLOWED, "GET, HEAD, POST")
+        assert said == {"error": f"{method} is not served here; there are GET, HEAD, POST"}
+    assert ask(address, "PUT", "/livez")[2]["Allow"] == "GET, HEAD"
+    assert ask(address, "GET", f"/{'a' * 70_000}")[:2] == (414, {"error": "Request-URI Too Long"})
+    for method, path in (("POST", "/livez"), ("GET", "/broken"), ("POST", "/some")):
+        assert "error" in ask(address, method, path, headers={"Content-Length": "-1"})[1]
     assert ask(bare, "GET", "/some")[0] == HTTPStatus.NOT_FOUND
     assert ask(bare, "POST", "/some", b"x")[0] == HTTPStatus.METHOD_NOT_ALLOWED
 
