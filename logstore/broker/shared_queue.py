@@ -189,6 +189,7 @@ class SharedQueue(Closing):
         delay: float = 0,
     ) -> list[int]:
         """Store values, or (key, value) pairs; returns the offset of each. See `Queue.put_many`."""
+        self._check_open()
         now_ms = self._clock()
         due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
         records = [record_of(value, key, (), now_ms, due_ms) for key, value in as_pairs(values)]
@@ -348,6 +349,7 @@ class SharedQueue(Closing):
         Raises as `ack`, before any message of that topic is finished. Those whose leases end meanwhile are
         not finished, and raise it afterwards.
         """
+        self._check_open()
         by_topic: dict[SharedLane, list[Message]] = {}
         for message in list(messages):
             by_topic.setdefault(self._lane_of(message), []).append(message)

@@ -33,7 +33,8 @@ class QueueConfig:
     priorities: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """Topics with a higher number are served first; other topics have 0. Equal ones take turns."""
     max_message_bytes: int = 1_048_588
-    """The largest message with its key and headers; `put_many` splits what is larger together."""
+    """The largest message with its key, its headers and some 70 bytes of the format; `put_many` splits what
+    is larger together."""
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:

@@ -240,6 +240,7 @@ class Queue(Closing):
         """
         pairs = as_pairs(values)
         if not pairs:
+            self._check_open()
             return []
         delay_ms = as_milliseconds(delay, "delay") if delay else 0
         with not_owned(self._lock):
@@ -414,6 +415,7 @@ class Queue(Closing):
         messages = list(messages)  # an iterator may call the queue
         by_topic: dict[Lane, list[Message]] = {}
         with not_owned(self._lock):
+            self._check_open()
             for message in messages:
                 by_topic.setdefault(self._lane_of(message), []).append(message)
             for lane, some in by_topic.items():

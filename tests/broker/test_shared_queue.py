@@ -320,6 +320,9 @@ def test_another_process_dies_with_a_message_in_hand(broker: Broker) -> None:
         assert (message.value, message.deliveries) == (b"1", 2)
     with pytest.raises(QueueClosed):
         queue.put(b"2")
+    for call in (queue.put_many, queue.ack_many):
+        with pytest.raises(QueueClosed):
+            call([])
 
 
 def test_waiting_for_the_first_message_of_all(broker: Broker) -> None:

@@ -405,6 +405,24 @@ def test_close_ends_the_waiting(tmp_path: object) -> None:
     assert ended.wait(LIMIT_S)
 
 
+def test_a_closed_queue_refuses_calls_for_no_messages(tmp_path: object) -> None:
+    """They returned as if they had been carried out."""
+    queue = Queue(f"{tmp_path}/jobs")
+    queue.close()
+    for call in (queue.put_many, queue.ack_many):
+        with pytest.raises(QueueClosed):
+            call([])
+
+
+def test_the_largest_message(tmp_path: object) -> None:
+    """The format's own bytes count: some 70, as docs/queue.md says."""
+    largest = QueueConfig().max_message_bytes
+    with Queue(f"{tmp_path}/jobs") as queue:
+        queue.put(b"x" * (largest - 80))
+        with pytest.raises(RecordTooLarge):
+            queue.put(b"x" * (largest - 60))
+
+
 def test_timeout(tmp_path: object) -> None:
     with Queue(f"{tmp_path}/jobs") as queue:
         assert queue.get(timeout=0.001) is None
