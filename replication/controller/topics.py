@@ -34,6 +34,7 @@ from logstore.replication.controller.assignment import assignment_in
 from logstore.replication.controller.context import Context, Steps, Topic
 from logstore.replication.controller.errors import (
     InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     MetadataConflict,
     ReassignmentInProgress,
     TopicExists,
@@ -268,7 +269,10 @@ def assign(context: Context, topic: m.NewTopic) -> layout.TopicAssignment:
         factor = topic.replication_factor
         if factor == -1:
             factor = config.default_replication_factor
-        lists = _by_formula(context, topic.spread, partitions, factor)
+        try:
+            lists = _by_formula(context, topic.spread, partitions, factor)
+        except InvalidReplicationFactor as error:
+            raise _with_those_that_stop(context, factor) or error from None
     return layout.TopicAssignment(new_id(context.random), dict(enumerate(lists)))
 
 
@@ -281,6 +285,18 @@ def _by_formula(context: Context, formula: str, partitions: int, factor: int) ->
             start, shift = (context.random.randrange(max(1, len(racks))) for _ in range(2))
             return assignment.placed(racks, partitions, factor, start=start, shift=shift)
     raise InvalidReplicaAssignment(f"unknown placement {formula!r}; use 'kafka' or 'round-robin'")
+
+
+def _with_those_that_stop(context: Context, factor: int) -> InvalidReplicationFactor | None:
+    """Return the error that tells which live brokers get no replicas; None without such brokers."""
+    stopping = sorted(context.brokers.keys() & context.shutting_down)
+    if not stopping or factor <= 0:
+        return None
+    return InvalidReplicationFactor(
+        f"{factor} replicas requested and {len(context.brokers) - len(stopping)} brokers can get one: "
+        f"{len(context.brokers)} brokers are alive, and {len(stopping)} of them are shutting down or drained "
+        f"({', '.join(map(str, stopping))}). Restart those, start more brokers, or request fewer replicas"
+    )
 
 
 def _racks_of(context: Context) -> assignment.Racks:
@@ -389,7 +405,10 @@ def _new_partitions(
     count = wanted.total - existing
     assignment.check_new_partitions(count)
     if not lists:
-        return assignment.added_partitions(node.partitions, _racks_of(context), wanted.total)
+        try:
+            return assignment.added_partitions(node.partitions, _racks_of(context), wanted.total)
+        except InvalidReplicationFactor as error:
+            raise _with_those_that_stop(context, len(node.partitions[0])) or error from None
     assignment.check_growth(existing, wanted.total)
     if len(lists) != count:
         raise InvalidReplicaAssignment(

@@ -14,7 +14,11 @@ from logstore.replication.messages import (
     NO_LEADER,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     LeaderAndIsrRequest,
+    NewPartitions,
+    NewTopic,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -37,6 +41,30 @@ def test_leaderships_move_and_the_isr_shrinks() -> None:
     assert world.view(0, "alone") == (2, 0, (2,)), "closes with its broker, and is not counted"
     assert world.members[3].broker.states[T0].leader == 3
     assert world.members[4].broker.metadata[T1].isr == (3, 1)
+
+
+def test_a_new_topic_names_the_brokers_that_get_no_replica() -> None:
+    """It said "0 brokers are alive; start more brokers" while all of them were drained."""
+    world = World(3)
+    world.create(topic((1, 2)))
+
+    def refusal(factor: int) -> str:
+        made = world.create(NewTopic("new", 1, factor)).topics["new"]
+        assert made.error is ErrorCode.INVALID_REPLICATION_FACTOR
+        return made.message
+
+    world.shut_down(3)
+    assert refusal(3).startswith(
+        "3 replicas requested and 2 brokers can get one: 3 brokers are alive, and 1 of them are shutting "
+        "down or drained (3). Restart those"
+    )
+    world.shut_down(2)
+    world.shut_down(1)
+    assert "0 brokers can get one: 3 brokers are alive, and 3 of them" in refusal(1)
+    assert "at least 1 is needed" in refusal(-2)
+    grown = world.ask(CreatePartitionsRequest({"t": NewPartitions(2)}))
+    assert isinstance(grown, CreatePartitionsResponse)
+    assert "2 replicas requested and 0 brokers can get one" in grown.topics["t"].message
 
 
 def test_the_departing_broker_stops_following_and_learns_what_it_lost() -> None:
