@@ -368,8 +368,9 @@ class AsyncBroker(Client):
         self._connections.check_loop()
         seconds = as_seconds(self.config.timeout_s if timeout is None else timeout, "timeout")
         topic_partition = TopicPartition(topic, partition)
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return await self._running.services.receipts.wait_for(topic_partition, offset, level, copies)
         except TimeoutError as error:
             if not limit.expired():

@@ -21,7 +21,8 @@ from typing import Final
 
 from logstore.broker.limits import Address
 from logstore.broker.security.config import PLAINTEXT, parse_listeners, split_security
-from logstore.config import SettingValue, check_mapping, formatted
+from logstore.broker.typed_settings import as_text
+from logstore.config import SettingValue, check_mapping
 from logstore.errors import InvalidConfig
 
 WITHOUT_EFFECT: Final = frozenset(
@@ -168,7 +169,7 @@ _OF_PROGRAMS: Final = {
 """What a program gives as a parameter of `BrokerConfig`."""
 
 
-def settings_in_program(settings: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
+def settings_in_program(settings: Mapping[str, SettingValue]) -> dict[str, str]:
     """Return those of a program's settings that have an effect. They are judged as those of a file are.
 
     Raises `InvalidConfig`.
@@ -177,9 +178,7 @@ def settings_in_program(settings: Mapping[str, SettingValue]) -> dict[str, Setti
     for name, parameter in _OF_PROGRAMS.items():
         if name in settings:
             raise InvalidConfig(f"{name} has no effect in settings; give {parameter} of BrokerConfig instead")
-    texts = {name: formatted(value) for name, value in settings.items() if isinstance(value, SettingValue)}
-    others = {name: value for name, value in settings.items() if name not in texts}
-    return {**_judged(texts), **others}
+    return _judged({name: as_text(name, value) for name, value in settings.items()})
 
 
 def _judged(properties: Mapping[str, str]) -> dict[str, str]:

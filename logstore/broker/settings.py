@@ -22,17 +22,15 @@ from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
 from logstore.broker.security.config import OF_LISTENERS, Security, read_security, split_security
 from logstore.broker.security.store import StoreSecurity, split_store
-from logstore.broker.typed_settings import values_for
+from logstore.broker.typed_settings import as_text, values_for
 from logstore.config import (
     MAX_INT,
     SettingValue,
     check_mapping,
     check_settings,
-    formatted,
     kafka_name,
     setting,
 )
-from logstore.errors import InvalidConfig
 from logstore.log.manager_config import LogManagerConfig, check_names
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
@@ -132,7 +130,7 @@ def read_settings(settings: Mapping[str, SettingValue], *, node_id: int, host: s
     Raises `InvalidConfig` for an unknown name or an invalid value.
     """
     check_mapping(settings)
-    store, others = split_store({name: _as_text(name, value) for name, value in settings.items()})
+    store, others = split_store({name: as_text(name, value) for name, value in settings.items()})
     own, rest = split_security(others)
     given = dict(rest)
     of_controller = _taken_by(ControllerConfig, given, rest)
@@ -154,12 +152,6 @@ def read_settings(settings: Mapping[str, SettingValue], *, node_id: int, host: s
         read_security(own),
         store,
     )
-
-
-def _as_text(name: str, value: object) -> str:
-    if not isinstance(value, SettingValue):
-        raise InvalidConfig(f"{name} is a {type(value).__name__}; it must be text or a number")
-    return value if isinstance(value, str) else formatted(value)
 
 
 def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, str]) -> dict[str, Any]:

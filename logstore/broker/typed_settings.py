@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 from logstore.arguments import whole_number
 from logstore.broker.security.secret import Secret
+from logstore.config import SettingValue, formatted
 from logstore.errors import InvalidConfig
 
 
@@ -45,3 +46,10 @@ def _value(name: str, text: str, kind: Any) -> object:
     if (number := whole_number(text)) is None:
         raise InvalidConfig(f"{name} is {text!r}; expected a number")
     return number
+
+
+def as_text(name: str, value: object) -> str:
+    """Return a setting's value as text. Raises `InvalidConfig` for what is neither text nor a number."""
+    if not isinstance(value, SettingValue):
+        raise InvalidConfig(f"{name} is a {type(value).__name__}; it must be text or a number")
+    return value if isinstance(value, str) else formatted(value)

@@ -95,6 +95,13 @@ def test_what_has_no_effect_is_no_setting_of_ours() -> None:
             read_settings({name: "1"}, node_id=1, host="h", port=1)
 
 
+@pytest.mark.parametrize("name", ["replica.socket.timeout.ms", "controller.socket.timeout.ms"])
+def test_what_is_accepted_without_effect(name: str) -> None:
+    """`request.timeout.ms` applies in their place, in a file and in a program."""
+    assert split_properties({name: "3"}) == ({}, {})
+    assert settings_in_program({name: 3}) == {}
+
+
 def test_contradictory_ids_are_refused() -> None:
     with pytest.raises(InvalidConfig, match=r"node\.id and broker\.id differ"):
         split_properties({"node.id": "1", "broker.id": "2"})
@@ -156,7 +163,7 @@ def test_no_setting_of_kafka_is_unknown_in_a_program() -> None:
         except InvalidConfig as error:
             unknown += [name] if "unknown settings" in str(error) else []
     assert unknown == []
-    given = {"num.network.threads": 8, "metric.reporters": "x", "process.roles": "", "num.partitions": 3}
+    given: dict[str, str | int] = {"num.network.threads": 8, "metric.reporters": "x", "num.partitions": 3}
     assert settings_in_program(given) == {"num.partitions": "3"}
     with pytest.raises(InvalidConfig, match=r"KRaft is not supported; .* metadata of BrokerConfig"):
         AsyncBroker(BrokerConfig(settings={"process.roles": "broker"}))

@@ -158,7 +158,10 @@ def test_1_20_every_setting_is_taken_under_kafkas_name() -> None:
     ],
 )
 def test_1_20_what_has_no_meaning_here_is_refused(name: str) -> None:
-    """docs/differences.md says what there is instead."""
+    """A broker's file, and a program's settings, are judged before: they are accepted without effect there.
+
+    docs/differences.md says what there is instead.
+    """
     assert f"`{name}`" in (Path(__file__).parents[2] / "docs/differences.md").read_text()
     with pytest.raises(InvalidConfig, match=name):
         read_settings({name: "3"}, node_id=3, host="h", port=9)
