@@ -32,7 +32,7 @@ STEADY_MS = 60_000
 """A broker that stays so long is well again."""
 NEARLY_FULL = 0.05
 """The share of free bytes below which a log dir's disk counts as nearly full."""
-DRAINED = "stop its process, or restart broker {}: after brokers drain it serves nothing else"
+DRAINED = "stop its process, or restart broker {}: after brokers drain it leads nothing new and joins no ISR"
 
 
 class Since(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from logstore.broker import BrokerCluster
+from logstore.cli.operating import wait_until
 from tests.cli.conftest import Outcome
 
 Command = Callable[..., Outcome]
@@ -31,7 +32,7 @@ def test_a_partition_with_a_single_replica_is_named(command: Command, cluster: B
     assert led
     done = drained(command, cluster, 1, "--json")
     assert (done.code, json.loads(done.out)) == (1, {"broker": 1, "drained": False, "still_leads": led})
-    assert [cluster.leader("both", each) for each in range(2)] == [2, 2]
+    assert wait_until(30, lambda: [cluster.leader("both", each) for each in range(2)] == [2, 2])
     done = drained(command, cluster, 1)
     assert (done.code, done.out) == (1, "")
     assert f"broker 1 still leads {', '.join(led)}: it has the only replica" in done.err
