@@ -170,7 +170,8 @@ class Reading(ABC):
         """Yield the records in order, without control records.
 
         Stops after `max_records`, and before the keys and values of a second record or a later one exceed
-        `max_bytes`. Raises as `read_bytes`, and `CorruptBatch` or `InvalidRecord` where the log is damaged.
+        `max_bytes`. Ends with the last durable record if the disk of the log has failed. Raises as
+        `read_bytes`, and `CorruptBatch` or `InvalidRecord` where the log is damaged.
         """
         first, end = self._bounds(start_offset, end_offset, since, until, isolation)
         records = items_of(self._pieces(first, end, isolation), RECORDS, first, end)
