@@ -51,7 +51,7 @@ def planted(name: str) -> Callable[..., Any]:
 
 SYNCS: Final = partial(life.run, flavour="syncs")
 PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], int], int]]] = {
-    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), SYNCS, 71),
+    "the end of a sync is missed": (GroupCommit, "_sleep", planted("late_sleep"), SYNCS, 1293),
     "an append wakes nobody": (Waiters, "wake", lambda self: None, life.run, 5),
     "a record is told too early": (_Batch, "finish", planted("early_finish"), writing.run, 13),
     "an append is silent to tasks": (_LoopBell, "set", lambda self: None, tasks.run, 16),
@@ -62,7 +62,7 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
         "_now",
         lambda self: self._logs.items(),
         nodes.run,
-        490,
+        2016,
     ),
     "a sync claims too much": (PartitionLog, "sync_segments", planted("generous_sync"), nodes.run, 172),
     "a copy keeps what was cut": (Mirror, "_drop_what_changed", lambda self: None, moves.run, 22),
