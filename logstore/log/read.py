@@ -193,26 +193,25 @@ def _read(
     end_offset = min(until, end_offset_for(log, isolation))
     segments, records = log.segments, b""
     fetched = FetchedBytes(b"", start_offset, segments.active.base_offset, segments.active.size, start_offset)
-    segment = segments.active
-    try:
-        for segment in segments.since(start_offset):
-            # Also not past an end that lies inside a batch, as a log start may.
-            if segment.base_offset >= end_offset or start_offset >= end_offset:
-                break
-            # No checksum covers the offset of a batch. It cannot be past its segment.
-            following = None if segment is segments.active else segments.higher(segment.base_offset)
-            end = end_offset if following is None else min(end_offset, following.base_offset)
+    for segment in segments.since(start_offset):
+        # Also not past an end that lies inside a batch, as a log start may.
+        if segment.base_offset >= end_offset or start_offset >= end_offset:
+            break
+        # No checksum covers the offset of a batch. It cannot be past its segment.
+        following = None if segment is segments.active else segments.higher(segment.base_offset)
+        end = end_offset if following is None else min(end_offset, following.base_offset)
+        try:
             found = read_batches(segment, start_offset, max_bytes, end, at_least_one=at_least_one)
-            if found is not None:
-                records, position, next_offset = found
-                fetched = FetchedBytes(records, start_offset, segment.base_offset, position, next_offset)
-                break
-        first = int.from_bytes(records[:8], signed=True) if records else end_offset
-        if first > start_offset and (records or at_least_one):
-            _check_gap(log, start_offset, fetched)
-    except OSError as error:
-        _read_failed(log, segment, error)
-        raise _SegmentGone from error
+        except OSError as error:
+            _read_failed(log, segment, error)
+            raise _SegmentGone from error
+        if found is not None:
+            records, position, next_offset = found
+            fetched = FetchedBytes(records, start_offset, segment.base_offset, position, next_offset)
+            break
+    first = int.from_bytes(records[:8], signed=True) if records else end_offset
+    if first > start_offset and (records or at_least_one):
+        _check_gap(log, start_offset, fetched)
     if records and isolation is FetchIsolation.TXN_COMMITTED:
         aborted = aborted_transactions(log, start_offset, fetched.next_offset)
         fetched = fetched._replace(aborted=aborted)
@@ -221,8 +220,15 @@ def _read(
 
 def _check_gap(log: PartitionLog, start_offset: int, fetched: FetchedBytes) -> None:
     """Raise `CorruptBatch` if damage is the reason why no batch holds `start_offset`."""
-    if _is_hole(log, start_offset, fetched):
-        holder = log.segments.floor(start_offset) or log.segments.first
+    holder = log.segments.floor(start_offset)
+    if holder is None:
+        return
+    try:
+        is_hole = _is_hole(log, holder, start_offset, fetched)
+    except OSError as error:
+        _read_failed(log, holder, error)
+        raise _SegmentGone from error
+    if is_hole:
         name, text = file_name(holder.base_offset, LOG_SUFFIX), "no batch holds this offset"
         damage = Damage(DamageKind.HOLE, name, 0, start_offset, text, 0)
         raise CorruptBatch(
@@ -277,16 +283,13 @@ def _damaged(log: PartitionLog, damage: Damage) -> DamagedLog:
     return DamagedLog(f"{log.directory}: {damage}", [damage])
 
 
-def _is_hole(log: PartitionLog, offset: int, fetched: FetchedBytes) -> bool:
-    """Return whether damage explains that no batch holds `offset`, rather than compaction or a truncation.
+def _is_hole(log: PartitionLog, holder: Segment, offset: int, fetched: FetchedBytes) -> bool:
+    """Return whether damage explains that `holder` has no batch with `offset`.
 
-    A truncation leaves a gap only behind the last batch of a segment, and a seal tells where that ended.
-    Every segment may have been compacted once, the active one of a follower too: its leader had compacted
-    the batches before it sent them.
+    It may also have been compacted away or cut. A truncation leaves a gap only behind the last batch of a
+    segment, and a seal tells where that ended. Every segment may have been compacted once, the active one of
+    a follower too: its leader had compacted the batches before it sent them.
     """
-    holder = log.segments.floor(offset)
-    if holder is None:
-        return False
     successor = log.segments.higher(holder.base_offset)
     if successor is not None:
         located = locate_in_order(holder, offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -10,9 +11,11 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError
-from logstore.errors import CorruptBatch
+from logstore.errors import CorruptBatch, OffsetOutOfRange
 from logstore.format.batch import walk
+from logstore.log import read
 from logstore.log.log import Log
+from logstore.segment.segment import Segment
 from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "/data/t-0"
@@ -73,11 +76,11 @@ WAYS: dict[str, tuple[Read, range]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_no_record_is_passed_over(way: str, policy: str, rotten: int) -> None:
     """17 records were, in silence, behind an offset past its segment."""
-    read, written = WAYS[way]
+    way_of, written = WAYS[way]
     log = a_log(policy, rotten)
     found: list[int | None] = []
     try:
-        found.extend(read(log))
+        found.extend(way_of(log))
     except CorruptBatch:
         assert found == list(written)[: len(found)], "the records before the damage"
     else:
@@ -99,3 +102,22 @@ def test_each_record_is_found_alone_or_refused(policy: str, bit: int) -> None:
         assert record is not None or policy == "compact", offset
         is_like_another = offset == flipped and ROTTEN < flipped < 41
         assert record is None or is_like_another or record.value == value(offset), f"{offset}: {record}"
+
+
+def test_a_segment_that_goes_away_while_a_gap_is_judged_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log went offline: the error was counted against the next segment, which is still there."""
+    log = a_log("delete", 280)
+
+    def gone(segment: Segment, offset: int) -> None:
+        monkeypatch.undo()
+        log.delete_records(50)
+        log.maintain()
+        raise OSError(errno.EBADF, "closed by a deletion")
+
+    monkeypatch.setattr(read, "locate_in_order", gone)
+    with pytest.raises(OffsetOutOfRange):
+        log.read_bytes(ROTTEN)
+    assert not log.partition.is_offline
+    assert [record.offset for record in log.read(50)] == list(range(50, COUNT))
