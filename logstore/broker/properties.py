@@ -166,7 +166,7 @@ _OF_PROGRAMS: Final = {
     "log.dir": 'log_dirs=("data",)',
     "zookeeper.connect": 'metadata="zookeeper://host:port"',
 }
-"""What a program gives as a parameter of `BrokerConfig`."""
+"""By property, the parameter of `BrokerConfig` that a program gives instead."""
 
 
 def settings_in_program(settings: Mapping[str, SettingValue]) -> dict[str, str]:

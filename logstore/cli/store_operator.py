@@ -72,7 +72,7 @@ class StoreOperator:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._with_settings: Cluster | None = None
-        """What the last reading with settings has found."""
+        """The cluster as it was last read with settings."""
 
     def read(
         self, topics: Iterable[str] | None = None, *, settings: bool = False, may_hide_moves: bool = False

@@ -103,7 +103,7 @@ def _joined(pieces: list[bytes]) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-# What bundles a program (PyInstaller, Nuitka) finds an import statement, and not a computed name.
+# Bundlers such as PyInstaller and Nuitka find import statements, not computed names.
 
 
 def _snappy_library() -> ModuleType:

@@ -84,7 +84,7 @@ def by_time(disk: Disk, end: int) -> list[int]:
 
 
 def outcome(disk: Disk, end: int, restore: Callable[[Disk, int], list[int]]) -> list[int] | None:
-    """What was restored; None if it was refused, and nothing was created."""
+    """The restored log; None for a refusal, which creates nothing."""
     try:
         return restore(disk, end)
     except DamagedLog:
