@@ -57,17 +57,11 @@ PLANTS: Final[dict[str, tuple[object, str, Callable[..., Any], Callable[[int], i
     "an append is silent to tasks": (_LoopBell, "set", lambda self: None, tasks.run, 16),
     "a cancelled append is forgotten": (AsyncLog, "appended", lambda error: None, tasks.run, 1),
     "a commit is never synced": (CursorFile, "sync", lambda self: None, tasks.run, 9),
-    "logs are listed bit by bit": (
-        LogDirCheckpoints,
-        "_now",
-        lambda self: self._logs.items(),
-        nodes.run,
-        2016,
-    ),
+    "logs are listed bit by bit": (LogDirCheckpoints, "_now", lambda self: self._logs.items(), nodes.run, 25),
     "a sync claims too much": (PartitionLog, "sync_segments", planted("generous_sync"), nodes.run, 172),
     "a copy keeps what was cut": (Mirror, "_drop_what_changed", lambda self: None, moves.run, 22),
     "a copy is not synced": (Mirror, "_sync_log", lambda self, segment: None, moves.run, 19),
-    "a put wakes no task": (waiting.Waiters, "ring", lambda self, topic, count: None, job_tasks.run, 11),
+    "a put wakes no task": (waiting.Waiters, "ring", lambda self, topic, count: None, job_tasks.run, 58),
     "a put wakes nobody": (waiting.Waiters, "ring", lambda self, topic, count: None, jobs.run, 7),
 }
 """The planted faults, each with the first seed that shows it today."""
