@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from logstore.arguments import whole_number
@@ -155,6 +156,12 @@ class _Pages:
         return answer.result(self._patience_s)
 
 
+def _family_of(address: Address) -> socket.AddressFamily:
+    """Return IPv4 if the host has such an address, else IPv6. Raises `OSError`."""
+    found = {family for family, *_ in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)}
+    return socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
+
+
 class _Listener(ThreadingHTTPServer):
     """Accepts connections, each with a thread, up to a limit."""
 
@@ -166,7 +173,12 @@ class _Listener(ThreadingHTTPServer):
         self._spares = Spares(2)
         self._spares.refill()
         self._slots = threading.Semaphore(MOST_CONNECTIONS)
+        self.address_family = _family_of(address)
         super().__init__((address.host, address.port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind. The base class also looks up the host's name, which takes seconds without a name server."""
+        TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[socket.socket, object]:
         try:

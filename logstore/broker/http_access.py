@@ -22,8 +22,8 @@ from typing import Final
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 from logstore.broker.acceptor import SeldomEach
-from logstore.broker.limits import Address, parse_address
-from logstore.broker.security.config import TlsConfig, is_loopback, tls_config
+from logstore.broker.limits import Address, is_loopback, parse_address
+from logstore.broker.security.config import TlsConfig, tls_config
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import Renewed, client_context, now
 from logstore.broker.typed_settings import values_for

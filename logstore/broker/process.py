@@ -323,7 +323,8 @@ async def _announce(broker: Assembly, http: HttpServer | None, *, has_site: bool
         "cluster_id": broker.services.cluster_id,
     }
     if node.config.endpoints:
-        ready["listeners"] = {each.listener: f"{each.host}:{each.port}" for each in node.config.endpoints}
+        found = node.config.endpoints
+        ready["listeners"] = {each.listener: str(Address(each.host, each.port)) for each in found}
     if http is not None:
         ready["http"] = http.name
         if has_site:

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Final
 
-from logstore.broker.limits import Address
 from logstore.broker.security.config import PLAINTEXT, parse_listeners, split_security
 from logstore.broker.typed_settings import as_text
 from logstore.config import SettingValue, check_mapping
@@ -255,14 +254,10 @@ def _plain_listener(rest: dict[str, str]) -> dict[str, str]:
         for name, key in (("listeners", "listen"), ("advertised.listeners", "advertise"))
         if name in rest
     }
-    said = {key: _text(next(iter(listeners.values()))) for key, listeners in found.items() if listeners}
+    said = {key: str(next(iter(listeners.values()))) for key, listeners in found.items() if listeners}
     is_plain = own.keys() <= {"listeners", "advertised.listeners"}
     if is_plain and all(each.keys() == {PLAINTEXT} for each in found.values()):
         for name in own:
             del rest[name]
         return said
     return {"listen": said["listen"]} if "listen" in said else {}
-
-
-def _text(address: Address) -> str:
-    return f"[{address.host}]:{address.port}" if ":" in address.host else str(address)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json
+from logstore.cli.operating import CommandConfig, Json, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 
@@ -117,11 +117,13 @@ def add(
     wanted = _operation(operation)
     if kind is None or name is None or principal is None or wanted is None:
         raise typer.BadParameter("a rule needs --principal, --operation and a resource like --topic NAME")
-    if ":" not in principal:
-        raise typer.BadParameter(f"--principal {principal}: write TYPE:NAME, such as User:{principal}")
+    if not principal.startswith("User:"):
+        known = principal.partition(":")[2] or principal
+        raise typer.BadParameter(f"--principal {principal}: no request has it; did you mean User:{known}?")
     if wanted not in supported_operations(kind):
         possible = ", ".join(map(_word, supported_operations(kind)))
         raise typer.BadParameter(f"--operation {operation}: of a {_word(kind)} it is one of {possible}")
+    _check_name(kind, name, prefixed)
     if host is not None and host != WILDCARD and not is_address(host):
         raise typer.BadParameter(f"--host {host}: it is one IP address, or * for all; ranges never match")
     permission = Permission.DENY if deny else Permission.ALLOW
@@ -178,6 +180,19 @@ def remove(
     if not done.matching_acls:
         print_error("no rule matches")
     return int(not done.matching_acls)
+
+
+def _check_name(kind: Resource, name: str, prefixed: bool) -> None:
+    from logstore.broker.security.acls import WILDCARD, Resource
+    from logstore.disk.errors import InvalidTopic
+    from logstore.disk.topic_partition import check_topic_name
+
+    if name == WILDCARD:
+        if prefixed:
+            raise typer.BadParameter("'*' stands for every name only without --prefixed")
+    elif kind is Resource.TOPIC and not (prefixed and name in (".", "..")):
+        with value_of("--topic", InvalidTopic):
+            check_topic_name(name)
 
 
 def _resource(

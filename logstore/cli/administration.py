@@ -48,6 +48,7 @@ def describe_cluster(
     bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False
 ) -> int:
     """Show the id, the controller, the live brokers and the partitions of any running cluster."""
+    from logstore.broker.limits import Address
     from logstore.cli.partition_counts import of_metadata
 
     with asked_at(bootstrap, command_config) as asked:
@@ -66,7 +67,7 @@ def describe_cluster(
     controller = f"broker {metadata.controller_id}" if metadata.controller_id >= 0 else "none"
     print(f"cluster     {metadata.cluster_id}")
     print(f"controller  {controller}")
-    print(f"brokers     {', '.join(f'{each.node_id} at {each.host}:{each.port}' for each in found)}")
+    print(f"brokers     {', '.join(f'{each.node_id} at {Address(each.host, each.port)}' for each in found)}")
     print(f"topics      {len(topics)}")
     print(f"partitions  {counts}")
     return 0
@@ -77,6 +78,8 @@ def list_brokers(
     bootstrap: RequiredBootstrap, command_config: CommandConfig = None, as_json: Json = False
 ) -> int:
     """List the live brokers with their addresses and racks, and the controller."""
+    from logstore.broker.limits import Address
+
     with asked_at(bootstrap, command_config) as asked:
         metadata = asked.metadata(())
     for each in sorted(metadata.brokers, key=lambda broker: int(broker.node_id)):
@@ -86,7 +89,8 @@ def list_brokers(
             print_json({**facts, "is_controller": is_controller})
         else:
             rack = f"  rack {each.rack}" if each.rack else ""
-            print(f"{each.node_id}  {each.host}:{each.port}{rack}{'  controller' if is_controller else ''}")
+            address = Address(each.host, each.port)
+            print(f"{each.node_id}  {address}{rack}{'  controller' if is_controller else ''}")
     return 0
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from logstore.broker.security.certificates import Signed
 
 _HOST: Final = re.compile(r"[*A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
@@ -25,11 +28,14 @@ def certs(
 ) -> int:
     """Create a development CA (ca.pem, ca.key), broker.pem and a key store for each client.
 
-    An existing CA in the directory is reused. broker.pem is for all hosts, by default this one:
-    localhost and 127.0.0.1. Existing certificates are replaced: brokers read them again while they run.
+    An existing CA in the directory is reused; certificates end with it at the latest. broker.pem is for
+    all hosts, by default this one: localhost and 127.0.0.1. Existing certificates are replaced: brokers
+    read them again while they run.
     """
     from logstore.broker.security.acls import is_address
 
+    if directory.exists() and not directory.is_dir():
+        raise typer.BadParameter(f"{directory} is not a directory")
     if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:
         raise typer.BadParameter(f"--client: {bad[0]!r} is to be a file's name: letters, digits, - and _")
     for host in hosts or ():
@@ -46,29 +52,52 @@ def make_certificates(
 ) -> list[Path]:
     """Make a key store for each name, valid for its hosts; return their paths.
 
-    They are signed by the authority of the directory, which is made if there is none.
+    They are signed by the authority of the directory, which is made if there is none, and end with it at the
+    latest. Raises `InvalidConfig` if the authority is incomplete, damaged or has expired.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    from logstore.broker.security.certificates import Signed, new_authority, signed_by
+    from logstore.broker.security.certificates import new_authority, signed_by
     from logstore.broker.security.tls import now
 
     directory.mkdir(parents=True, exist_ok=True)
-    ca, key = directory / "ca.pem", directory / "ca.key"
-    if key.exists():
-        own = x509.load_pem_x509_certificate(ca.read_bytes())
-        authority = Signed(load_pem_private_key(key.read_bytes(), None), own)
-    else:
+    authority = _authority_of(directory)
+    if authority is None:
         authority = new_authority(now(), days=days)
-        write_secret(ca, authority.certificate_pem)
-        write_secret(key, authority.key_pem)
+        write_secret(directory / "ca.key", authority.key_pem)
+        write_secret(directory / "ca.pem", authority.certificate_pem)
     made = []
     for name, hosts in hosts_of.items():
         signed = signed_by(authority, name, hosts, now(), days=days)
         made.append(directory / f"{name}.pem")
         write_secret(made[-1], signed.key_pem + signed.certificate_pem)
     return made
+
+
+def _authority_of(directory: Path) -> Signed | None:
+    """Return the authority of a directory; None if there is none. Raises `InvalidConfig`."""
+    from logstore.broker.security.certificates import read_authority
+    from logstore.broker.security.tls import now
+    from logstore.errors import InvalidConfig
+
+    ca, key = directory / "ca.pem", directory / "ca.key"
+    is_there = [each for each in (ca, key) if each.exists()]
+    if not is_there:
+        return None
+    if len(is_there) < 2:
+        (found,), missing = is_there, key if is_there == [ca] else ca
+        raise InvalidConfig(
+            f"{found} is there without {missing.name}: a new authority would replace it. Put {missing.name} "
+            "beside it, or choose another directory"
+        )
+    try:
+        authority = read_authority(ca.read_bytes(), key.read_bytes())
+    except ValueError as error:
+        raise InvalidConfig(f"{ca} and {key.name} are no authority: {error}") from None
+    if authority.ends <= now():
+        raise InvalidConfig(
+            f"the authority {ca} ended on {authority.ends:%Y-%m-%d}: remove ca.pem and ca.key to create a "
+            "new one, and give its ca.pem to all brokers and clients"
+        )
+    return authority
 
 
 def write_secret(path: Path, data: bytes) -> None:

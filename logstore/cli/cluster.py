@@ -16,7 +16,7 @@ import typer
 from logstore.cli.administration import describe_cluster
 from logstore.cli.operating import Json, Wait, named_values
 from logstore.cli.serve import Console, ConsoleAdmin, LogFile, Settings
-from logstore.cli.terminal import print_error, print_json
+from logstore.cli.terminal import counted, print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_file import LocalCluster
@@ -96,7 +96,8 @@ def start_cluster(
     if as_json:
         print_json({**_facts(cluster), "client_properties": clients})
     else:
-        print(f"{len(cluster.nodes)} brokers are ready: {cluster.bootstrap}")
+        verb = "is" if len(cluster.nodes) == 1 else "are"
+        print(f"{counted(len(cluster.nodes), 'broker')} {verb} ready: {cluster.bootstrap}")
         if clients:
             print(f"connect with: --command-config {clients}")
         if cluster.console:

@@ -119,6 +119,7 @@ def _drained(asked: Brokers, broker: int) -> list[str]:
 
 def _controller_in(metadata: str, command_config: Path | None) -> str:
     """Return the address of the controller by the store. Raises `MetadataUnavailable` if there is none."""
+    from logstore.broker.limits import Address
     from logstore.cli.cluster_state import MetadataUnavailable, read_cluster, session
 
     with session(metadata, store_security_of(command_config)) as opened:
@@ -126,4 +127,4 @@ def _controller_in(metadata: str, command_config: Path | None) -> str:
     known = cluster.brokers.get(-1 if cluster.controller is None else cluster.controller)
     if known is None:
         raise MetadataUnavailable("the metadata store names no live controller; see logstore why cluster")
-    return f"{known.host}:{known.port}"
+    return str(Address(known.host, known.port))

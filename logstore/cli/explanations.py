@@ -76,6 +76,8 @@ def explain_partition(observed: Observed, each: TopicPartition) -> Explanation |
 
 def explain_broker(observed: Observed, broker: int) -> Explanation | None:
     """Explain a broker; None if it is not registered and holds no replica."""
+    from logstore.broker.limits import Address
+
     cluster = observed.cluster
     hosted = [each for each, replicas in cluster.partitions() if broker in replicas]
     registered = cluster.brokers.get(broker)
@@ -88,7 +90,7 @@ def explain_broker(observed: Observed, broker: int) -> Explanation | None:
     else:
         state = f"registered; leads {len(led)} of the {len(hosted)} partitions that have a replica on it"
         is_controller = ", which is the controller" if cluster.controller == broker else ""
-        evidence = f"the metadata lists it at {registered.host}:{registered.port}{is_controller}"
+        evidence = f"the metadata lists it at {Address(registered.host, registered.port)}{is_controller}"
         if broker in observed.silent:
             state = f"registered, and silent; {len(hosted)} partitions have a replica on it"
         elif broker in observed.stopping:

@@ -8,7 +8,7 @@ import typer
 
 from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, asked_at
-from logstore.cli.terminal import print_error, print_json
+from logstore.cli.terminal import counted, print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.trouble import Trouble
@@ -66,8 +66,9 @@ def health(
         show(each, as_json=as_json)
     if not found and not as_json:
         cluster = observed.cluster
-        count = sum(1 for _ in cluster.partitions())
-        print(f"nothing is wrong: {len(cluster.brokers)} brokers, {count} partitions, all in sync")
+        live = counted(len(cluster.brokers), "broker")
+        partitions = counted(sum(1 for _ in cluster.partitions()), "partition")
+        print(f"nothing is wrong: {live}, {partitions}, all in sync")
     return int(any(each.rank < Rank.UNDER_WAY for each in found))
 
 

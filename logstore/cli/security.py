@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The security of a broker.", no_args_is_help=True)
 
 _OTHERS = 0o077
+_UNUSABLE = "no broker starts with this file"
 
 
 @app.callback()
@@ -42,12 +43,36 @@ def check(
 
     Nothing is changed, and the broker need not run.
     """
+    from logstore.errors import InvalidConfig
+
+    properties = properties_of(config, "--config")
+    try:
+        facts, problems = _judged(config, properties, http, metadata)
+    except InvalidConfig as error:
+        facts, problems = [], [f"{_UNUSABLE}: {error}"]
+    for fact in facts:
+        if as_json:
+            print_json(fact)
+        else:
+            print("  ".join(f"{name} {_text(value)}" for name, value in fact.items()))
+    for problem in problems:
+        if as_json:
+            print_json({"problem": problem})
+        else:
+            print(f"PROBLEM  {problem}")
+    return int(bool(problems))
+
+
+def _judged(
+    config: Path, properties: dict[str, str], http: str, metadata: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what the settings allow, and their problems. Raises `InvalidConfig` if they have no meaning."""
     from logstore.broker.http_access import split_http
     from logstore.broker.properties import split_properties
     from logstore.broker.security.config import read_security, split_security
     from logstore.broker.security.store import StoreSecurity, split_store
+    from logstore.cli.serve import KAFKAS_PORT
 
-    properties = properties_of(config, "--config")
     listening, rest = split_properties(properties)
     of_http, settings = split_http(rest)
     store, rest = split_store(settings)
@@ -55,7 +80,9 @@ def check(
     security = read_security(own)
     facts: list[dict[str, Any]] = []
     if security is None:
-        facts.append({"listener": "PLAINTEXT", "protocol": "PLAINTEXT", "bind": listening.get("listen", "")})
+        facts.append(
+            {"listener": "PLAINTEXT", "protocol": "PLAINTEXT", "bind": listening.get("listen", KAFKAS_PORT)}
+        )
     else:
         facts += [_listener(each, security) for each in security.listeners]
         facts.append({"authorizer": _authorizer(security)})
@@ -70,17 +97,7 @@ def check(
         *_problems_of_store(servers, store),
         *_problems_of_http(http or listening.get("http", ""), of_http, rest),
     ]
-    for fact in facts:
-        if as_json:
-            print_json(fact)
-        else:
-            print("  ".join(f"{name} {_text(value)}" for name, value in fact.items()))
-    for problem in problems:
-        if as_json:
-            print_json({"problem": problem})
-        else:
-            print(f"PROBLEM  {problem}")
-    return int(bool(problems))
+    return facts, problems
 
 
 def _problems_of_settings(number: str, settings: dict[str, str]) -> Iterator[str]:
@@ -92,7 +109,7 @@ def _problems_of_settings(number: str, settings: dict[str, str]) -> Iterator[str
     try:
         read_settings(settings, node_id=0, host="127.0.0.1", port=0)
     except InvalidConfig as error:
-        yield f"no broker starts with this file: {error}"
+        yield f"{_UNUSABLE}: {error}"
 
 
 def _text(value: Any) -> str:
@@ -145,7 +162,7 @@ def _store(servers: str, store: StoreSecurity) -> dict[str, Any]:
 
 
 def _problems_of_store(servers: str, store: StoreSecurity) -> Iterator[str]:
-    from logstore.broker.security.config import is_loopback
+    from logstore.broker.limits import is_loopback
     from logstore.broker.security.store import access_of
     from logstore.errors import InvalidConfig
 

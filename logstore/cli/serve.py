@@ -34,7 +34,7 @@ ConsoleAdmin = Annotated[
     bool, typer.Option("--console-admin", help="Serve the console with reassignments and elections.")
 ]
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
-_KAFKAS_PORT = "127.0.0.1:9092"
+KAFKAS_PORT = "127.0.0.1:9092"
 
 LogFile = Annotated[
     str | None,
@@ -53,7 +53,7 @@ def serve(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help=f"Listener for clients; port 0: any. [{_KAFKAS_PORT}]"
+            "--listen", metavar="HOST:PORT", help=f"Listener for clients; port 0: any. [{KAFKAS_PORT}]"
         ),
     ] = None,
     log_dirs: Annotated[
@@ -238,7 +238,7 @@ def _options(
         raise typer.BadParameter(
             "--listen and --advertise are for a single plain listener; set listeners only"
         )
-    given = {"listen": _KAFKAS_PORT, "metadata": EMBEDDED, **listening}
+    given = {"listen": KAFKAS_PORT, "metadata": EMBEDDED, **listening}
     given |= {name: value for name, value in named.items() if value is not None}
     if is_embedded(given["metadata"]):
         given.setdefault("node.id", str(BrokerConfig().node_id))

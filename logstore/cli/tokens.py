@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json
+from logstore.cli.operating import CommandConfig, Json, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_json
 
@@ -52,15 +52,17 @@ def create(
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
+    _check_ms("--max-lifetime-ms", max_lifetime_ms, 1)
     kind, name = _principal(owner) if owner is not None else (None, None)
-    renewers = [
+    renewers = [*dict.fromkeys(renewer or ())]
+    creatable = [
         t.CreateDelegationTokenRequestCreatableRenewers(principal_type=each, principal_name=who)
-        for each, who in map(_principal, renewer or ())
+        for each, who in map(_principal, renewers)
     ]
     request = t.CreateDelegationTokenRequest(
         owner_principal_type=kind,
         owner_principal_name=name,
-        renewers=renewers,
+        renewers=creatable,
         max_lifetime_ms=max_lifetime_ms,
     )
     with asked_at(bootstrap, command_config) as brokers:
@@ -70,7 +72,7 @@ def create(
         "id": made.token_id,
         "owner": f"{made.principal_type}:{made.principal_name}",
         "requester": f"{made.token_requester_principal_type}:{made.token_requester_principal_name}",
-        "renewers": renewer or [],
+        "renewers": renewers,
         "issued_ms": made.issue_timestamp_ms,
         "expires_ms": made.expiry_timestamp_ms,
         "ends_ms": made.max_timestamp_ms,
@@ -95,6 +97,7 @@ def renew(
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
+    _check_ms("--period-ms", period_ms, 1)
     with asked_at(bootstrap, command_config) as brokers:
         password = _password(brokers, token_id, hmac_file)
         answer = brokers.any(t.RenewDelegationTokenRequest(hmac=password, renew_period_ms=period_ms))
@@ -118,6 +121,7 @@ def expire(
     from logstore.broker.wire import types as t
     from logstore.cli.brokers import check
 
+    _check_ms("--period-ms", period_ms, 0)
     with asked_at(bootstrap, command_config) as brokers:
         password = _password(brokers, token_id, hmac_file)
         answer = brokers.any(t.ExpireDelegationTokenRequest(hmac=password, expiry_time_period_ms=period_ms))
@@ -175,8 +179,10 @@ def _password(brokers: Brokers, token_id: str | None, hmac_file: Path | None) ->
     if (token_id is None) == (hmac_file is None):
         raise typer.BadParameter("name a token by its ID, or by --hmac-file")
     if hmac_file is not None:
+        with value_of("--hmac-file", OSError):
+            line = hmac_file.read_text(errors="replace").partition("\n")[0].strip()
         try:
-            return base64.b64decode(hmac_file.read_text().partition("\n")[0].strip(), validate=True)
+            return base64.b64decode(line, validate=True)
         except (binascii.Error, ValueError):
             raise typer.BadParameter(f"--hmac-file: {hmac_file} has no HMAC in base64") from None
     for each in _described(brokers, None):
@@ -187,6 +193,12 @@ def _password(brokers: Brokers, token_id: str | None, hmac_file: Path | None) ->
 
     error = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
     raise RequestRefused(error, f"there is no token {token_id}, or you may not describe it")
+
+
+def _check_ms(option: str, given: int, least: int) -> None:
+    """Refuse what brokers read as their own default: a token would live longer than asked for."""
+    if given != -1 and given < least:
+        raise typer.BadParameter(f"{option} is {given}; expected {least} or more, or -1 for the default")
 
 
 def _principal(text: str) -> tuple[str, str]:

@@ -221,7 +221,7 @@ def top(
     from rich.live import Live
 
     from logstore.broker.http_access import http_opener, parse_http
-    from logstore.broker.security.config import is_loopback
+    from logstore.broker.limits import is_loopback
 
     if math.isnan(interval):  # typer before 0.29 takes it
         raise typer.BadParameter("--interval is not a number")

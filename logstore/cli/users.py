@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from logstore.cli.operating import CommandConfig, Json, store_security_of, value_of
-from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
+from logstore.cli.operator import Bootstrap, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,15 @@ T = TypeVar("T")
 
 app = typer.Typer(help="The users of a cluster and their SCRAM credentials.", no_args_is_help=True)
 
+Metadata = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        metavar="URL",
+        help="The metadata store: zookeeper://host:port[,host:port][/chroot], or embedded:DIR of a stopped "
+        "broker.",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="USER")]
 Mechanism = Annotated[
     str, typer.Option("--mechanism", metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
@@ -47,7 +56,8 @@ def set_password(
     ] = None,
     mechanism: Mechanism = _DEFAULT,
     iterations: Annotated[
-        int, typer.Option("--iterations", min=1, help="SCRAM iterations; more slow down guessing.")
+        int,
+        typer.Option("--iterations", help="SCRAM iterations, 4096 to 16384; more slow down guessing."),
     ] = 4096,
     command_config: CommandConfig = None,
     as_json: Json = False,
@@ -56,8 +66,7 @@ def set_password(
     from logstore.broker.security.secret import Secret
 
     check_one_way(metadata, bootstrap)
-    if not user:
-        raise typer.BadParameter("the user's name is empty")
+    _check_name(user)
     if password_file is not None:
         with value_of("--password-file", OSError, UnicodeDecodeError):
             password = Secret(password_file.read_text().partition("\n")[0])
@@ -72,6 +81,11 @@ def set_password(
     if as_json:
         print_json({"user": user, "mechanism": mechanism, "iterations": iterations})
     return 0
+
+
+def _check_name(user: str) -> None:
+    if not user:
+        raise typer.BadParameter("the user's name is empty")
 
 
 def _asked_password() -> str:
@@ -126,6 +140,7 @@ def delete(
 ) -> int:
     """Delete a user's credential. Open connections stay open."""
     check_one_way(metadata, bootstrap)
+    _check_name(user)
     if metadata is not None:
         existed = _delete_in_store(metadata, command_config, user, mechanism)
     else:

@@ -564,9 +564,10 @@ def test_a_restarted_broker_is_where_it_was_or_elsewhere() -> None:
             assert brokers.brokers[2].is_ready
 
 
-def test_kafkas_clients_do_not_know_the_difference() -> None:
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0"])
+def test_kafkas_clients_do_not_know_the_difference(listen: str) -> None:
     kafka = pytest.importorskip("confluent_kafka")
-    with Broker(config()) as broker:
+    with Broker(config(listen=listen)) as broker:
         broker.create_topic("t")
         producer = kafka.Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
         producer.produce("t", b"theirs", key=b"k")

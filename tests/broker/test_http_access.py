@@ -14,7 +14,7 @@ import pytest
 from logstore.broker.health import alive
 from logstore.broker.http import HttpServer, Page
 from logstore.broker.http_access import HttpAccess, http_opener, parse_http, read_http, split_http
-from logstore.broker.limits import Address
+from logstore.broker.limits import Address, parse_address
 from logstore.broker.properties import split_properties
 from logstore.errors import InvalidConfig
 from tests.broker.security.authority import stores
@@ -28,10 +28,10 @@ def _access(settings: Mapping[str, str], *, is_tls: bool = True) -> HttpAccess:
     return HttpAccess(read_http(own, others, is_tls=is_tls))
 
 
-def _serve(access: HttpAccess, ask: Callable[[HttpServer], None]) -> None:
+def _serve(access: HttpAccess, ask: Callable[[HttpServer], None], at: Address = LOOPBACK) -> None:
     async def run() -> None:
         routes = {"/livez": alive, "/metrics": lambda: Page(b"told", "text/plain")}
-        server = HttpServer(LOOPBACK, routes, access=access)
+        server = HttpServer(at, routes, access=access)
         try:
             await asyncio.to_thread(ask, server)
         finally:
@@ -101,6 +101,25 @@ def test_a_name_and_a_password(caplog: pytest.LogCaptureFixture) -> None:
     _serve(_access(LOGIN, is_tls=False), ask)
     assert "a wrong name or password" in caplog.text
     assert "hush" not in caplog.text
+
+
+def test_an_address_of_ipv6() -> None:
+    def ask(server: HttpServer) -> None:
+        assert server.name == f"[::1]:{server.address.port}"
+        assert _read(server, {}) == (200, b"told")
+
+    _serve(_access({}, is_tls=False), ask, Address("::1", 0))
+
+
+def test_no_name_server_is_asked_for_the_hosts_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hold the event loop until it answers."""
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("asked"))
+    _serve(_access({}, is_tls=False), lambda server: None)
+
+
+@pytest.mark.parametrize("text", ["localhost:9092", "127.0.0.1:1", "[::1]:9092", "[fe80::1%eth0]:1"])
+def test_an_address_is_written_as_it_is_read(text: str) -> None:
+    assert str(parse_address(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,21 @@ def test_a_host_that_never_matches_is_refused(acls: Command, host: str) -> None:
         (["add", "--principal", "User:a", "--topic", "t", "--operation", "look"], "it is one of all, read"),
         (
             ["add", "--principal", "a", "--topic", "t", "--operation", "read"],
-            "write TYPE:NAME, such as User:a",
+            "did you mean User:a?",
         ),
+        (
+            ["add", "--principal", "user:a", "--topic", "t", "--operation", "read", "--deny"],
+            "did you mean User:a?",
+        ),
+        (
+            ["add", "--principal", "User:a", "--topic", "*", "--prefixed", "--operation", "all", "--deny"],
+            "stands for every name only without --prefixed",
+        ),
+        (
+            ["add", "--principal", "User:a", "--topic", "orders.*", "--operation", "all", "--deny"],
+            "topic name 'orders.*' is not",
+        ),
+        (["add", "--principal", "User:a", "--topic", "", "--operation", "all"], "topic name '' is not"),
         (["list", "--topic", "t", "--group", "g"], "give one of"),
         (
             ["add", "--principal", "User:a", "--group", "g", "--operation", "create"],
@@ -120,7 +133,7 @@ def test_bad_usage(acls: Command, words: list[str], said: str) -> None:
 
 
 def test_what_the_broker_refuses_is_told(acls: Command, command: Command) -> None:
-    refused = acls("add", "--principal", "User:alice", "--operation", "read", "--topic", "a/b")
+    refused = acls("add", "--principal", "User:alice", "--operation", "read", "--group", "a/b")
     assert refused.code == 1
     assert "the rule: " in refused.err
     with Broker() as plain:

@@ -9,16 +9,20 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 
 from logstore.broker import BlockingClient, client_security
 from logstore.broker.secured import secured_broker
+from logstore.broker.security import tls
 from logstore.broker.security.config import tls_config
 from logstore.broker.security.tls import client_context, now, server_context
 from logstore.cli.operating import security_of, store_security_of
+from logstore.disk.files import wall_clock_ms
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore import zookeeper
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -45,6 +49,44 @@ def test_certificates_for_development(command: Command, tmp_path: Path) -> None:
     assert (home / "broker.pem").read_bytes() != broker
     refused = command("certs", home, "--client", "../x")
     assert (refused.code, "file's name" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("kept", ["ca.pem", "ca.key"])
+def test_half_an_authority_is_not_replaced(command: Command, tmp_path: Path, kept: str) -> None:
+    command("certs", tmp_path)
+    for each in {"ca.pem", "ca.key"} - {kept}:
+        (tmp_path / each).unlink()
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    refused = command("certs", tmp_path)
+    assert (refused.code, f"{kept} is there without" in refused.err) == (2, True)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_a_damaged_authority_is_refused(command: Command, tmp_path: Path) -> None:
+    command("certs", tmp_path / "one")
+    command("certs", tmp_path / "two")
+    (tmp_path / "two" / "ca.key").write_bytes((tmp_path / "one" / "ca.key").read_bytes())
+    mixed = command("certs", tmp_path / "two")
+    assert (mixed.code, "the key is not that of the certificate" in mixed.err) == (2, True)
+    for name in ("ca.pem", "ca.key"):
+        (tmp_path / "one" / name).write_bytes(b"nothing")
+        refused = command("certs", tmp_path / "one")
+        assert (refused.code, "are no authority" in refused.err) == (2, True)
+    file = command("certs", tmp_path / "one" / "ca.pem")
+    assert (file.code, "is not a directory" in file.err) == (2, True)
+
+
+def test_certificates_end_with_their_authority(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a broker warns of nothing before the end of the authority ends its connections."""
+    command("certs", tmp_path, "--days", "10")
+    command("certs", tmp_path, "--days", "400")
+    made = load_pem_x509_certificate((tmp_path / "broker.pem").read_bytes())
+    assert made.not_valid_after_utc <= now() + timedelta(days=10)
+    monkeypatch.setattr(tls, "wall_clock_ms", lambda: wall_clock_ms() + 11 * 86_400_000)
+    refused = command("certs", tmp_path)
+    assert (refused.code, "create a new one" in refused.err) == (2, True)
 
 
 def test_users_of_a_stopped_broker(command: Command, tmp_path: Path) -> None:
@@ -314,6 +356,23 @@ def test_wrong_settings_are_problems(command: Command, tmp_path: Path, line: str
     done = command("security", "check", "--config", config)
     assert done.code == 1
     assert [said in each for each in done.out.splitlines() if each.startswith("PROBLEM")] == [True]
+
+
+@pytest.mark.parametrize("line", ["super.users=admin", "advertised.listeners=x", "listeners=SSL"])
+def test_settings_without_a_meaning_are_problems(command: Command, tmp_path: Path, line: str) -> None:
+    config = tmp_path / "server.properties"
+    acls = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
+    config.write_text(f"listeners=PLAINTEXT://127.0.0.1:9092\n{acls}\n{line}\n")
+    done = command("security", "check", "--config", config)
+    assert done.code == 1
+    assert done.out.startswith("PROBLEM  no broker starts with this file: ")
+
+
+def test_a_broker_without_settings_listens_at_kafkas_port(command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("")
+    done = command("security", "check", "--config", config)
+    assert (done.code, done.out) == (0, "listener PLAINTEXT  protocol PLAINTEXT  bind 127.0.0.1:9092\n")
 
 
 def test_a_store_that_is_only_read_is_not_created(command: Command, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def tokens(command: Command, tmp_path: Path) -> Iterator[Command]:
 
 def test_the_life_of_a_token(tokens: Command, tmp_path: Path) -> None:
     assert tokens("ann", "describe").out == ""
-    made = json.loads(tokens("ann", "create", "--renewer", "User:bob", "--json").out)
+    made = json.loads(tokens("ann", "create", *("--renewer", "User:bob") * 2, "--json").out)
     assert (made["owner"], made["requester"], made["renewers"]) == ("User:ann", "User:ann", ["User:bob"])
     shown = tokens("bob", "describe").out
     assert shown.startswith(f"{made['id']}  User:ann, renewers User:bob, expires ")
@@ -78,6 +78,11 @@ def test_the_life_of_a_token(tokens: Command, tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         (("create", "--owner", "eve"), "'eve' is not a principal; expected User:NAME"),
+        (("create", "--max-lifetime-ms", "0"), "--max-lifetime-ms is 0; expected 1 or more, or -1"),
+        (("create", "--max-lifetime-ms", "-5"), "--max-lifetime-ms is -5"),
+        (("renew", "x", "--period-ms", "0"), "--period-ms is 0; expected 1 or more"),
+        (("expire", "x", "--period-ms", "-2"), "--period-ms is -2; expected 0 or more"),
+        (("renew", "--hmac-file", "missing"), "No such file"),
         (("renew",), "name a token by its ID, or by --hmac-file"),
         (("expire", "--hmac-file", "broken"), "broken has no HMAC in base64"),
     ],

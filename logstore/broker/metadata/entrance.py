@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from logstore.broker.limits import Address
-from logstore.broker.security.config import is_loopback, super_users, tls_config
+from logstore.broker.limits import Address, is_loopback
+from logstore.broker.security.config import super_users, tls_config
 from logstore.broker.security.principals import Rule, parse_rules, principal_of
 from logstore.broker.security.tls import Renewed
 from logstore.errors import InvalidConfig

@@ -22,7 +22,7 @@ from enum import IntEnum
 from typing import Final
 
 from logstore.arguments import whole_number
-from logstore.broker.limits import Address
+from logstore.broker.limits import Address, is_loopback
 from logstore.broker.security.acls import Rules
 from logstore.broker.security.delegation import SETTINGS, TokenConfig, token_config
 from logstore.broker.security.jaas import Jaas, parse_jaas
@@ -281,10 +281,6 @@ class Security:
     def is_for_brokers(self, listener: Listener) -> bool:
         """Return whether brokers use a listener among themselves."""
         return listener.name in (self.inter_broker, self.control_plane)
-
-
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def refuse_open(security: Security | None, listen: Address) -> None:

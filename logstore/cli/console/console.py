@@ -48,9 +48,8 @@ def open_console(broker: Assembly, options: ConsoleOptions) -> ConsoleSite:
     settings = broker.services.settings
     config = broker.runtime.node.config
     # With port 0 the node knows its port; a wildcard address is not one to connect to.
-    address = str(Address(config.host, config.port))
-    if config.endpoints:
-        address = f"{config.endpoints[0].host}:{config.endpoints[0].port}"
+    own = config.endpoints[0] if config.endpoints else config
+    address = str(Address(own.host, own.port))
     speaking = broker.runtime.peers.security
     watching, asking = (Desk(Brokers(address, speaking, timeout_s=PATIENCE_S)) for _ in range(2))
     reader = Desk(BlockingClient(address, timeout_s=5 * PATIENCE_S, security=speaking))

@@ -16,8 +16,7 @@ from urllib.parse import urlencode
 from urllib.request import OpenerDirector, ProxyHandler, build_opener
 
 from logstore.broker.http_access import http_opener, parse_http
-from logstore.broker.limits import Address
-from logstore.broker.security.config import is_loopback
+from logstore.broker.limits import Address, is_loopback
 from logstore.errors import InvalidConfig
 
 PATIENCE_S: Final = 2.0

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from logstore.broker.limits import Address
+from logstore.broker.limits import Address, is_loopback
 from logstore.broker.security.config import (
     NOT_BUILT,
     Protocol,
@@ -159,6 +159,25 @@ def test_an_open_listener_is_refused() -> None:
         refuse_open(None, Address("0.0.0.0", 9092))
     with pytest.raises(InvalidConfig, match="listener PLAINTEXT on host:1"):
         refuse_open(read({"listeners": "PLAINTEXT://host:1,SSL://host:2"}), Address("127.0.0.1", 1))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("localhost", True),
+        ("LocalHost", True),
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("127.example.com", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("localhost.example", False),
+    ],
+)
+def test_the_hosts_that_are_this_one(host: str, is_here: bool) -> None:
+    assert is_loopback(host) == is_here
 
 
 def test_a_secret_is_not_printed() -> None:
