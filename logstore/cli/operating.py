@@ -110,7 +110,7 @@ def partitions_with(name: str, disk: Disk, directories: Iterable[Path]) -> list[
 def _below(name: str, disk: Disk, path: str) -> Iterator[str]:
     try:
         entries = disk.scan(path)
-    except (FileNotFoundError, PermissionError):  # deleted by its owner since it was listed, or not ours
+    except FileNotFoundError:  # deleted by its owner since it was listed
         return
     if any(entry.name == name for entry in entries):
         yield path

@@ -113,7 +113,7 @@ def _holds_log(disk: Disk, directory: str, entries: list[DirectoryEntry]) -> boo
 def _listed(disk: Disk, directory: str) -> list[DirectoryEntry]:
     try:
         return disk.scan(directory)
-    except (FileNotFoundError, PermissionError):  # deleted by its owner since it was listed, or not ours
+    except FileNotFoundError:  # deleted by its owner since it was listed
         return []
 
 

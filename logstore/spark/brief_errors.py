@@ -21,6 +21,7 @@ from logstore.disk.errors import EngineError
 
 Class = TypeVar("Class", bound=type)
 
+_OF_FILES: Final = re.compile(r"\bjava\.(?:nio\.file|io)\.(\w+Exception: .+)$", re.MULTILINE)
 _RAISED: Final = re.compile(r"^logstore\.[\w.]+: (.+)$", re.MULTILINE)
 
 
@@ -58,6 +59,12 @@ def reason(error: BaseException) -> str | None:
     """Return the message of this library's error that made Spark raise `error`; None if there is none."""
     found = _RAISED.findall(str(error))
     return found[-1] if found else None
+
+
+def reason_of_files(error: BaseException) -> str | None:
+    """Return what Java said of a file that made Spark raise `error`; None if it said nothing of one."""
+    found = _OF_FILES.findall(str(error))
+    return f"Spark failed at a file: {found[-1]}" if found else None
 
 
 def is_sparks(error: BaseException) -> bool:

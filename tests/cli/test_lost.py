@@ -20,6 +20,7 @@ from logstore.log.log import Log
 from logstore.log.losses import Standing
 from logstore.log.manager import LogManager
 from tests.cli.conftest import FIRST, SECOND, SEGMENT_0, SEGMENT_4, THIRD, Outcome, snapshot
+from tests.unreadable import unreadable
 
 Command = Callable[..., Outcome]
 
@@ -83,6 +84,17 @@ class TestListing:
     def test_of_a_directory_without_logs(self, command: Command, tmp_path: Path) -> None:
         outcome = command("lost", tmp_path)
         assert (outcome.code, "holds no log" in outcome.err) == (2, True), outcome
+
+    @pytest.mark.parametrize("verb", ["lost", "cursors", "verify", "timeline"])
+    def test_a_partition_that_may_not_be_listed(
+        self, command: Command, cut: Path, tmp_path: Path, verb: str
+    ) -> None:
+        """Its losses and cursors would be missing from the answer."""
+        (cut.parent / "open-0").mkdir()
+        (cut.parent / "open-0" / f"{0:020}.log").touch()
+        with unreadable(cut):
+            outcome = command(verb, cut.parent)
+        assert (outcome.code, "Permission denied" in outcome.err) == (1, True), outcome
 
     def test_a_damaged_ledger(self, command: Command, cut: Path) -> None:
         """The lines that are sound are listed, and the answer is no."""

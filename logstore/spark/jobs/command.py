@@ -23,7 +23,7 @@ from logstore.arguments import EMPTY_PATH, names_path
 from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError
 from logstore.disk.extras import how_to_install
-from logstore.spark.brief_errors import is_sparks, reason
+from logstore.spark.brief_errors import is_sparks, reason, reason_of_files
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import (
     compact,
@@ -137,7 +137,7 @@ def _reason_in_spark(error: Exception) -> str | None:
     text = reason(error)
     if text is None and _CRASHED in str(error):
         return "a Python process of Spark has died, perhaps for lack of memory: run the same command again"
-    return text
+    return text or reason_of_files(error)
 
 
 def _complain(text: str, code: int) -> int:

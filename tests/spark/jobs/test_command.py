@@ -152,6 +152,11 @@ def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals)
             "logstore: a Python process of Spark has died, perhaps for lack of memory: run the same command "
             "again\n",
         ),
+        (
+            "An error occurred while calling o55.load.\n: java.nio.file.AccessDeniedException: /in/b: "
+            "Permission denied\n\tat org.apache.hadoop.fs.FileUtil.list(FileUtil.java:1621)",
+            "logstore: Spark failed at a file: AccessDeniedException: /in/b: Permission denied\n",
+        ),
     ],
 )
 def test_what_fails_in_spark_is_one_line(command: Command, of_spark: str, said: str) -> None:

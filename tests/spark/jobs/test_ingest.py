@@ -17,6 +17,7 @@ from logstore.spark.jobs import ingest
 from logstore.spark.jobs.ingest import Input
 from logstore.spark.ledger import Ledger
 from tests.spark.jobs.conftest import Command
+from tests.unreadable import unreadable
 
 LINES = [f"line {number}" for number in range(20)]
 
@@ -79,6 +80,13 @@ def test_raw_lines_keep_every_byte(command: Command, tmp_path: Path) -> None:
     )
     assert done.code == 0, done.err
     assert [record.value for record in records(tmp_path / "logs", "t")] == lines
+
+
+def test_a_plan_counts_no_files_that_it_cannot_see(command: Command, lines: Path, tmp_path: Path) -> None:
+    (lines / "closed").mkdir()
+    with unreadable(lines / "closed"):
+        outcome = command("ingest", lines, "--to", tmp_path / "logs", "--topic", "t", "--plan")
+    assert (outcome.code, "Permission denied" in outcome.err) == (1, True), outcome
 
 
 def test_a_plan_reads_nothing_and_writes_nothing(command: Command, lines: Path, tmp_path: Path) -> None:
