@@ -12,6 +12,10 @@ import typer
 if TYPE_CHECKING:
     from logstore.broker.security.certificates import Signed
 
+_RESERVED: Final = ("broker", "ca")
+_LONGEST_NAME: Final = 64
+"""A common name of X.509 is no longer."""
+_MOST_DAYS: Final = 36_500
 _HOST: Final = re.compile(r"[*A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -24,7 +28,9 @@ def certs(
     clients: Annotated[
         list[str] | None, typer.Option("--client", metavar="NAME", help="A client's name; repeatable.")
     ] = None,
-    days: Annotated[int, typer.Option("--days", min=1, help="How long certificates are valid.")] = 365,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=_MOST_DAYS, help="How long certificates are valid.")
+    ] = 365,
 ) -> int:
     """Create a development CA (ca.pem, ca.key), broker.pem and a key store for each client.
 
@@ -38,6 +44,11 @@ def certs(
         raise typer.BadParameter(f"{directory} is not a directory")
     if bad := [each for each in clients or () if not each.replace("-", "").replace("_", "").isalnum()]:
         raise typer.BadParameter(f"--client: {bad[0]!r} is to be a file's name: letters, digits, - and _")
+    for name in clients or ():
+        if name.lower() in _RESERVED:
+            raise typer.BadParameter(f"--client: {name}.pem is the name of another file; choose another name")
+        if len(name) > _LONGEST_NAME:
+            raise typer.BadParameter(f"--client: {name!r} is longer than {_LONGEST_NAME} characters")
     for host in hosts or ():
         if not is_address(host) and not _HOST.fullmatch(host):
             raise typer.BadParameter(f"--host {host!r} is neither an IP address nor the name of a host")

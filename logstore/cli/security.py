@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,6 +96,7 @@ def _judged(
         *_problems_of_settings(listening.get("node.id", "0"), settings),
         *_problems(config, properties, security, listening.get("listen", "")),
         *_problems_of_store(servers, store),
+        *(_too_open(Path(metadata.removeprefix("embedded:"))) if metadata.startswith("embedded:") else ()),
         *_problems_of_http(http or listening.get("http", ""), of_http, rest),
     ]
     return facts, problems
@@ -107,9 +109,14 @@ def _problems_of_settings(number: str, settings: dict[str, str]) -> Iterator[str
     if whole_number(number, 0) is None:
         yield f"node.id: {number!r} is not a number, 0 or more"
     try:
-        read_settings(settings, node_id=0, host="127.0.0.1", port=0)
+        found = read_settings(settings, node_id=0, host="127.0.0.1", port=0)
+        found.limits.most_by_ip()
     except InvalidConfig as error:
         yield f"{_UNUSABLE}: {error}"
+        return
+    path = Path(found.broker.audit_log_path)
+    if found.broker.audit_log_path and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        yield f"{_UNUSABLE}: audit.log.path: {path} is no file that this user can write"
 
 
 def _text(value: Any) -> str:
@@ -258,10 +265,20 @@ def _problems(
 
 
 def _problems_of_tokens(listener: Listener, oauth: OAuthConfig) -> Iterator[str]:
+    import asyncio
+    import ssl
+
+    from logstore.broker.security.oauth import Keys, KeysUnreadable
+
     if not listener.protocol.has_tls:
         yield f"listener {listener.name} takes tokens without encryption (OAUTHBEARER without TLS)"
     if oauth.sasl_oauthbearer_jwks_endpoint_url.startswith("http:"):
         yield f"listener {listener.name} reads the keys of tokens without encryption: use https"
+    if oauth.sasl_oauthbearer_jwks_endpoint_url.startswith("file:"):
+        try:
+            asyncio.run(Keys(oauth, ssl.create_default_context()).open())
+        except KeysUnreadable as error:
+            yield f"{_UNUSABLE}: sasl.oauthbearer.jwks.endpoint.url: {error}"
     by_tokens = listener.sasl.sasl_mechanism_inter_broker_protocol == "OAUTHBEARER"
     endpoint = urlsplit(oauth.sasl_oauthbearer_token_endpoint_url if by_tokens else "")
     if endpoint.scheme == "file" and (file := Path(unquote(endpoint.path))).exists():
@@ -279,4 +296,5 @@ def _problems_of_tokens(listener: Listener, oauth: OAuthConfig) -> Iterator[str]
 def _too_open(path: Path) -> Iterator[str]:
     mode = path.stat().st_mode & 0o777
     if mode & _OTHERS:
-        yield f"{path} has secrets, and others may read or write it (mode {mode:o}): chmod 600 {path}"
+        wanted = 700 if path.is_dir() else 600
+        yield f"{path} has secrets, and others may read or write it (mode {mode:o}): chmod {wanted} {path}"

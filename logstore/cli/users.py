@@ -109,7 +109,7 @@ def list_users(
     command_config: CommandConfig = None,
     as_json: Json = False,
 ) -> int:
-    """List users with their mechanisms and iterations."""
+    """List users with their mechanisms and, in parentheses, the iterations."""
     check_one_way(metadata, bootstrap)
     if metadata is not None:
         from logstore.broker.security.users import all_users
@@ -125,7 +125,7 @@ def list_users(
         if as_json:
             print_json({"user": user, "iterations": iterations})
         else:
-            print(f"{user}  {', '.join(iterations)}")
+            print(f"{user}  {', '.join(f'{name} ({count})' for name, count in iterations.items())}")
     return 0
 
 

@@ -424,7 +424,7 @@ def _open_locked(directory: str) -> io.FileIO:
     """Open the directory's lock file and take both locks. An interrupt drops, and closes, the file."""
     path = f"{directory}/{LOCK_FILE}"
     while True:
-        file = io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT), "r+")
+        file = io.FileIO(open_regular(path, os.O_RDWR | os.O_CREAT), "r+")
         try:
             if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
                 msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -476,7 +476,7 @@ class OsDisk:
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
-        return OsFile(_open_regular(path, flags), path)
+        return OsFile(open_regular(path, flags), path)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory; see `Disk.rename`."""
@@ -549,19 +549,13 @@ class OsDisk:
         return Room(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
 
-def make_private(path: str) -> None:
-    """Create a file, unless it exists, and let only its owner read and write it. Raises `OSError`."""
-    with io.FileIO(_open_regular(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
-        os.fchmod(file.fileno(), 0o600)
-
-
 def refuse_lock_file(path: str) -> None:
     """Raise `OSError` (`EBUSY`) if `path` is a lock file: only `Disk.lock` may open it."""
     if path.endswith(LOCK_FILE) and os.path.basename(path) == LOCK_FILE:
         raise OSError(errno.EBUSY, "a lock file must not be opened: closing it would release the lock", path)
 
 
-def _open_regular(path: str, flags: int, mode: int = 0o644) -> int:
+def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a regular file and return its descriptor. Other file types are refused without waiting."""
     descriptor = _spares.run(lambda: above_standard(os.open(path, flags | _FILE_FLAGS, mode)))
     kind = os.fstat(descriptor).st_mode

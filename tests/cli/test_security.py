@@ -1,4 +1,4 @@
-"""`logstore certs` and `logstore users`."""
+"""`logstore users` and `logstore security check`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
-from cryptography.x509 import load_pem_x509_certificate
 
 from logstore.broker import BlockingClient, client_security
 from logstore.broker.secured import secured_broker
-from logstore.broker.security import tls
-from logstore.broker.security.config import tls_config
-from logstore.broker.security.tls import client_context, now, server_context
 from logstore.cli.operating import security_of, store_security_of
-from logstore.disk.files import wall_clock_ms
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore import zookeeper
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -32,63 +26,6 @@ from tests.metadata_server import served
 Command = Callable[..., Outcome]
 
 
-def test_certificates_for_development(command: Command, tmp_path: Path) -> None:
-    home = tmp_path / "tls"
-    assert command("certs", home, "--host", "localhost", "--host", "::1", "--client", "alice").code == 0
-    assert sorted(each.name for each in home.iterdir()) == ["alice.pem", "broker.pem", "ca.key", "ca.pem"]
-    assert {each.stat().st_mode & 0o777 for each in home.iterdir()} == {0o600}
-    stores = {
-        "ssl.keystore.location": str(home / "broker.pem"),
-        "ssl.truststore.location": str(home / "ca.pem"),
-    }
-    server_context(tls_config({**stores, "ssl.client.auth": "required"}), now())
-    client_context(tls_config({**stores, "ssl.keystore.location": str(home / "alice.pem")}), now())
-    authority, broker = (home / "ca.pem").read_bytes(), (home / "broker.pem").read_bytes()
-    assert command("certs", home).code == 0
-    assert (home / "ca.pem").read_bytes() == authority
-    assert (home / "broker.pem").read_bytes() != broker
-    refused = command("certs", home, "--client", "../x")
-    assert (refused.code, "file's name" in refused.err) == (2, True)
-
-
-@pytest.mark.parametrize("kept", ["ca.pem", "ca.key"])
-def test_half_an_authority_is_not_replaced(command: Command, tmp_path: Path, kept: str) -> None:
-    command("certs", tmp_path)
-    for each in {"ca.pem", "ca.key"} - {kept}:
-        (tmp_path / each).unlink()
-    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    refused = command("certs", tmp_path)
-    assert (refused.code, f"{kept} is there without" in refused.err) == (2, True)
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
-
-
-def test_a_damaged_authority_is_refused(command: Command, tmp_path: Path) -> None:
-    command("certs", tmp_path / "one")
-    command("certs", tmp_path / "two")
-    (tmp_path / "two" / "ca.key").write_bytes((tmp_path / "one" / "ca.key").read_bytes())
-    mixed = command("certs", tmp_path / "two")
-    assert (mixed.code, "the key is not that of the certificate" in mixed.err) == (2, True)
-    for name in ("ca.pem", "ca.key"):
-        (tmp_path / "one" / name).write_bytes(b"nothing")
-        refused = command("certs", tmp_path / "one")
-        assert (refused.code, "are no authority" in refused.err) == (2, True)
-    file = command("certs", tmp_path / "one" / "ca.pem")
-    assert (file.code, "is not a directory" in file.err) == (2, True)
-
-
-def test_certificates_end_with_their_authority(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a broker warns of nothing before the end of the authority ends its connections."""
-    command("certs", tmp_path, "--days", "10")
-    command("certs", tmp_path, "--days", "400")
-    made = load_pem_x509_certificate((tmp_path / "broker.pem").read_bytes())
-    assert made.not_valid_after_utc <= now() + timedelta(days=10)
-    monkeypatch.setattr(tls, "wall_clock_ms", lambda: wall_clock_ms() + 11 * 86_400_000)
-    refused = command("certs", tmp_path)
-    assert (refused.code, "create a new one" in refused.err) == (2, True)
-
-
 def test_users_of_a_stopped_broker(command: Command, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("hush\nignored\n")
@@ -96,14 +33,15 @@ def test_users_of_a_stopped_broker(command: Command, tmp_path: Path) -> None:
     for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
         done = command("users", "set", "ann", *store, "--password-file", password, "--mechanism", mechanism)
         assert (done.code, done.out) == (0, "")
-    assert command("users", "list", *store).out.split() == ["ann", "SCRAM-SHA-256,", "SCRAM-SHA-512"]
+    assert command("users", "list", *store).out == "ann  SCRAM-SHA-256 (4096), SCRAM-SHA-512 (4096)\n"
+    assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
     listed = command("users", "list", *store, "--json").out
     assert '"SCRAM-SHA-512": 4096' in listed
     gone = command("users", "delete", "ann", *store, "--json")
     assert json.loads(gone.out) == {"user": "ann", "mechanism": "SCRAM-SHA-512", "is_deleted": True}
     gone = command("users", "delete", "ann", *store)
     assert (gone.code, gone.err) == (1, "logstore: user ann has no credential for SCRAM-SHA-512\n")
-    assert command("users", "list", *store).out == "ann  SCRAM-SHA-256\n"
+    assert command("users", "list", *store).out == "ann  SCRAM-SHA-256 (4096)\n"
     assert b"hush" not in b"".join(
         each.read_bytes() for each in (tmp_path / "store").rglob("*") if each.is_file()
     )
@@ -134,7 +72,7 @@ def test_users_of_running_brokers(command: Command, tmp_path: Path) -> None:
         assert json.loads(gone.out) == {"user": "ann", "mechanism": "SCRAM-SHA-512", "is_deleted": True}
         gone = command("users", "delete", "ann", *to)
         assert (gone.code, gone.err) == (1, "logstore: user ann has no credential for SCRAM-SHA-512\n")
-        assert command("users", "list", *to).out == "ann  SCRAM-SHA-256\n"
+        assert command("users", "list", *to).out == "ann  SCRAM-SHA-256 (4096)\n"
         admin = secured.properties()["sasl.jaas.config"]
         config.write_text(config.read_text().replace(admin, secured.properties("alice")["sasl.jaas.config"]))
         secured.broker.create_topic("orders")
@@ -358,6 +296,58 @@ def test_wrong_settings_are_problems(command: Command, tmp_path: Path, line: str
     assert [said in each for each in done.out.splitlines() if each.startswith("PROBLEM")] == [True]
 
 
+def test_a_store_that_others_may_read_is_a_problem(command: Command, tmp_path: Path) -> None:
+    """It has what passwords can be tried against."""
+    config, password = tmp_path / "server.properties", tmp_path / "password"
+    config.write_text("listeners=PLAINTEXT://127.0.0.1:9092\n")
+    password.write_text("hush")
+    store = ("--metadata", f"embedded:{tmp_path / 'store'}")
+    command("users", "set", "ann", *store, "--password-file", password)
+    assert command("security", "check", "--config", config, *store).code == 0
+    (tmp_path / "store").chmod(0o755)
+    done = command("security", "check", "--config", config, *store)
+    assert (done.code, f"chmod 700 {tmp_path / 'store'}" in done.out) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("ssl.principal.mapping.rules=RULE:x",), "has a malformed rule"),
+        (("max.connections.per.ip.overrides=nohost.invalid:5",), "nohost.invalid has no address"),
+        (("audit.log.path=/nonexistent/audit",), "audit.log.path: /nonexistent/audit is no file"),
+        (("audit.log.path=/tmp",), "audit.log.path: /tmp is no file"),
+        (
+            (
+                "sasl.enabled.mechanisms=OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url=file:///nonexistent/keys",
+                "sasl.oauthbearer.expected.audience=kafka",
+                "sasl.oauthbearer.expected.issuer=https://id.example",
+                "listener.security.protocol.map=ONE:SASL_SSL",
+                "sasl.mechanism.inter.broker.protocol=OAUTHBEARER",
+                "listener.name.one.sasl.oauthbearer.token.endpoint.url=file:///nonexistent/token",
+            ),
+            "sasl.oauthbearer.jwks.endpoint.url",
+        ),
+    ],
+    ids=["rules", "overrides", "audit", "audit of a directory", "keys"],
+)
+def test_with_what_no_broker_starts_is_a_problem(
+    command: Command, tmp_path: Path, lines: tuple[str, ...], said: str
+) -> None:
+    command("certs", tmp_path / "tls")
+    config = tmp_path / "server.properties"
+    name = "ONE" if len(lines) > 1 else "SSL"
+    own = (f"listeners={name}://127.0.0.1:9093", f"ssl.keystore.location={tmp_path / 'tls' / 'broker.pem'}")
+    config.write_text("\n".join((*own, *lines)))
+    config.chmod(0o600)
+    done = command("security", "check", "--config", config)
+    problems = [each for each in done.out.splitlines() if each.startswith("PROBLEM")]
+    assert done.code == 1
+    assert len(problems) == 1, problems
+    assert "no broker starts with this file" in problems[0]
+    assert said in problems[0]
+
+
 @pytest.mark.parametrize("line", ["super.users=admin", "advertised.listeners=x", "listeners=SSL"])
 def test_settings_without_a_meaning_are_problems(command: Command, tmp_path: Path, line: str) -> None:
     config = tmp_path / "server.properties"
@@ -477,7 +467,7 @@ def test_verbs_reach_a_store_over_tls(command: Command, tmp_path: Path) -> None:
     with served(settings=own) as port:
         store = ("--metadata", f"zookeeper://localhost:{port}", "--command-config", config)
         assert command("users", "set", "ann", *store, "--password-file", password).code == 0
-        assert command("users", "list", *store).out == "ann  SCRAM-SHA-512\n"
+        assert command("users", "list", *store).out == "ann  SCRAM-SHA-512 (4096)\n"
         assert command("topics", "list", *store).code == 0
         assert "names no live controller" in command("brokers", "drain", 1, *store).err
 

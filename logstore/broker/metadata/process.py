@@ -20,6 +20,7 @@ from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, SteadyClock
+from logstore.disk.private import make_private_dir
 from logstore.loggers import logger_of
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
@@ -69,6 +70,7 @@ def run(
         entrance = read_entrance(settings or {})
         if not insecure:
             entrance.refuse_open(listen)
+        make_private_dir(directory)
         return asyncio.run(serve(directory, listen, disk=OsDisk(), entrance=entrance))
     except MetadataStoreFailed as error:
         print(f"error: {error}", file=sys.stderr)

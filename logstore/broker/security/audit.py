@@ -22,7 +22,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from logstore.broker.json_lines import utc_text
-from logstore.disk.files import Disk, File, OsDisk, make_private, wall_clock_ms
+from logstore.disk.errors import explained
+from logstore.disk.files import Disk, File, OsDisk, wall_clock_ms
+from logstore.disk.private import make_private
 from logstore.loggers import logger_of
 
 ACCESS_SUFFIX: Final = ".access"
@@ -46,8 +48,11 @@ class AuditFile:
         self._file = self._open()
 
     def _open(self) -> File:
-        make_private(self.path)
-        return self._disk.open(self.path, create=True, write=True)
+        try:
+            make_private(self.path)
+            return self._disk.open(self.path, create=True, write=True)
+        except OSError as error:
+            raise explained(error, f"cannot open the audit log {self.path} (audit.log.path)") from error
 
     def append(self, line: bytes) -> None:
         """Append a line, which ends with a newline. Raises `OSError`; the next call may succeed."""

@@ -26,6 +26,7 @@ from logstore.broker.limits import Address, is_loopback
 from logstore.broker.security.acls import Rules
 from logstore.broker.security.delegation import SETTINGS, TokenConfig, token_config
 from logstore.broker.security.jaas import Jaas, parse_jaas
+from logstore.broker.security.principals import parse_rules
 from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.web import check_url
@@ -60,6 +61,8 @@ AUTHORIZERS: Final = (
 IN_PROCESS: Final = "Program:in-process"
 """The principal of the program that a broker runs in; it may do everything."""
 _STARTS: Final = ("ssl.", "sasl.", "connections.max.reauth.ms", SETTINGS, _PREFIX)
+_HANDSHAKE: Final = "ssl.handshake.timeout.ms"
+"""One of the limits of all connections, in spite of its name."""
 _MECHANISM: Final = re.compile(r"\A(?:plain|scram-sha-256|scram-sha-512|gssapi|oauthbearer)\.")
 
 NOT_BUILT: Final = {
@@ -310,7 +313,7 @@ def split_security(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
             if value == _DEFAULTS.get(plain):
                 continue
             raise InvalidConfig(f"{name}: {reason}")
-        is_own = name in OF_LISTENERS or name.startswith(_STARTS)
+        is_own = name in OF_LISTENERS or (name.startswith(_STARTS) and name != _HANDSHAKE)
         (own if is_own else rest)[name] = value
     return own, rest
 
@@ -503,6 +506,7 @@ def tls_config(settings: Mapping[str, str]) -> TlsConfig:
                 f"ssl.{name}store.type is {kind}: use PEM or PKCS12; this converts a JKS file: keytool "
                 "-importkeystore -srckeystore FILE -destkeystore FILE.p12 -deststoretype PKCS12"
             )
+    parse_rules(config.ssl_principal_mapping_rules)
     if config.ssl_client_auth not in ("none", "requested", "required"):
         raise InvalidConfig(
             f"ssl.client.auth is {config.ssl_client_auth!r}; expected none, requested or required"

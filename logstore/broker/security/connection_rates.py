@@ -10,7 +10,7 @@ one sample, and does not count.
 from __future__ import annotations
 
 from collections import Counter
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from logstore.broker.security.quotas import IP, Kind, Quotas
@@ -24,8 +24,10 @@ _MOST_KNOWN: Final = 4_096
 
 
 def plain_address(text: str) -> str:
-    """Return an address in the form of sockets. Raises `ValueError`."""
-    return str(ip_address(text))
+    """Return an address in the form of sockets; `::ffff:10.0.0.1` is 10.0.0.1. Raises `ValueError`."""
+    address = ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
 
 
 class ConnectionRates:

@@ -182,6 +182,14 @@ def test_the_hosts_that_are_this_one(host: str, is_here: bool) -> None:
         refuse_open(None, Address(host, 9092))
 
 
+@pytest.mark.parametrize("listeners", [{}, {"listeners": "SSL://localhost:9093"}])
+def test_the_time_of_a_handshake_is_a_limit_of_all_listeners(listeners: dict[str, str]) -> None:
+    found = read_settings(
+        {**listeners, "ssl.handshake.timeout.ms": "5000"}, node_id=1, host="localhost", port=0
+    )
+    assert found.limits.ssl_handshake_timeout_ms == 5_000
+
+
 def test_a_secret_is_not_printed() -> None:
     settings = {"listeners": "SSL://h:1", "ssl.key.password": "hush", "ssl.keystore.key": "hush"}
     read_in = read_settings(settings, node_id=1, host="h", port=1)

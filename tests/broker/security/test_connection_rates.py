@@ -43,6 +43,7 @@ def test_the_default_is_for_each_address_alone() -> None:
 def test_every_spelling_of_an_address_is_the_same() -> None:
     rates = _rates({"0:0:0:0:0:0:0:1": 0, "FE80::1": 0})
     assert rates.held_ms("::1", 0) == rates.held_ms("fe80::1", 0) == 1_000
+    assert _rates({"::ffff:10.0.0.1": 0}).held_ms("10.0.0.1", 0) == 1_000
 
 
 def test_a_name_in_the_store_is_told_and_others_count(caplog: pytest.LogCaptureFixture) -> None:
