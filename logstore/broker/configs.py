@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from logstore.arguments import whole_number
+from logstore.broker.limits import Address
 from logstore.broker.properties import WITHOUT_EFFECT
+from logstore.broker.security.config import PLAINTEXT
 from logstore.broker.settings import OTHER_NAMES, Settings
 from logstore.config import MAX_INT, MAX_LONG, MAX_SHORT, LogConfig, formatted, kafka_name
 from logstore.disk.errors import EngineError, ErrorCode
@@ -52,6 +54,15 @@ _LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", LEADER_REPLIC
 
 
 _OF_IDENTITY: Final = frozenset({"broker.id", "node.id", "log.dir", "log.dirs", "state.change.log"})
+_LISTENERS: Final = {
+    "listeners": "The addresses on which the broker listens, each with the name of its listener.",
+    "advertised.listeners": "The addresses that clients and brokers are given.",
+    "listener.security.protocol.map": "The security protocol of each listener.",
+    "inter.broker.listener.name": "The listener that brokers use among themselves.",
+    "control.plane.listener.name": "The listener between the controller and the brokers.",
+    "super.users": "Principals that may do everything.",
+    "allow.everyone.if.no.acl.found": "Whether everyone may use what has no rule.",
+}
 _NOT_LISTED: Final = ("http.", "listener.name.", "zookeeper.", "authorizer.")
 """How brokers' settings begin that are read elsewhere."""
 
@@ -165,8 +176,8 @@ def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name in names}
 
 
-def describe_broker(live: Live, settings: Settings) -> list[Entry]:
-    """Return all settings of this broker, in alphabetical order."""
+def describe_broker(live: Live, settings: Settings, log_dirs: Sequence[str] = ()) -> list[Entry]:
+    """Return all settings of this broker in alphabetical order, but for those of logins and certificates."""
     numbers = (
         Synonym("broker.id", str(settings.node.node_id), Source.STATIC),
         Synonym("broker.id", "-1", Source.DEFAULT),
@@ -182,7 +193,32 @@ def describe_broker(live: Live, settings: Settings) -> list[Entry]:
     for name, text in RATES.items():
         synonyms = [*_broker_synonyms([name], live, {}), Synonym(name, str(MAX_LONG), Source.DEFAULT)]
         found[name] = Entry(name, Kind.LONG, text, False, tuple(synonyms))
+    for name, value in _of_listeners(settings):
+        found[name] = Entry(name, Kind.STRING, _LISTENERS[name], True, (Synonym(name, value, Source.STATIC),))
+    if log_dirs:
+        given = Synonym("log.dirs", ",".join(log_dirs), Source.STATIC)
+        found["log.dirs"] = replace(found["log.dirs"], synonyms=(given, *found["log.dirs"].synonyms))
     return [found[name] for name in sorted(found)]
+
+
+def _of_listeners(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield how the broker is reached and who may do what; nothing of it is secret."""
+    security = settings.security
+    if security is None:
+        yield "advertised.listeners", f"{PLAINTEXT}://{Address(settings.node.host, settings.node.port)}"
+        return
+    each = security.listeners
+    yield "listeners", ",".join(f"{one.name}://{one.bind}" for one in each)
+    told = [f"{one.name}://{one.advertised}" for one in each if one.advertised is not None]
+    yield "advertised.listeners", ",".join(told)
+    yield "listener.security.protocol.map", ",".join(f"{one.name}:{one.protocol.name}" for one in each)
+    yield "inter.broker.listener.name", security.inter_broker
+    if security.control_plane:
+        yield "control.plane.listener.name", security.control_plane
+    if security.rules is not None:
+        supers = sorted(each for each in security.rules.super_users if each.startswith("User:"))
+        yield "super.users", ";".join(supers)
+        yield "allow.everyone.if.no.acl.found", str(security.rules.allow_if_none).lower()
 
 
 def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:

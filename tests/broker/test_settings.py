@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.broker.configs import Live, describe_broker, describe_topic
+from logstore.broker.configs import Live, Source, describe_broker, describe_topic
 from logstore.broker.settings import Settings, read_settings
 from logstore.errors import InvalidConfig
 from logstore.replication.durability import Durability
@@ -188,6 +188,30 @@ def test_an_unknown_name_gets_a_suggestion_whatever_part_it_is_of(name: str, mea
 def test_an_unknown_name_of_tls_gets_a_suggestion() -> None:
     with pytest.raises(InvalidConfig, match=r"did you mean ssl\.keystore\.location\?"):
         read_settings({"listeners": "SSL://h:1", "ssl.keystore.locatin": "x"}, node_id=3, host="h", port=9)
+
+
+def test_clients_are_told_how_a_broker_is_reached() -> None:
+    given = {
+        "listeners": "INTERNAL://127.0.0.1:9092,CLIENTS://[::1]:9093",
+        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.clients.plain.sasl.jaas.config": 'x.PlainLoginModule required user_ann="hush";',
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:eve;User:ann",
+    }
+    settings = read_settings(given, node_id=3, host="h", port=9)
+    entries = {each.name: each for each in describe_broker(Live({}, {}), settings, ("/a", "/b"))}
+    assert entries["listeners"].value == given["listeners"] == entries["advertised.listeners"].value
+    for name in ("listener.security.protocol.map", "inter.broker.listener.name"):
+        assert entries[name].value == given[name]
+    assert entries["super.users"].value == "User:ann;User:eve"
+    assert entries["allow.everyone.if.no.acl.found"].value == "false"
+    assert (entries["log.dirs"].value, entries["log.dirs"].source) == ("/a,/b", Source.STATIC)
+    assert "hush" not in str(entries)
+    plain = {each.name: each.value for each in describe_broker(Live({}, {}), read())}
+    assert plain["advertised.listeners"] == "PLAINTEXT://h:9"
+    assert "super.users" not in plain
 
 
 def test_clients_are_told_what_each_setting_means() -> None:

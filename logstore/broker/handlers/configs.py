@@ -120,7 +120,7 @@ def _entries(kind: int, name: str, services: Services, stored: _Stored | EngineE
         return configs.describe_topic(own, stored.live, services.settings)
     if not name:
         return configs.describe_all_brokers(stored.live.of_all)
-    return configs.describe_broker(stored.live, services.settings)
+    return configs.describe_broker(stored.live, services.settings, services.node.logs.log_dirs)
 
 
 def _check_own(services: Services, broker: str) -> None:
