@@ -8,7 +8,7 @@ from typing import Final
 EXTRAS: Final = {
     **dict.fromkeys(("typer", "rich"), "cli"),
     **dict.fromkeys(("lz4", "cramjam", "backports"), "codecs"),
-    **dict.fromkeys(("cryptography", "scramp", "joserfc"), "security"),
+    **dict.fromkeys(("cryptography", "joserfc"), "security"),
     **dict.fromkeys(("pyspark", "py4j"), "spark"),
     **dict.fromkeys(("pyarrow", "numba"), "arrow"),
     "kazoo": "zookeeper",

@@ -156,21 +156,20 @@ class SimulatedCluster:
         """Let `duration_ms` pass."""
         self._time.run(lambda: False, duration_ms)
 
-    def run_until(self, predicate: Callable[[], object], limit_ms: int = LIMIT_MS) -> int:
+    def run_until(
+        self, predicate: Callable[[], object], limit_ms: int = LIMIT_MS, *, what: str = "the condition holds"
+    ) -> int:
         """Let time pass until `predicate` holds, tested after every event; return the time that passed.
 
-        Raises `TimeoutError` if it does not hold within `limit_ms`.
+        Raises `TimeoutError`, which says `what` did not come, if it does not hold within `limit_ms`.
         """
         began_ms = self.now_ms
         if not self._time.run(predicate, limit_ms):
-            raise self._calls.explain(TimeoutError(f"not within {limit_ms} ms of virtual time"))
+            raise self._calls.explain(TimeoutError(f"not within {limit_ms} ms of virtual time: {what}"))
         return self.now_ms - began_ms
 
     def at(self, delay_ms: int, callback: Callable[[], object]) -> None:
-        """Call `callback` after `delay_ms`: for an actor in the cluster, or for a fault at a given moment.
-
-        An exception from it comes out of the call that lets time pass.
-        """
+        """Call `callback` after `delay_ms`; its exception comes out of the call that lets time pass."""
         self._world.time.at(as_int(delay_ms, "delay_ms"), callback)
 
     def trace_hash(self) -> str:
@@ -219,13 +218,13 @@ class SimulatedCluster:
         def is_there(each: TopicPartition) -> bool:
             return all(member in observation.checkers[each].views for member in self.isr(*each))
 
-        self.run_until(lambda: self.is_led(topic) and all(map(is_there, made)), limit_ms)
+        ready = f"topic {topic!r} is led, with a log on each ISR member"
+        self.run_until(lambda: self.is_led(topic) and all(map(is_there, made)), limit_ms, what=ready)
 
     def delete_topic(self, topic: str, *, limit_ms: int = LIMIT_MS) -> None:
         """Delete a topic and wait until it is gone from the store.
 
-        Raises `RequestFailed` if the controller refuses, and `TimeoutError` if it takes longer: deletion
-        waits for every replica.
+        Raises `RequestFailed` if it is refused, and `TimeoutError`: deletion waits for every replica.
         """
         self.partitions(topic)
         with self._calls.entered(f"delete_topic({topic!r})"):
@@ -234,7 +233,8 @@ class SimulatedCluster:
         result = answer.topics[topic]
         if result.error is not ErrorCode.NONE:
             raise RequestFailed(result.error, f"cannot delete topic {topic!r}", result.message)
-        self.run_until(lambda: all(each.topic != topic for each in self._world.checkers), limit_ms)
+        gone = f"topic {topic!r} is gone from each replica"
+        self.run_until(lambda: topic not in {tp.topic for tp in self._world.checkers}, limit_ms, what=gone)
 
     def partitions(self, topic: str | None = None) -> list[TopicPartition]:
         """Return the partitions of a topic, or of all topics. Raises `ValueError` for an unknown topic."""
@@ -454,7 +454,7 @@ class SimulatedCluster:
         with self._calls.entered(f"stop({node})"):
             self._world.shut_down(host, lambda: None)
         if not self._time.is_running:
-            self.run_until(lambda: host.node is None, limit_ms)
+            self.run_until(lambda: host.node is None, limit_ms, what=f"node {node} has stopped")
 
     def pause(self, node: int) -> None:
         """Stop the process as SIGSTOP does: it receives nothing and does not notice."""

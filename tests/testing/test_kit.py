@@ -155,6 +155,15 @@ def test_a_topic_goes_and_another_one_comes_under_its_name() -> None:
         assert cluster.lost() == []
 
 
+def test_a_call_that_waits_in_vain_says_for_what() -> None:
+    cluster = with_topic()
+    cluster.kill(2)
+    with pytest.raises(TimeoutError, match="not within 9000 ms of virtual time: topic 't' is gone from each"):
+        cluster.delete_topic("t", limit_ms=9_000)
+    with pytest.raises(TimeoutError, match="virtual time: every order is paid"):
+        cluster.run_until(lambda: False, 10, what="every order is paid")
+
+
 def test_the_controller_can_be_asked_for_anything() -> None:
     with SimulatedCluster(4) as cluster:
         cluster.create_topic("t")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import hmac
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from random import SystemRandom
 from typing import Final
 
 from logstore.broker.errors import AuthenticationFailed
@@ -14,13 +15,12 @@ from logstore.broker.security.config import Listener, Protocol, Security, tls_co
 from logstore.broker.security.handshake import Exchange, begin, send
 from logstore.broker.security.jaas import Jaas, parse_jaas
 from logstore.broker.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
-from logstore.broker.security.scram import LEAST_ITERATIONS
+from logstore.broker.security.scram_client import Violation, client_final, client_first
 from logstore.broker.security.secret import Secret
 from logstore.broker.security.tls import client_context, now, provider_context
 from logstore.broker.security.tls_stream import TlsStream
 from logstore.broker.security.tokens import ClientCredentials, FromFile, TokenLogin, TokenSource
 from logstore.broker.security.web import check_url
-from logstore.disk.extras import require
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.layout import SECURITY_PROTOCOLS
 
@@ -34,10 +34,6 @@ _HANDLERS: Final = frozenset(
     for each in ("", "secured.")
 )
 """Kafka's classes that ask an endpoint or a file for tokens, which is what happens here in any case."""
-_ITERATIONS: Final = re.compile(r"(?:^|,)i=(\d{1,9})(?:,|$)", re.ASCII)
-_BY_TOKEN: Final = ",tokenauth=true"
-_MOST_ITERATIONS: Final = 1_000_000
-"""A server could ask for hours of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +59,23 @@ class ClientLogin:
         return await self._by_scram(ask)
 
     async def _by_scram(self, ask: Exchange) -> int:
-        from scramp import ScramClient, ScramException
-
-        scram = ScramClient([self.mechanism], self.username, self.password.reveal())
+        first = client_first(self.username, f"{SystemRandom().getrandbits(130):x}", by_token=self.by_token)
+        user = repr(self.username)
+        answer, _ = await send(ask, first.message, user)
+        loop = asyncio.get_running_loop()
         try:
-            sent = scram.get_client_first()
-            if self.by_token:  # the library has no extensions
-                sent += _BY_TOKEN
-                scram.client_first_bare += _BY_TOKEN
-            first, _ = await send(ask, sent.encode(), repr(self.username))
-            found = _ITERATIONS.search(first.decode())
-            if found is None or not LEAST_ITERATIONS <= int(found[1]) <= _MOST_ITERATIONS:
-                raise AuthenticationFailed(
-                    f"the broker asks for an unsafe number of iterations; expected {LEAST_ITERATIONS} to "
-                    f"{_MOST_ITERATIONS}"
-                )
             # Milliseconds of work, which other connections need not wait for.
-            await asyncio.get_running_loop().run_in_executor(None, scram.set_server_first, first.decode())
-            final, lifetime_ms = await send(ask, scram.get_client_final().encode(), repr(self.username))
-            scram.set_server_final(final.decode())
-        except (ScramException, UnicodeDecodeError) as error:
+            final = await loop.run_in_executor(
+                None, client_final, self.mechanism, self.password, first, answer
+            )
+        except Violation as error:
             raise AuthenticationFailed(f"the broker violates {self.mechanism}: {error}") from error
+        proof, lifetime_ms = await send(ask, final.message, user)
+        if not hmac.compare_digest(proof.partition(b",")[0], final.expected):
+            raise AuthenticationFailed(
+                f"the broker violates {self.mechanism}: its last message does not prove that it knows the "
+                f"password of {user}"
+            )
         return lifetime_ms
 
 
@@ -217,6 +209,4 @@ def _tokens_of_broker(listener: Listener) -> TokenSource:
 def _login(mechanism: str, jaas: Jaas) -> ClientLogin:
     if not jaas.username or not jaas.password:
         raise InvalidConfig(f"{_JAAS} needs username and password")
-    if mechanism != PLAIN:
-        require("scramp")
     return ClientLogin(mechanism, jaas.username, jaas.password, jaas.by_token)

@@ -17,6 +17,7 @@ from logstore.broker.security.config import read_security, split_security
 from logstore.broker.security.jaas import parse_jaas
 from logstore.broker.security.sasl import Plain, Scram, Step
 from logstore.broker.security.scram import Credential, LoginFailed
+from logstore.broker.security.scram_client import Violation, client_final, client_first
 from logstore.broker.security.secret import Secret
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore.errors import CorruptMetadata
@@ -44,6 +45,58 @@ def test_known_exchanges(vector: dict[str, Any]) -> None:
     assert scram.server_first(nonce, found) == vector["s1"]
     assert scram.server_final(vector["mechanism"], first, nonce, found, vector["c2"].encode()) == vector["s2"]
     assert users.parse(users.encode(found)) == found
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_known_exchanges_on_the_clients_side(vector: dict[str, Any]) -> None:
+    bare = vector["c1"].removeprefix("n,,")
+    nonce = bare.rpartition(",r=")[2].partition(",")[0]
+    by_token = vector["c1"].endswith(",tokenauth=true")
+    first = client_first(vector["user"], nonce, by_token=by_token)
+    assert first.message == vector["c1"].encode()
+    last = client_final(vector["mechanism"], Secret(vector["password"]), first, vector["s1"].encode())
+    assert (last.message, last.expected) == (vector["c2"].encode(), vector["s2"].encode())
+
+
+@pytest.mark.parametrize(
+    "password", ["x²", "ﬁx", "a\u00a0b", "e\u0301", "soft\u00adhy", "😀", "a\tb", "\u0627a", " x "]
+)
+def test_a_password_is_what_was_typed(password: str) -> None:
+    """Of all these SASLprep would make another one, or none."""
+
+    async def test() -> None:
+        stored = users.new_credential("SCRAM-SHA-512", Secret(password), Random(1))
+
+        async def find(user: str, mechanism: str) -> Credential | None:
+            return stored
+
+        server = Scram("SCRAM-SHA-512", find, b"", Random(5))
+        first = client_first("ann", "mine")
+        answer = (await server.step(first.message)).answer
+        last = client_final("SCRAM-SHA-512", Secret(password), first, answer)
+        assert (await server.step(last.message)).answer == last.expected
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("r=other,s=c2FsdHNhbHQ=,i=4096", "does not extend"),
+        ("r=mine,s=c2FsdHNhbHQ=,i=4096", "does not extend"),
+        ("r=mine+1,s=c2FsdHNhbHQ=,i=4095", "unsafe number"),
+        ("r=mine+1,s=c2FsdHNhbHQ=,i=1000001", "unsafe number"),
+        ("r=mine+1,s=c2FsdHNhbHQ=,i=-1", "malformed"),
+        ("r=mine+1,s=c2F,i=4096", "salt"),
+        ("m=x,r=mine+1,s=c2FsdHNhbHQ=,i=4096", "malformed"),
+        ("e=other-error", "malformed: 'e=other-error'"),
+        ("r=mine\u00e9,s=c2FsdHNhbHQ=,i=4096", "malformed"),
+        ("", "malformed"),
+    ],
+)
+def test_a_broker_that_violates_the_exchange(answer: str, said: str) -> None:
+    with pytest.raises(Violation, match=said):
+        client_final("SCRAM-SHA-256", Secret("x"), client_first("ann", "mine"), answer.encode())
 
 
 def final(vector: dict[str, Any], without_proof: str) -> bytes:
