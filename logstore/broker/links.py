@@ -23,6 +23,7 @@ from logstore.broker.errors import (
 )
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
+from logstore.broker.security.tls_stream import TLS_FAILED
 from logstore.broker.wire.apis import API_OF, Api
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.declarations import Struct
@@ -149,7 +150,7 @@ class _Asking(Frames):
         for asked in lost:
             asked.timer.cancel()
         reason = self._reason or (str(exc) or type(exc).__name__ if exc else "closed by the other side")
-        if not self._reason and not self._has_served:
+        if not self._reason and not self._has_served and not reason.startswith(TLS_FAILED):
             reason += " before it served a request: it may require TLS or a login (security.protocol)"
         self._link.connection_lost(self, [asked.then for asked in lost], reason)
 
@@ -222,9 +223,11 @@ class Link:
         except asyncio.CancelledError:
             asking.close()
             raise
-        except (OSError, TimeoutError, ValueError, OverflowError, RequestUnanswered) as error:
-            # A `ValueError` or `OverflowError`: the registered host or port is invalid.
+        except Exception as error:
             asking.close()
+            # A `ValueError` or `OverflowError`: the registered host or port is invalid.
+            if not isinstance(error, OSError | ValueError | OverflowError | RequestUnanswered):
+                _log.exception("unexpected error in a connection to %s", self.address)
             pause_ms = self.limits.reconnect_backoff_ms * 2 ** min(self._failures, 16)
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000

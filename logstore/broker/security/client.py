@@ -136,6 +136,11 @@ def client_security(properties: Mapping[str, str], *, token: TokenSource | None 
     login, and may block. Raises `InvalidConfig` for anything else, and `ModuleNotFoundError` without the
     extra `security`.
     """
+    for name, value in properties.items():
+        if not isinstance(value, str):
+            raise InvalidConfig(f"{name} is {value!r}; expected text, or leave it out")
+    if token is not None and not callable(token):
+        raise InvalidConfig("token is not a function; give one that returns a token, such as lambda: text")
     properties = {name: value.strip() for name, value in properties.items()}  # files keep spaces at the end
     named = properties.get(_PROTOCOL, "PLAINTEXT").upper()
     if named not in SECURITY_PROTOCOLS:
@@ -152,10 +157,14 @@ def client_security(properties: Mapping[str, str], *, token: TokenSource | None 
     context = client_context(tls_config(properties), now()) if protocol.has_tls else None
     if not protocol.has_sasl:
         return ClientSecurity(context)
-    mechanism = properties.get(_MECHANISM, "GSSAPI")
+    mechanism = properties.get(_MECHANISM, "")
+    if not mechanism:
+        raise InvalidConfig(f"{_PROTOCOL}={named} needs {_MECHANISM}: one of {', '.join(MECHANISMS)}")
     if mechanism not in MECHANISMS:
         raise InvalidConfig(f"{_MECHANISM} is {mechanism!r}; supported are {', '.join(MECHANISMS)}")
     if mechanism == OAUTHBEARER:
+        if token is not None and _ENDPOINT in properties:
+            raise InvalidConfig(f"{_ENDPOINT} has no effect with token=; give one of them")
         return ClientSecurity(context, TokenLogin(token or _token_source(properties)))
     if token is not None or _ENDPOINT in properties:
         raise InvalidConfig(f"{_MECHANISM} is {mechanism}, which takes no tokens; use OAUTHBEARER")

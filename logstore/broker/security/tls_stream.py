@@ -192,7 +192,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._raw.abort()
         else:
             self._raw.close()
-        self._tell_end(ssl.SSLError(reason), reason)
+        self._tell_end(ConnectionError(reason), reason)
 
     def _read(self) -> None:
         """Hand over what is decrypted, as far as the protocol wants it."""
@@ -326,10 +326,19 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return not self._is_reading_paused
 
 
+TLS_FAILED: Final = "TLS failed: "
+_NOT_LIKED: Final = ": the other side does not trust this side's certificate; check ssl.keystore.location"
+_ALERTS: Final = {
+    "alert certificate required": ": the other side requires a certificate; set ssl.keystore.location",
+    **dict.fromkeys(("alert unknown ca", "alert bad certificate", "alert certificate unknown"), _NOT_LIKED),
+}
+"""What to do about alerts of the other side."""
+
+
 def _reason(error: Exception) -> str:
     """Return what failed, in OpenSSL's words without their source line, and what to check."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = (error.verify_message or str(error)).rstrip(".")
         return f"{NOT_TRUSTED}: {text}{_ADVICE.get(error.verify_code, '')}"
-    reason = getattr(error, "reason", None)
-    return f"TLS failed: {(reason or str(error)).lower().replace('_', ' ')}"
+    text = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
+    return f"{TLS_FAILED}{text}{next((advice for alert, advice in _ALERTS.items() if alert in text), '')}"

@@ -22,7 +22,8 @@ from logstore.broker.security.sasl import OAUTHBEARER
 from logstore.disk.clocks import steady_s
 
 TokenSource: TypeAlias = Callable[[], str]
-"""Returns a token; it may block, and is called in a thread. After an `OSError` it is asked again."""
+"""Returns a token; it may block, and is called in a thread. After an `OSError` it is asked again; any other
+error ends the login as `AuthenticationFailed`."""
 NO_TOKEN: Final = "no token to log in with"
 _TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*", re.ASCII)
 _USED_FOR: Final = 0.8
@@ -44,9 +45,16 @@ class TokenLogin:
         Raises `AuthenticationFailed`, and what `ask` and the source raise.
         """
         try:
-            token = (await asyncio.get_running_loop().run_in_executor(None, self.source)).strip()
+            found: object = await asyncio.get_running_loop().run_in_executor(None, self.source)
+        except AuthenticationFailed:
+            raise
         except OSError as error:
             raise ConnectionError(f"{NO_TOKEN}: {error}") from error
+        except Exception as error:  # of the program's own function
+            raise AuthenticationFailed(f"{NO_TOKEN}: {type(error).__name__}: {error}") from error
+        if not isinstance(found, str):
+            raise AuthenticationFailed(f"{NO_TOKEN}: its function returned {type(found).__name__}, not str")
+        token = found.strip()
         if not _TOKEN.fullmatch(token):
             raise AuthenticationFailed("the token is empty or has invalid characters")
         await begin(ask, OAUTHBEARER)

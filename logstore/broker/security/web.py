@@ -30,7 +30,8 @@ def check_url(setting: str, url: str) -> None:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidConfig(f"{setting} is {url!r}: {error}") from error
-    has_place = parts.path.startswith("/") if parts.scheme == "file" else bool(parts.hostname)
+    is_here = parts.hostname in (None, "localhost") and parts.path.startswith("/")
+    has_place = is_here if parts.scheme == "file" else bool(parts.hostname)
     if parts.scheme not in _SCHEMES or not has_place:
         raise InvalidConfig(f"{setting} is {url!r}; expected https://host/path or file:///path")
 
