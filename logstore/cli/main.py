@@ -14,7 +14,6 @@ import errno
 import functools
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn, get_type_hints
@@ -75,7 +74,7 @@ except KeyboardInterrupt:
     sys.exit(130)  # as later: no trace
 
 from logstore.arguments import EMPTY_PATH, names_path
-from logstore.cli.terminal import print_error, told
+from logstore.cli.terminal import end_with_readers, print_error, told
 from logstore.version import VERSION
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -254,14 +253,13 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> NoReturn:
     """Run the process; it ends quietly when the reader of its output has exited, like any filter."""
     completion.prepare()
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if sys.stderr is None:  # the shell closed it (`2>&-`)
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     for stream in (sys.stdout, sys.stderr):
         # The terminal's encoding may lack characters of a record or a file name.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    end_with_readers()
     sys.exit(run(sys.argv[1:]))
 
 

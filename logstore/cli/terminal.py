@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 
 class Encoding(StrEnum):
@@ -29,6 +32,43 @@ def open_stream(name: str) -> BinaryIO:
     if stream is None:
         raise OSError(f"{name} is closed")
     return stream.buffer
+
+
+class _Piped(io.FileIO):
+    """Output whose reader may exit; the next write then ends the process, as in any filter."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # a server, or a job, completes its work
+                raise
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGPIPE)
+            os._exit(128 + signal.SIGPIPE)
+
+
+def end_with_readers() -> None:
+    """End the process quietly when the reader of its output has exited, and not when a connection breaks.
+
+    The system's own way, SIGPIPE's default, ends it for either.
+    """
+    if not hasattr(signal, "SIGPIPE"):  # pragma: no cover - Windows
+        return
+    signal.signal(signal.SIGPIPE, lambda *_: None)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            raw = _Piped(stream.fileno(), "wb", closefd=False)
+            text = io.TextIOWrapper(
+                io.BufferedWriter(raw),
+                encoding=stream.encoding,
+                errors=stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, text)
 
 
 @contextmanager
