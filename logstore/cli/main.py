@@ -188,7 +188,29 @@ def _command_line(verb: str) -> Any:
     is_known = narrow.registered_commands or narrow.registered_groups
     command = typer.main.get_command(narrow if is_known else app)
     _refuse_empty_paths(command)
+    _refuse_repetition(command)
     return command
+
+
+def _refuse_repetition(command: Any) -> None:
+    """Refuse an option that takes one value and is given twice: the last one would replace the others."""
+    for verb in getattr(command, "commands", {}).values():
+        _refuse_repetition(verb)
+    command.make_parser = functools.partial(_strict_parser, command.make_parser)
+
+
+def _strict_parser(make_parser: Callable[[Any], Any], context: Any) -> Any:
+    parser = make_parser(context)
+    for each in {*parser._long_opt.values(), *parser._short_opt.values()}:
+        if each.action == "store":
+            each.process = functools.partial(_store_once, each, each.process)
+    return parser
+
+
+def _store_once(option: Any, process: Callable[[Any, Any], None], value: Any, state: Any) -> None:
+    if option.dest in state.opts:
+        raise typer.BadParameter(f"{option.obj.opts[0]} is given twice; give it once")
+    process(value, state)
 
 
 def _refuse_empty_paths(command: Any) -> None:

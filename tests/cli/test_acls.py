@@ -116,6 +116,21 @@ def test_a_host_that_never_matches_is_refused(acls: Command, host: str) -> None:
             "topic name 'orders.*' is not",
         ),
         (["add", "--principal", "User:a", "--topic", "", "--operation", "all"], "topic name '' is not"),
+        (
+            [
+                "add",
+                "--principal",
+                "User:a",
+                "--principal=User:b",
+                "--topic",
+                "t",
+                "--operation",
+                "all",
+                "--deny",
+            ],
+            "--principal is given twice; give it once",
+        ),
+        (["list", "--topic", "t", "--topic", "u"], "--topic is given twice"),
         (["list", "--topic", "t", "--group", "g"], "give one of"),
         (
             ["add", "--principal", "User:a", "--group", "g", "--operation", "create"],

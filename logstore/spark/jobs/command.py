@@ -60,8 +60,24 @@ JOBS: Final[Mapping[str, Job]] = {
 _CRASHED: Final = "Python worker exited unexpectedly"
 
 
+class _Once(argparse._StoreAction):
+    """An option with one value, which a second one would replace in silence."""
+
+    _is_given = False
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if self._is_given:
+            raise argparse.ArgumentError(self, "is given twice; give it once")
+        self._is_given = True
+        super().__call__(parser, namespace, values, option_string)
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises `BadUsage` with one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.register("action", None, _Once)
 
     def error(self, message: str) -> NoReturn:
         raise BadUsage(f"{message} (see {self.prog} --help)")

@@ -89,6 +89,7 @@ def test_no_is_exit_1_with_the_answer(command: Command) -> None:
         ["count", "1", "2"],
         ["count", "--", "-1"],
         ["count", "1", "--conf", "novalue"],
+        ["count", "1", "--master", "local[1]", "--master", "local[2]"],
         ["count", "1", "--no-such-option"],
     ],
     ids=" ".join,
