@@ -234,6 +234,8 @@ def _wanted(
 ) -> AclFilter:
     from logstore.broker.security.acls import AclFilter, Pattern, host_of
 
+    if principal is not None and ":" not in principal:
+        raise typer.BadParameter(f"--principal {principal}: write TYPE:NAME, such as User:{principal}")
     pattern = Pattern.PREFIXED if prefixed else Pattern.ANY
     address = host_of(host) if host is not None else None
     return AclFilter(kind, pattern, name, principal, address, _operation(operation))

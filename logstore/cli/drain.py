@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Wait, store_security_of, wait_until
+from logstore.cli.operating import CommandOrStoreConfig, Json, Wait, store_security_of, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
@@ -32,7 +32,7 @@ def drain(
     bootstrap: Bootstrap = None,
     metadata: Metadata = None,
     wait: Wait = 0.0,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """Move a broker's leaderships away and remove it from every ISR; exit 1 if it still leads partitions.

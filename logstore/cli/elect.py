@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Wait, value_of, wait_until
+from logstore.cli.operating import CommandConfig, CommandOrStoreConfig, Json, Wait, value_of, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, RequiredBootstrap, asked_at, operator
 from logstore.cli.terminal import print_error, print_json
 
@@ -35,7 +35,7 @@ def elect_preferred(
     ] = None,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     json_file: Annotated[
         Path | None,
         typer.Option(

@@ -33,6 +33,10 @@ RecordEncoding = Annotated[
 ]
 CommandConfig = Annotated[
     Path | None,
+    typer.Option("--command-config", metavar="FILE", help="Properties of Kafka's clients: TLS and login."),
+]
+CommandOrStoreConfig = Annotated[
+    Path | None,
     typer.Option(
         "--command-config",
         metavar="FILE",

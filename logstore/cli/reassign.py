@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Wait, wait_until
+from logstore.cli.operating import CommandOrStoreConfig, Json, Wait, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, Operator, operator
 from logstore.cli.terminal import print_error, print_json
 
@@ -55,7 +55,7 @@ def generate(
     brokers: Annotated[str, typer.Option("--broker-list", metavar="1,2,3", help="Target brokers.")],
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -89,7 +89,7 @@ def execute(
     plan_file: PlanFile,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     additional: Annotated[
         bool,
         typer.Option("--additional", help="Add to a reassignment in progress; the later plan wins."),
@@ -193,7 +193,7 @@ def verify(
     plan_file: PlanFile,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     preserve_throttles: Annotated[
         bool, typer.Option("--preserve-throttles", help="Keep throttles when nothing moves any more.")
     ] = False,
@@ -241,7 +241,7 @@ def cancel(
     plan_file: PlanFile,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
@@ -266,7 +266,7 @@ def cancel(
 def list_reassignments(
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """List the reassignments requested or in progress, and their throttles."""

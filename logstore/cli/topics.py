@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, Wait, named_values, wait_until
+from logstore.cli.operating import CommandOrStoreConfig, Json, Wait, named_values, wait_until
 from logstore.cli.operator import Bootstrap, DeletedSettings, Metadata, operator
 from logstore.cli.terminal import print_error, print_json
 
@@ -49,7 +49,7 @@ def list_topics(
     match: Match = None,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """List the topics, and what the deletion of those being deleted waits for."""
@@ -70,7 +70,7 @@ def describe(
     names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]", help="Default: all.")] = None,
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     under_replicated: Annotated[
         bool,
         typer.Option("--under-replicated", help="Only partitions with an ISR smaller than the replicas."),
@@ -205,7 +205,7 @@ def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -286,7 +286,7 @@ def delete(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     if_exists: IfExists = False,
     wait: Wait = 0.0,
     as_json: Json = False,
@@ -318,7 +318,7 @@ def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC")],
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", min=1, help="The new number; it can only grow.")
     ] = None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, store_security_of, value_of
+from logstore.cli.operating import CommandOrStoreConfig, Json, store_security_of, value_of
 from logstore.cli.operator import Bootstrap, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
@@ -59,7 +59,7 @@ def set_password(
         int,
         typer.Option("--iterations", help="SCRAM iterations, 4096 to 16384; more slow down guessing."),
     ] = 4096,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """Set a user's password. It takes effect at the next login."""
@@ -106,7 +106,7 @@ def _asked_password() -> str:
 def list_users(
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """List users with their mechanisms and, in parentheses, the iterations."""
@@ -135,7 +135,7 @@ def delete(
     metadata: Metadata = None,
     bootstrap: Bootstrap = None,
     mechanism: Mechanism = _DEFAULT,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """Delete a user's credential. Open connections stay open."""

@@ -14,7 +14,7 @@ import typer
 
 from logstore.arguments import whole_number
 from logstore.cli.health import Every, Watch, show
-from logstore.cli.operating import CommandConfig, Json, store_security_of
+from logstore.cli.operating import CommandOrStoreConfig, Json, store_security_of
 from logstore.cli.operator import Bootstrap, Metadata, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
@@ -46,7 +46,7 @@ def why(
     metadata: Metadata = None,
     watch: Watch = 6.0,
     every: Every = False,
-    command_config: CommandConfig = None,
+    command_config: CommandOrStoreConfig = None,
     as_json: Json = False,
 ) -> int:
     """Explain a partition, a group, a broker or the cluster: its state, what it waits for, and what to do."""

@@ -130,6 +130,8 @@ def test_a_host_that_never_matches_is_refused(acls: Command, host: str) -> None:
             ],
             "--principal is given twice; give it once",
         ),
+        (["list", "--principal", "ann"], "write TYPE:NAME, such as User:ann"),
+        (["remove", "--principal", "ann"], "write TYPE:NAME, such as User:ann"),
         (["list", "--topic", "t", "--topic", "u"], "--topic is given twice"),
         (["list", "--topic", "t", "--group", "g"], "give one of"),
         (
