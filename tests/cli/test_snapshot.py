@@ -84,6 +84,7 @@ def test_a_metadata_store_is_taken_alone(command: Command, tmp_path: Path) -> No
         outcome = command("snapshot", tmp_path / "data.metadata", tmp_path / "store", "--json")
         assert (outcome.code, outcome.err) == (0, "")
         assert json.loads(outcome.out) == {"metadata": str(tmp_path / "store")}
+        assert (tmp_path / "store").stat().st_mode & 0o777 == 0o700
         assert command("snapshot", tmp_path / "data.metadata", tmp_path / "store").code == 2
         broker.create_topic("later")
     taken = BrokerConfig(log_dirs=(str(tmp_path / "new"),), metadata=f"embedded:{tmp_path}/store")
