@@ -204,7 +204,16 @@ def _strict_parser(make_parser: Callable[[Any], Any], context: Any) -> Any:
     for each in {*parser._long_opt.values(), *parser._short_opt.values()}:
         if each.action == "store":
             each.process = functools.partial(_store_once, each, each.process)
+    parser.parse_args = functools.partial(_parsed, context, parser.parse_args)
     return parser
+
+
+def _parsed(context: Any, parse: Callable[..., Any], args: Any) -> Any:
+    try:
+        return parse(args=args)
+    except _USAGE_ERROR as error:
+        error.ctx = getattr(error, "ctx", None) or context  # its help is the one to look at
+        raise
 
 
 def _store_once(option: Any, process: Callable[[Any, Any], None], value: Any, state: Any) -> None:

@@ -418,6 +418,9 @@ def encode_marker_batch(
     )
 
 
+_LAST_EPOCH: Final = (1 << 15) - 1
+
+
 def _check_producer(
     producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool, is_control: bool
 ) -> None:
@@ -425,10 +428,10 @@ def _check_producer(
         if is_transactional:
             raise ValueError("a transactional batch needs a producer id")
         return
-    if producer_epoch < 0:
-        raise ValueError(f"producer {producer_id} needs an epoch, not {producer_epoch}")
-    if base_sequence < 0 and not is_control:
-        raise ValueError(f"producer {producer_id} needs a base sequence, not {base_sequence}")
+    if not 0 <= producer_epoch <= _LAST_EPOCH:
+        raise ValueError(f"producer {producer_id} needs an epoch of 0 to {_LAST_EPOCH}, not {producer_epoch}")
+    if not 0 <= base_sequence <= MAX_INT and not is_control:
+        raise ValueError(f"producer {producer_id} needs a base sequence from 0 on, not {base_sequence}")
 
 
 def _check_control(records: Iterable[Record], is_transactional: bool) -> None:

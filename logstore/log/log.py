@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from logstore.arguments import Path, as_config, as_directory, as_offset
+from logstore.arguments import Path, as_config, as_directory, as_int, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
@@ -267,8 +267,8 @@ class Log(Reading, Closing):
         with log.lock:
             return append_end_transaction(
                 log,
-                producer_id,
-                producer_epoch,
+                as_int(producer_id, "producer_id"),
+                as_int(producer_epoch, "producer_epoch"),
                 ControlType.COMMIT if commit else ControlType.ABORT,
                 coordinator_epoch=STAND_ALONE_EPOCH,
                 leader_epoch=max(log.latest_epoch, STAND_ALONE_EPOCH),

@@ -128,7 +128,7 @@ def test_a_host_that_never_matches_is_refused(acls: Command, host: str) -> None:
                 "all",
                 "--deny",
             ],
-            "--principal is given twice; give it once",
+            "--principal is given twice; give it once (see logstore acls add --help)",
         ),
         (["list", "--principal", "ann"], "write TYPE:NAME, such as User:ann"),
         (["remove", "--principal", "ann"], "write TYPE:NAME, such as User:ann"),
@@ -147,6 +147,11 @@ def test_bad_usage(acls: Command, words: list[str], said: str) -> None:
     ended = acls(*words)
     assert ended.code == 2
     assert said in ended.err
+
+
+def test_a_missing_value_names_the_verbs_help(command: Command) -> None:
+    ended = command("acls", "remove", "--topic")
+    assert (ended.code, "requires an argument. (see logstore acls remove --help)" in ended.err) == (2, True)
 
 
 def test_what_the_broker_refuses_is_told(acls: Command, command: Command) -> None:

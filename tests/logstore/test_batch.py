@@ -244,6 +244,8 @@ def test_rows_13_and_39_a_marker_batch() -> None:
     [
         ({"is_transactional": True}, "needs a producer id"),
         ({"producer_id": 1, "base_sequence": 0}, "needs an epoch"),
+        ({"producer_id": 1, "base_sequence": 0, "producer_epoch": 40_000}, "epoch of 0 to 32767, not 40000"),
+        ({"producer_id": 1, "base_sequence": 1 << 31, "producer_epoch": 0}, "needs a base sequence"),
         ({"producer_id": 1, "producer_epoch": 0}, "needs a base sequence"),
     ],
 )

@@ -237,6 +237,7 @@ ASYNC: list[tuple[Call, type[Exception], str]] = [
     (lambda log: log.append(), TypeError, "missing 1 required positional argument"),
     (lambda log: log.append("text"), TypeError, "open the log with a serializer"),
     (lambda log: log.get("0"), TypeError, "an offset is an int"),
+    (lambda log: log.end_transaction("7", 0, commit=True), TypeError, "producer_id"),
     (lambda log: anext(log.read(isolation="committed")), ValueError, "read_committed"),
     (lambda log: anext(log.read("0")), TypeError, "an offset is an int"),
 ]
