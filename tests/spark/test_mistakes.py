@@ -83,7 +83,7 @@ MISTAKES: Final = {
     "a refused port": read("Check kafka.bootstrap.servers, and that the brokers run", **NOWHERE),
     "an unknown protocol": read("one of PLAINTEXT", **NOWHERE, **{"kafka.security.protocol": "SSLL"}),
     "a login without its mechanism": read(
-        "needs sasl.mechanism: one of PLAIN, SCRAM", **NOWHERE, **{"kafka.security.protocol": "SASL_PLAINTEXT"}
+        "needs sasl.mechanism: one of PLAIN", **NOWHERE, **{"kafka.security.protocol": "SASL_PLAINTEXT"}
     ),
     "certificates that are not there": read(
         "ssl.truststore.location: [Errno 2] No such file or directory: '/nope.pem'",
