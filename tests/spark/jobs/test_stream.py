@@ -56,7 +56,8 @@ def test_rows_once_and_bad_ones_aside(
     spark: SparkSession, command: Command, data: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
-    line = ["stream", data, "--output", table, "--schema", SCHEMA, "--batch-records", 20, "--json"]
+    start = ["stream", data, "--output", table, "--batch-records", 20]
+    line = [*start, "--schema", SCHEMA, "--json"]
     first = command(*line)
     assert first.code == 1, "bad rows are an answer"
     facts = first.facts
@@ -85,9 +86,9 @@ def test_rows_once_and_bad_ones_aside(
     assert command(*line[:-1]).out == "nothing new to stream\n"
     # Files of another type would make a table that nobody can read.
     append(data / "t-1", [(NOON_MS, "k", good(300))])
-    other = command(*line[:-1], "--schema", SCHEMA.replace("id INT", "id STRING"))
+    other = command(*start, "--schema", SCHEMA.replace("id INT", "id STRING"))
     assert (other.code, "column id is string" in complaint(other)) == (1, True)
-    wider = command(*line, "--schema", f"{SCHEMA}, more INT").facts
+    wider = command(*start, "--schema", f"{SCHEMA}, more INT", "--json").facts
     assert (wider["rows"], wider["total"]["rows"]) == (1, 32), "a new column is added"
     assert spark.read.option("mergeSchema", "true").parquet(str(table)).count() == 32
     # Without its checkpoint it would read all again, under numbers that are taken.
