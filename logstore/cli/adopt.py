@@ -240,12 +240,14 @@ def _write(disk: Disk, directory: str, nodes: dict[str, bytes]) -> None:
     """Write the store under another name first: after a crash it is there as a whole, or not at all."""
     from logstore.disk.copying import remove_tree
     from logstore.disk.files import wall_clock_ms
+    from logstore.disk.host_files import make_private_dir
     from logstore.replication.metastore.embedded import EmbeddedStore
     from logstore.replication.metastore.operations import Create, Multi
 
     unfinished = f"{directory}.unfinished"
     if Path(unfinished).exists():
         remove_tree(disk, unfinished)
+    make_private_dir(unfinished)
     with EmbeddedStore(unfinished, disk=disk) as store:
         now_ms = wall_clock_ms()
         session = store.open_session(60_000, now_ms)

@@ -6,7 +6,6 @@ nodes (their loss ledgers say what was truncated), or the trace of one simulatio
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,6 +130,7 @@ def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:
 
     Raises `OSError`, also for a directory that may not be listed.
     """
+    from logstore.disk.host_files import files_below
     from logstore.log.losses import LEDGER, LOST_DIRECTORY
 
     logs: dict[Path, None] = {}
@@ -139,20 +139,12 @@ def _found_in(sources: list[Path]) -> tuple[list[Path], list[Path]]:
         if source.is_file():
             logs[source] = None
             continue
-        below = sorted(_files_below(source))
+        below = sorted(files_below(source))
         named = (*_beside(source), *(path for path in below if "state-change" in path.name))
         logs |= dict.fromkeys(path for path in named if path.is_file())
         ends = (LOST_DIRECTORY, LEDGER)
         ledgers |= dict.fromkeys(path.parents[1] for path in below if path.parts[-2:] == ends)
     return list(logs), list(ledgers)
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    def fail(error: OSError) -> None:
-        raise error  # what it hides would be missing from the timeline
-
-    for place, _, names in os.walk(directory, onerror=fail):
-        yield from (Path(place, name) for name in names)
 
 
 def _beside(log_dir: Path) -> list[Path]:

@@ -48,6 +48,7 @@ def test_a_kraft_directory_is_planned_adopted_and_served(command: Command, tmp_p
     done = command("adopt", log_dir, "--apply", "--json")
     facts = json.loads(done.out)
     assert facts["written"] is True
+    assert Path(f"{log_dir}.metadata").stat().st_mode & 0o777 == 0o700
     assert facts["topics"]["orders"] == {
         "topic_id": "q1rQ-zzUQr-NxhUuceaPjg",
         "settings": {"max.message.bytes": "2000000", "retention.ms": "86400000"},

@@ -18,8 +18,8 @@ from logstore.broker.security.store import StoreSecurity, access_of
 from logstore.broker.store_session import StoreClient, StoreOf
 from logstore.config import SettingValue
 from logstore.disk.files import Disk, OsDisk, SteadyClock
+from logstore.disk.host_files import make_private_dir
 from logstore.disk.memory import MemoryDisk
-from logstore.disk.private import make_private_dir
 from logstore.errors import InvalidConfig
 from logstore.replication.effects import StoreEvent
 from logstore.replication.metastore.embedded import EmbeddedStore
@@ -53,7 +53,7 @@ def open_store(directory: str | None = None, *, disk: Disk | None = None) -> Sha
         disk = OsDisk() if directory is not None else MemoryDisk()
     if directory is not None and isinstance(disk, OsDisk):
         directory = os.path.abspath(directory)  # the working directory may change
-        make_private_dir(directory)  # it has what passwords are checked with
+        make_private_dir(directory)  # it holds the credentials of users
     make = partial(EmbeddedStore, directory if directory is not None else _IN_MEMORY, disk=disk)
     return SharedStore(make(), clock=SteadyClock(), open_store=make)
 

@@ -20,7 +20,7 @@ from logstore.broker.metadata.server import MetadataServer, session_secret
 from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, SteadyClock
-from logstore.disk.private import make_private_dir
+from logstore.disk.host_files import make_private_dir
 from logstore.loggers import logger_of
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed

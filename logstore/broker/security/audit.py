@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from logstore.broker.json_lines import utc_text
 from logstore.disk.errors import explained
 from logstore.disk.files import Disk, File, OsDisk, wall_clock_ms
-from logstore.disk.private import make_private
+from logstore.disk.host_files import make_private
 from logstore.loggers import logger_of
 
 ACCESS_SUFFIX: Final = ".access"

@@ -14,10 +14,9 @@ The reported row counts are the differences of the sequence numbers in the sink'
 from __future__ import annotations
 
 import json
-import os
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob, iglob
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logstore.arguments import whole_number
 from logstore.disk.files import OsDisk
+from logstore.disk.host_files import files_below
 from logstore.disk.ids import new_id
 from logstore.spark.brief_errors import quiet_proxy
 from logstore.spark.errors import RowRefused
@@ -182,14 +182,6 @@ def _write_id(text: str | None) -> tuple[str, int] | None:
     return name, number
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
-    def fail(error: OSError) -> None:
-        raise error  # Spark fails there, too
-
-    for place, _, names in os.walk(directory, onerror=fail):
-        yield from (Path(place, name) for name in names)
-
-
 @dataclass(frozen=True, slots=True)
 class Input:
     """The input files. `schema` is in Spark's DDL, `options` are those of Spark's reader."""
@@ -203,7 +195,7 @@ class Input:
     def files(self) -> list[tuple[str, int]]:
         """Return the files that exist now, with their sizes in bytes. Raises `OSError`."""
         found = [Path(each) for pattern in self.paths for each in sorted(glob(pattern))]
-        files = [path for each in found for path in (sorted(_files_below(each)) if each.is_dir() else [each])]
+        files = [path for each in found for path in (sorted(files_below(each)) if each.is_dir() else [each])]
         return [
             (str(path), path.stat().st_size) for path in files if path.is_file() and path.name[0] not in "._"
         ]

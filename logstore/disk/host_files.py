@@ -1,9 +1,11 @@
-"""Files and directories that only their owner may read."""
+"""Files of the host outside of logs, for commands and servers: private ones, and all below a directory."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from logstore.disk.files import open_regular
 
@@ -22,3 +24,16 @@ def make_private_dir(directory: str) -> None:
     os.makedirs(os.path.dirname(os.path.abspath(directory)), exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """Yield the files below a directory. Raises `OSError`, also for a directory that may not be listed.
+
+    `Path.rglob` leaves out such a directory without an error.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for place, _, names in os.walk(directory, onerror=fail):
+        yield from (Path(place, name) for name in names)
