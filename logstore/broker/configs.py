@@ -56,12 +56,12 @@ _LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", LEADER_REPLIC
 _OF_IDENTITY: Final = frozenset({"broker.id", "node.id", "log.dir", "log.dirs", "state.change.log"})
 _LISTENERS: Final = {
     "listeners": "The addresses on which the broker listens, each with the name of its listener.",
-    "advertised.listeners": "The addresses that clients and brokers are given.",
+    "advertised.listeners": "The addresses given to clients and brokers.",
     "listener.security.protocol.map": "The security protocol of each listener.",
     "inter.broker.listener.name": "The listener that brokers use among themselves.",
     "control.plane.listener.name": "The listener between the controller and the brokers.",
-    "super.users": "Principals that may do everything.",
-    "allow.everyone.if.no.acl.found": "Whether everyone may use what has no rule.",
+    "super.users": "Principals with full access.",
+    "allow.everyone.if.no.acl.found": "Whether resources without a rule are open to everyone.",
 }
 _NOT_LISTED: Final = ("http.", "listener.name.", "zookeeper.", "authorizer.")
 """How brokers' settings begin that are read elsewhere."""
@@ -202,16 +202,17 @@ def describe_broker(live: Live, settings: Settings, log_dirs: Sequence[str] = ()
 
 
 def _of_listeners(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield how the broker is reached and who may do what; nothing of it is secret."""
+    """Yield the settings of listeners and access, none of which is secret."""
     security = settings.security
     if security is None:
         yield "advertised.listeners", f"{PLAINTEXT}://{Address(settings.node.host, settings.node.port)}"
         return
-    each = security.listeners
-    yield "listeners", ",".join(f"{one.name}://{one.bind}" for one in each)
-    told = [f"{one.name}://{one.advertised}" for one in each if one.advertised is not None]
+    listeners = security.listeners
+    yield "listeners", ",".join(f"{each.name}://{each.bind}" for each in listeners)
+    told = [f"{each.name}://{each.advertised}" for each in listeners if each.advertised is not None]
     yield "advertised.listeners", ",".join(told)
-    yield "listener.security.protocol.map", ",".join(f"{one.name}:{one.protocol.name}" for one in each)
+    protocols = [f"{each.name}:{each.protocol.name}" for each in listeners]
+    yield "listener.security.protocol.map", ",".join(protocols)
     yield "inter.broker.listener.name", security.inter_broker
     if security.control_plane:
         yield "control.plane.listener.name", security.control_plane

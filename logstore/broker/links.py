@@ -9,6 +9,7 @@ the version of a request.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -23,7 +24,6 @@ from logstore.broker.errors import (
 )
 from logstore.broker.limits import Address, Limits
 from logstore.broker.security.client import NO_SECURITY, ClientSecurity
-from logstore.broker.security.tls_stream import TLS_FAILED
 from logstore.broker.wire.apis import API_OF, Api
 from logstore.broker.wire.codec import decode
 from logstore.broker.wire.declarations import Struct
@@ -150,7 +150,7 @@ class _Asking(Frames):
         for asked in lost:
             asked.timer.cancel()
         reason = self._reason or (str(exc) or type(exc).__name__ if exc else "closed by the other side")
-        if not self._reason and not self._has_served and not reason.startswith(TLS_FAILED):
+        if not self._reason and not self._has_served and not isinstance(exc, ssl.SSLError):
             reason += " before it served a request: it may require TLS or a login (security.protocol)"
         self._link.connection_lost(self, [asked.then for asked in lost], reason)
 

@@ -213,8 +213,7 @@ def _resource(
         Resource.USER: user,
         Resource.DELEGATION_TOKEN: token,
     }
-    if user is not None and ":" not in user:
-        raise typer.BadParameter(f"--user-principal {user}: write TYPE:NAME, such as User:{user}")
+    _check_type("--user-principal", user)
     given = [(kind, name) for kind, name in named.items() if name is not None]
     if len(given) > 1:
         raise typer.BadParameter(
@@ -222,6 +221,11 @@ def _resource(
             "--delegation-token"
         )
     return given[0] if given else (None, None)
+
+
+def _check_type(option: str, principal: str | None) -> None:
+    if principal is not None and ":" not in principal:
+        raise typer.BadParameter(f"{option} {principal}: write TYPE:NAME, such as User:{principal}")
 
 
 def _wanted(
@@ -234,8 +238,7 @@ def _wanted(
 ) -> AclFilter:
     from logstore.broker.security.acls import AclFilter, Pattern, host_of
 
-    if principal is not None and ":" not in principal:
-        raise typer.BadParameter(f"--principal {principal}: write TYPE:NAME, such as User:{principal}")
+    _check_type("--principal", principal)
     pattern = Pattern.PREFIXED if prefixed else Pattern.ANY
     address = host_of(host) if host is not None else None
     return AclFilter(kind, pattern, name, principal, address, _operation(operation))

@@ -34,7 +34,7 @@ def certs(
 ) -> int:
     """Create a development CA (ca.pem, ca.key), broker.pem and a key store for each client.
 
-    An existing CA in the directory is reused; certificates end with it at the latest. broker.pem is for
+    An existing CA in the directory is reused; certificates expire no later than it does. broker.pem is for
     all hosts, by default this one: localhost and 127.0.0.1. Existing certificates are replaced: brokers
     read them again while they run.
     """
@@ -63,8 +63,8 @@ def make_certificates(
 ) -> list[Path]:
     """Make a key store for each name, valid for its hosts; return their paths.
 
-    They are signed by the authority of the directory, which is made if there is none, and end with it at the
-    latest. Raises `InvalidConfig` if the authority is incomplete, damaged or has expired.
+    They are signed by the authority of the directory, which is made if there is none, and expire no later
+    than it does. Raises `InvalidConfig` if the authority is incomplete, damaged or has expired.
     """
     from logstore.broker.security.certificates import new_authority, signed_by
     from logstore.broker.security.tls import now
@@ -90,15 +90,14 @@ def _authority_of(directory: Path) -> Signed | None:
     from logstore.errors import InvalidConfig
 
     ca, key = directory / "ca.pem", directory / "ca.key"
-    is_there = [each for each in (ca, key) if each.exists()]
-    if not is_there:
+    if not ca.exists() and not key.exists():
         return None
-    if len(is_there) < 2:
-        (found,), missing = is_there, key if is_there == [ca] else ca
-        raise InvalidConfig(
-            f"{found} is there without {missing.name}: a new authority would replace it. Put {missing.name} "
-            "beside it, or choose another directory"
-        )
+    for found, other in ((ca, key), (key, ca)):
+        if not other.exists():
+            raise InvalidConfig(
+                f"{found} is there without {other.name}: a new authority would replace it. Put {other.name} "
+                "beside it, or choose another directory"
+            )
     try:
         authority = read_authority(ca.read_bytes(), key.read_bytes())
     except ValueError as error:

@@ -134,7 +134,7 @@ def _take(source: Path, target: Path, end_offset: int | None, as_json: bool) -> 
     for each in made:
         _print(each, as_json)
     if metadata is not None:
-        Path(metadata).chmod(0o700)  # as the store itself: passwords can be tried against it
+        Path(metadata).chmod(0o700)  # it holds the credentials of users
         print_json({"metadata": metadata}) if as_json else print(f"{metadata}: the metadata store")
     return 0
 

@@ -39,7 +39,7 @@ class _Piped(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         try:
-            return super().write(data) or 0
+            return super().write(data)
         except BrokenPipeError:
             if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # a server, or a job, completes its work
                 raise
@@ -52,7 +52,7 @@ class _Piped(io.FileIO):
 def end_with_readers() -> None:
     """End the process quietly when the reader of its output has exited, and not when a connection breaks.
 
-    The system's own way, SIGPIPE's default, ends it for either.
+    The default action of SIGPIPE ends it in both cases.
     """
     if not hasattr(signal, "SIGPIPE"):  # pragma: no cover - Windows
         return

@@ -196,7 +196,7 @@ def _password(brokers: Brokers, token_id: str | None, hmac_file: Path | None) ->
 
 
 def _check_ms(option: str, given: int, least: int) -> None:
-    """Refuse what brokers read as their own default: a token would live longer than asked for."""
+    """Refuse a time that brokers replace by their default: a token would outlive the time asked for."""
     if given != -1 and given < least:
         raise typer.BadParameter(f"{option} is {given}; expected {least} or more, or -1 for the default")
 

@@ -62,7 +62,7 @@ def reason(error: BaseException) -> str | None:
 
 
 def reason_of_files(error: BaseException) -> str | None:
-    """Return what Java said of a file that made Spark raise `error`; None if it said nothing of one."""
+    """Return the error of a file in Java that made Spark raise `error`; None if there is none."""
     found = _OF_FILES.findall(str(error))
     return f"Spark failed at a file: {found[-1]}" if found else None
 

@@ -161,7 +161,7 @@ class SimulatedCluster:
     ) -> int:
         """Let time pass until `predicate` holds, tested after every event; return the time that passed.
 
-        Raises `TimeoutError`, which says `what` did not come, if it does not hold within `limit_ms`.
+        Raises `TimeoutError`, which names `what`, if it does not hold within `limit_ms`.
         """
         began_ms = self.now_ms
         if not self._time.run(predicate, limit_ms):

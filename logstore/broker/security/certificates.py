@@ -78,7 +78,7 @@ def new_authority(at: datetime, *, days: int = 365) -> Signed:
 def signed_by(authority: Signed, name: str, hosts: Sequence[str], at: datetime, *, days: int = 365) -> Signed:
     """Return a certificate for `CN=name`, valid for these host names and IP addresses.
 
-    It ends with the authority at the latest: the end of the authority would end its use without a warning.
+    It expires no later than the authority, which would otherwise end its use without a warning.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(

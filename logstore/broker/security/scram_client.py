@@ -39,7 +39,7 @@ class ClientFirst(NamedTuple):
 
 
 class ClientFinal(NamedTuple):
-    """A client's last message, and the only answer that proves the server to know the user's keys."""
+    """A client's last message, and the answer that proves that the server knows the user's keys."""
 
     message: bytes
     expected: bytes

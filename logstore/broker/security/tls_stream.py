@@ -192,7 +192,7 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
             self._raw.abort()
         else:
             self._raw.close()
-        self._tell_end(ConnectionError(reason), reason)
+        self._tell_end(ssl.SSLError(ssl.SSL_ERROR_SSL, reason), reason)
 
     def _read(self) -> None:
         """Hand over what is decrypted, as far as the protocol wants it."""
@@ -326,13 +326,12 @@ class TlsStream(asyncio.BufferedProtocol, asyncio.Transport):
         return not self._is_reading_paused
 
 
-TLS_FAILED: Final = "TLS failed: "
 _NOT_LIKED: Final = ": the other side does not trust this side's certificate; check ssl.keystore.location"
 _ALERTS: Final = {
     "alert certificate required": ": the other side requires a certificate; set ssl.keystore.location",
     **dict.fromkeys(("alert unknown ca", "alert bad certificate", "alert certificate unknown"), _NOT_LIKED),
 }
-"""What to do about alerts of the other side."""
+"""Advice for TLS alerts from the peer."""
 
 
 def _reason(error: Exception) -> str:
@@ -341,4 +340,4 @@ def _reason(error: Exception) -> str:
         text = (error.verify_message or str(error)).rstrip(".")
         return f"{NOT_TRUSTED}: {text}{_ADVICE.get(error.verify_code, '')}"
     text = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
-    return f"{TLS_FAILED}{text}{next((advice for alert, advice in _ALERTS.items() if alert in text), '')}"
+    return f"TLS failed: {text}{next((advice for alert, advice in _ALERTS.items() if alert in text), '')}"

@@ -61,7 +61,7 @@ _CRASHED: Final = "Python worker exited unexpectedly"
 
 
 class _Once(argparse._StoreAction):
-    """An option with one value, which a second one would replace in silence."""
+    """An option that may be given once: a second value would silently replace the first."""
 
     _is_given = False
 

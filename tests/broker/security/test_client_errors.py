@@ -1,4 +1,4 @@
-"""What a client is told when its login cannot begin, or its certificate is not enough."""
+"""Errors of a client whose login cannot begin, or whose certificate is missing."""
 
 from __future__ import annotations
 
