@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from operator import index
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_S: Final = 1e9
@@ -46,6 +47,13 @@ def as_str(value: object, what: str) -> str:
     """Return a str. Raises `TypeError` for anything else."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {type(value).__name__} ({value!r:.100})")
+    return value
+
+
+def as_callback(value: Callable[P, T]) -> Callable[P, T]:
+    """Return a function to call later. Raises `TypeError` for what cannot be called."""
+    if not callable(value):
+        raise TypeError(f"a callback is a function, not {type(value).__name__} ({value!r:.100})")
     return value
 
 
@@ -98,13 +106,13 @@ def names_path(metavar: object) -> bool:
     return any(word in str(metavar) for word in ("DIR", "FILE", "PATH"))
 
 
-def as_config(config: T | None, kind: type[T], advice: str = "") -> T:
+def as_config(config: T | None, kind: type[T], advice: str = "", what: str = "config") -> T:
     """Return `config`, by default one without settings. Raises `TypeError` for another type."""
     if config is None:
         return kind()
     if not isinstance(config, kind):
         name = kind.__name__
-        raise TypeError(f"config is a {name}, not {type(config).__name__}; {advice or f'pass {name}(…)'}")
+        raise TypeError(f"{what} is a {name}, not {type(config).__name__}; {advice or f'pass {name}(…)'}")
     return config
 
 

@@ -44,7 +44,7 @@ from logstore.broker.security.door import Door
 from logstore.broker.settings import read_settings
 from logstore.config import SettingValue
 from logstore.disk.errors import EngineError
-from logstore.disk.files import Disk, OsDisk, SteadyClock, wall_clock_ms
+from logstore.disk.files import Disk, OsDisk, SteadyClock, as_disk, wall_clock_ms
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.running import boot_id
 from logstore.disk.topic_partition import TopicPartition
@@ -134,7 +134,7 @@ class AsyncBroker(Client):
         if not self.config.insecure:
             refuse_open(self._settings.security, self._listen)
         self._log_dirs, self._metadata = self.config.log_dirs, metadata
-        if isinstance(self.config.disk or OsDisk(), OsDisk):
+        if isinstance(as_disk(self.config.disk), OsDisk):
             # The working directory may change while the broker runs.
             self._log_dirs = tuple(map(os.path.abspath, self._log_dirs))
             self._metadata = metadata if isinstance(metadata, SharedStore) else absolute(metadata)
@@ -403,7 +403,7 @@ class AsyncBroker(Client):
             partial(
                 snapshot_logs,
                 running.runtime.node.logs,
-                self.config.disk or OsDisk(),
+                as_disk(self.config.disk),
                 os.fspath(path),
                 clock=wall_clock_ms,
                 metadata=directory if kind == EMBEDDED and directory else None,

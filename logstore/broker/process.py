@@ -45,7 +45,7 @@ from logstore.broker.state_change_file import OFF, StateChangeFile, default_path
 from logstore.broker.store_session import StoreOf
 from logstore.disk.clocks import steady_s
 from logstore.disk.errors import EngineError, explained
-from logstore.disk.files import Disk, OsDisk, SteadyClock
+from logstore.disk.files import Disk, SteadyClock, as_disk
 from logstore.disk.running import boot_id
 from logstore.errors import InvalidConfig
 from logstore.loggers import logger_of
@@ -94,7 +94,7 @@ SiteOf: TypeAlias = Callable[[Assembly], Site]
 def run(options: ServeOptions, *, disk: Disk | None = None, site_of: SiteOf | None = None) -> int:
     """Serve until the end and return the exit code. An error at the start is one line on stderr."""
     survive_broken_pipes()
-    disk = disk or OsDisk()
+    disk = as_disk(disk)
     try:
         log_as_json(options.log_file)
         host, port = options.listen

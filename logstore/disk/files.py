@@ -30,7 +30,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from logstore.disk.clocks import steady_ns
 from logstore.disk.descriptors import Spares, above_standard
@@ -118,6 +118,7 @@ class Lock(Protocol):
         """Give up the directory; releasing twice is harmless."""
 
 
+@runtime_checkable
 class Disk(Protocol):
     """A file system. Every method raises `OSError` like the operating system."""
 
@@ -235,8 +236,7 @@ def read_small_file(disk: Disk, path: str, *, limit: int = 64 << 20) -> bytes | 
     except FileNotFoundError:
         return None
     with closing(file):
-        size = file.size()
-        if size > limit:
+        if (size := file.size()) > limit:
             raise OSError(errno.EFBIG, f"the file has {size} bytes; the limit is {limit}", path)
         return file.pread(size, 0)
 
@@ -572,6 +572,13 @@ def _synced(sync: Callable[[int], None], descriptor: int, path: str) -> None:
         sync(descriptor)
     except OSError as error:
         raise_unsynced(error, path)
+
+
+def as_disk(disk: Disk | None) -> Disk:
+    """Return the disk that an argument names, by default the real one. Raises `TypeError`."""
+    if disk is not None and not isinstance(disk, Disk):
+        raise TypeError(f"disk is a Disk, such as logstore.testing.MemoryDisk(), not {disk!r:.100}")
+    return OsDisk() if disk is None else disk
 
 
 def wall_clock_ms() -> int:

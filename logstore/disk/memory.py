@@ -194,7 +194,12 @@ class MemoryDisk:
         return self._rebuilt([change for change in self._changes if change.synced], Inode.durable)
 
     def power_cut(self, random: Random, profile: Profile = Profile.POSIX) -> MemoryDisk:
-        """Return the disk after a power cut. Every later call on this disk and its files fails."""
+        """Return the disk after a power cut. Every later call on this disk and its files fails.
+
+        `random` decides what is left. Raises `TypeError` for a seed in its place.
+        """
+        if not isinstance(random, Random):
+            raise TypeError(f"random is a random.Random, such as Random({random!r:.20}), not {random!r:.20}")
         after = self.image(random, profile)
         self._alive = False
         self._locked.clear()

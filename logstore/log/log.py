@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from logstore.arguments import Path, as_config, as_directory, as_int, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.closing import Closing
-from logstore.disk.files import Buffer, Disk, OsDisk, wall_clock_ms
+from logstore.disk.files import Buffer, Disk, as_disk, wall_clock_ms
 from logstore.errors import LogClosed, OffsetOutOfRange, without_shortage
 from logstore.format.record import ControlType, Record
 from logstore.log.append import AppendInfo, append_end_transaction, nothing_appended
@@ -134,7 +134,7 @@ class Log(Reading, Closing):
         partition = open_stand_alone(
             as_directory(path),
             as_config(config, LogConfig, 'LogConfig.from_kafka({"segment.bytes": …}) reads a mapping'),
-            disk or OsDisk(),
+            as_disk(disk),
             clock or wall_clock_ms,
             create=create,
             progress=progress,

@@ -44,7 +44,7 @@ from logstore.checkpoint.entry_files import (
 from logstore.config import MAX_LONG
 from logstore.disk.copying import is_there
 from logstore.disk.errors import CorruptCheckpoint, is_shortage
-from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, OsDisk, read_small_file
+from logstore.disk.files import LOCK_FILE, Buffer, Disk, File, as_disk, read_small_file
 from logstore.disk.topic_partition import partitions_among
 from logstore.disk.watching import watcher
 from logstore.errors import DamagedLog, LogDirOffline, LogGone, LogTruncated, OffsetOutOfRange
@@ -136,7 +136,7 @@ class LogReader:
     def __init__(self, path: Path, *, start_offset: int | None = None, disk: Disk | None = None) -> None:
         """Read from `start_offset` (default: the log start at the time of the first call)."""
         self.directory = as_directory(path)
-        self._disk = disk or OsDisk()
+        self._disk = as_disk(disk)
         self.next_offset = -1 if start_offset is None else as_offset(start_offset)
         self.log_start_offset = -1
         self.log_end_offset = -1

@@ -33,7 +33,7 @@ from logstore.arguments import Path, as_config, as_directory, as_int, as_timeout
 from logstore.config import MAX_INT, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
-from logstore.disk.files import Disk, OsDisk, wall_clock_ms
+from logstore.disk.files import Disk, as_disk, wall_clock_ms
 from logstore.disk.reentry import Flag, not_owned
 from logstore.errors import DiskFull, LogClosed
 from logstore.log.log import Log
@@ -114,7 +114,7 @@ class Queue(Closing):
         """
         self.config = as_config(config, QueueConfig)
         self._directory = as_directory(path)
-        self._disk = disk or OsDisk()
+        self._disk = as_disk(disk)
         self._clock = clock or wall_clock_ms
         self._lease_ms = as_milliseconds(self.config.lease, "lease")
         self._is_synced = self.config.durability == "synced"

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
+from logstore.arguments import as_callback, as_int
 from logstore.disk.files import Disk
 from logstore.testing.disks import MemoryDisk, Operation, Profile, RecordingDisk
 from logstore.testing.disks.leftovers import Choice, Leftovers, Picture, Pictures, number_of
@@ -229,17 +230,16 @@ class CrashLab(Generic[F, P]):
         stop_after: int = 100,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
-        assert depth >= 1, "depth must be 1 or more"
-        self._recover = recover
-        self._judge = judge
-        self._goes_on = goes_on
+        self._recover = as_callback(recover)
+        self._judge = as_callback(judge)
+        self._goes_on = None if goes_on is None else as_callback(goes_on)
         self._profiles = tuple(profiles)
-        self.images = images
-        self._second_images = second_images
-        self._depth = depth
+        self.images = as_int(images, "images")
+        self._second_images = as_int(second_images, "second_images")
+        self._depth = as_int(depth, "depth", least=1)
         self.kills = kills
         self._seed = seed
-        self.stop_after = stop_after
+        self.stop_after = as_int(stop_after, "stop_after", least=1)
         self._clock = clock
         self._pictures = Pictures(clock)
         self._states: dict[Picture, int] = {}
@@ -375,9 +375,10 @@ class CrashLab(Generic[F, P]):
         if outcome.error is not None:
             return outcome.error, ""
         try:
-            self._judge(outcome.found, promise)  # type: ignore[arg-type]
+            verdict: object = self._judge(outcome.found, promise)  # type: ignore[arg-type]
         except Exception as error:
             return _text(error), ""
+        _refuse_verdict("judge", verdict)
         if (error_after := self._end(outcome, report)) is not None:
             return error_after, ""
         if depth > 1:
@@ -434,9 +435,11 @@ class CrashLab(Generic[F, P]):
             error_text = None
             if self._goes_on is not None:
                 try:
-                    self._goes_on(self._pictures.disk(self._picture_of[outcome.end]))
+                    verdict: object = self._goes_on(self._pictures.disk(self._picture_of[outcome.end]))
                 except Exception as error:
                     error_text = f"continuing after it: {_text(error)}"
+                else:
+                    _refuse_verdict("goes_on", verdict)
             self._ends[outcome.end] = error_text
         return self._ends[outcome.end]
 
@@ -526,6 +529,11 @@ class _Exploration(Generic[F, P]):
             number = self._promises.setdefault(id(promise), len(self._promises))
             self._kept.append(promise)
         return number
+
+
+def _refuse_verdict(name: str, verdict: object) -> None:
+    if isinstance(verdict, bool):
+        raise TypeError(f"{name} returned {verdict}, which nobody reads: it must raise, as assert does")
 
 
 def _difference(first: _Outcome[F], again: _Outcome[F]) -> str | None:

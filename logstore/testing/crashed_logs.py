@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from logstore.arguments import as_offset
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.checkpoint.entry_files import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -101,7 +102,7 @@ class CrashedCopy:
         """
         with closing(self._disk.open(self.file, write=True)) as file:
             size = file.size()
-            if not -size <= at <= size:
+            if not -size <= as_offset(at, "the place of a cut") <= size:
                 raise ValueError(f"no cut at {at}: {self.file} has {size} bytes")
             file.truncate(at if at >= 0 else size + at)
         self.batches = tuple(self._batches())
@@ -112,12 +113,17 @@ def crashed_copy(source: Log | str | os.PathLike[str], to: str | os.PathLike[str
 
     The copy is what the next process finds if this one is killed now. Nothing may write to the log meanwhile.
     The partition directory of a broker is copied with its recovery point and log start. Raises `InvalidTopic`
-    for a name that no log has, `FileExistsError` if `to` exists, and `OSError`.
+    for a name that no log has, `ValueError` if `source` holds no log or `to` is inside it, `FileExistsError`
+    if `to` exists, and `OSError`.
     """
     disk: Disk = source.partition.disk if isinstance(source, Log) else OsDisk()
     directory = source.partition.directory if isinstance(source, Log) else os.fspath(source).rstrip("/")
     target = os.fspath(to).rstrip("/")
     partition = parse_directory_name(os.path.basename(target))
+    if f"{os.path.abspath(target)}/".startswith(f"{os.path.abspath(directory)}/"):
+        raise ValueError(f"{target} is in the log itself: name a directory outside {directory}")
+    if not any(entry.name.endswith(LOG_SUFFIX) for entry in disk.scan(directory)):
+        raise ValueError(f"{directory} holds no log: it has no .log file")
     disk.make_dir(target)
     if disk.scan(target):
         raise FileExistsError(f"{target} is not empty: name a new directory for the copy")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from logstore.arguments import as_int
+from logstore.arguments import as_callback, as_config, as_int, as_offset
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
@@ -96,20 +96,16 @@ class SimulatedCluster:
         `promised_acks=1`, a send with acks=1 that is acknowledged and lost is a violation too.
         `configure` may change the settings of each node; `trace` receives one line per event.
         """
-        if nodes < 1:
-            raise ValueError(f"nodes must be 1 or more, not {nodes}")
-        self.seed = seed
-        self.replication_factor = replication_factor or min(3, nodes)
-        self.min_insync_replicas = min_insync_replicas or min(2, self.replication_factor)
-        if not 1 <= self.min_insync_replicas <= self.replication_factor <= nodes:
-            sizes = f"{self.replication_factor} replicas on {nodes} nodes"
-            raise ValueError(f"impossible: {self.min_insync_replicas} in sync of {sizes}")
+        self.seed = as_offset(seed, "seed")
+        self.replication_factor, self.min_insync_replicas = engine.check_sizes(
+            nodes, replication_factor, min_insync_replicas
+        )
         try:
             self.durability = Durability(durability)
         except ValueError:
             levels = " or ".join(each.value for each in Durability)
             raise ValueError(f"durability is {durability!r}; use {levels}") from None
-        self.timings = timings or Timings()
+        self.timings = as_config(timings, Timings, what="timings")
         self.promised_acks = number_of_acks(promised_acks)
         swarm = quiet_swarm(
             seed,
@@ -170,7 +166,7 @@ class SimulatedCluster:
 
     def at(self, delay_ms: int, callback: Callable[[], object]) -> None:
         """Call `callback` after `delay_ms`; its exception comes out of the call that lets time pass."""
-        self._world.time.at(as_int(delay_ms, "delay_ms"), callback)
+        self._world.time.at(as_int(delay_ms, "delay_ms"), as_callback(callback))
 
     def trace_hash(self) -> str:
         """Return a digest of all events, and of every byte on the disks and in the store."""
@@ -184,7 +180,7 @@ class SimulatedCluster:
         *,
         partitions: int = 1,
         replication_factor: int | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, str | int] | None = None,
         limit_ms: int = LIMIT_MS,
     ) -> None:
         """Create a topic with the replicas of partition p on nodes p, p + 1, …; wait until they exist.
@@ -193,13 +189,13 @@ class SimulatedCluster:
         `TimeoutError` if the topic is not ready in time, and `ValueError` for cleanup.policy=compact: the
         checkers need every record.
         """
-        settings = {"min.insync.replicas": str(self.min_insync_replicas), **(configs or {})}
+        settings = engine.texts_of({"min.insync.replicas": self.min_insync_replicas, **(configs or {})})
         if "compact" in settings.get("cleanup.policy", ""):
             raise ValueError("cleanup.policy=compact is not supported: the checkers need every record")
         if any(each.topic == topic for each in self._world.checkers):
             raise ValueError(f"topic {topic!r} exists already")
         observation = self._world.observation
-        factor = replication_factor or self.replication_factor
+        factor = self.replication_factor if replication_factor is None else replication_factor
         engine.check_topic(topic, partitions, factor)
         assignment = in_turn(partitions, factor, len(self._world.hosts))
         made = observation.expect_topic(topic, assignment, settings)
@@ -363,7 +359,7 @@ class SimulatedCluster:
         consumer = self.consumer(topic, partition, from_offset=from_offset, node=node)
         found: list[Record] = []
         answers: list[Fetched] = []
-        end_ms = self.now_ms + limit_ms
+        end_ms, at_least = self.now_ms + limit_ms, as_int(at_least, "at_least")
         while self.now_ms < end_ms:
             answers.clear()
             consumer.poll(answers.append)
@@ -377,7 +373,10 @@ class SimulatedCluster:
             if not records:
                 self.run_for(self.timings.retry_backoff_ms)
         raise self._calls.explain(
-            TimeoutError(f"{len(found)} records of {topic}-{partition} within {limit_ms} ms of virtual time")
+            TimeoutError(
+                f"not within {limit_ms} ms of virtual time: at least {at_least} committed records of "
+                f"{topic}-{partition}, to the high watermark; {len(found)} were read"
+            )
         )
 
     def call(

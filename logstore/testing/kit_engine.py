@@ -72,6 +72,33 @@ class CallRecord:
         )
 
 
+def check_sizes(
+    nodes: object, replication_factor: object | None, min_insync_replicas: object | None
+) -> tuple[int, int]:
+    """Return the replicas of a topic, and how many of them must be in sync; by default 3 and 2, or all.
+
+    Raises `TypeError`, and `ValueError` for more replicas than nodes, or more in sync than replicas.
+    """
+    count = as_int(nodes, "nodes", least=1)
+    factor = min(3, count) if replication_factor is None else replication_factor
+    factor = as_int(factor, "replication_factor", least=1)
+    if factor > count:
+        raise ValueError(f"replication_factor is {factor}, but nodes is {count}: a node has one replica")
+    in_sync = min(2, factor) if min_insync_replicas is None else min_insync_replicas
+    in_sync = as_int(in_sync, "min_insync_replicas", least=1)
+    if in_sync > factor:
+        raise ValueError(f"min_insync_replicas is {in_sync}, but replication_factor is {factor}")
+    return factor, in_sync
+
+
+def texts_of(configs: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings of a topic as the controller stores them. Raises `TypeError`."""
+    for name, value in configs.items():
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise TypeError(f"{name} is a str or an int, not {type(value).__name__} ({value!r:.100})")
+    return {as_str(name, "the name of a setting"): str(value) for name, value in configs.items()}
+
+
 def check_topic(name: object, partitions: object, replication_factor: object) -> None:
     """Raise `TypeError` or `ValueError` unless this describes a topic."""
     as_str(name, "a topic's name")

@@ -32,8 +32,8 @@ class _Exchange(NamedTuple):
 def links_between(groups: Sequence[Sequence[int]], *, one_way: bool) -> list[tuple[int, int]]:
     """Return the directed links from each group to the others; with `one_way`, only from the first group."""
     named = [node for group in groups for node in group]
-    if len(groups) < 2 or len(named) != len(set(named)):
-        raise ValueError("a partition needs two or more sides, and no node on two of them")
+    if len(groups) < 2 or not all(groups) or len(named) != len(set(named)):
+        raise ValueError("a partition needs two or more sides, each with a node, and no node on two of them")
     sources = groups[:1] if one_way else groups
     return [(here, there) for group in sources for here in group for there in named if there not in group]
 

@@ -40,6 +40,7 @@ def quiet_swarm(
         replication_factor=replication_factor,
         min_insync_replicas=min_insync_replicas,
         durability=durability,
+        boot_ids=True,
         reckless=True,
         session_timeout_ms=timings.zookeeper_session_timeout_ms,
         lag_time_max_ms=timings.replica_lag_time_max_ms,

@@ -18,6 +18,7 @@ import random
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from logstore.arguments import as_int, as_offset
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
@@ -94,6 +95,10 @@ class Pending:
         return self.result.error if self.result is not None else None
 
 
+def _is_down(name: str) -> ValueError:
+    return ValueError(f"{name} is down: start it first")
+
+
 class Stage:
     """Replicas of one partition, called A, B, C … (brokers 0, 1, 2 …)."""
 
@@ -108,7 +113,7 @@ class Stage:
         config: NodeConfig | None = None,
         first_epoch: int = 0,
     ) -> None:
-        if not names or len(set(names)) < len(names):
+        if not names or names != "".join(dict.fromkeys(names)):
             raise ValueError(f"names is {names!r}: give each replica a letter of its own, such as ABC")
         base = config or NodeConfig(node_id=0, replica_fetch_wait_max_ms=0, replica_lag_time_max_ms=10_000)
         base = replace(base, max_incremental_fetch_session_cache_slots=self.fetch_sessions)
@@ -146,7 +151,8 @@ class Stage:
     def manager(self, name: str) -> ReplicaManager:
         """Return the replica manager of a running replica."""
         manager = self.managers[self.number(name)]
-        assert manager is not None, f"{name} is down"
+        if manager is None:
+            raise _is_down(name)
         return manager
 
     def partition(self, name: str) -> Partition:
@@ -156,14 +162,19 @@ class Stage:
     def log(self, name: str) -> Log:
         """Return a running replica's log."""
         log = self.find_log(name)
-        assert log is not None, f"{name} has no log"
+        if log is None:
+            raise ValueError(f"{name} has no log before its first role; elect a leader")
         return log
 
     def find_log(self, name: str) -> Log | None:
         """Return a running replica's log; None before its first role."""
+        return self._logs(name).logs().get(TP)
+
+    def _logs(self, name: str) -> LogManager:
         logs = self.logs[self.number(name)]
-        assert logs is not None, f"{name} is down"
-        return logs.logs().get(TP)
+        if logs is None:
+            raise _is_down(name)
+        return logs
 
     def values(self, name: str) -> list[bytes | None]:
         """Return the values in the replica's log, from its start."""
@@ -211,7 +222,8 @@ class Stage:
     def start(self, name: str) -> None:
         """Start the process: recover the logs, register the broker again; it has no role yet."""
         number = self.number(name)
-        assert self.managers[number] is None, f"{name} runs"
+        if self.managers[number] is not None:
+            raise ValueError(f"{name} is running: kill it first")
         logs = LogManager(
             ["data"],
             disk=self.disks[number],
@@ -236,22 +248,19 @@ class Stage:
 
     def power_cut(self, name: str) -> None:
         """Cut the machine's power; data that was not synced is lost."""
+        self._logs(name)  # it is running
         self.disks[self.number(name)] = self.disks[self.number(name)].durable_image()
         self._drop_process(name)
         self.note(f"{name} loses power")
 
     def checkpoint(self, name: str) -> None:
         """Write the replica's high watermark checkpoint."""
-        logs = self.logs[self.number(name)]
-        assert logs is not None, f"{name} is down"
-        logs.checkpoint_high_watermarks()
+        self._logs(name).checkpoint_high_watermarks()
         self.note(f"{name} checkpoints its hw")
 
     def _drop_process(self, name: str) -> None:
         number = self.number(name)
-        logs = self.logs[number]
-        assert logs is not None, f"{name} is down"
-        logs.abandon()
+        self._logs(name).abandon()
         self.logs[number] = self.managers[number] = None
         self.wire = [message for message in self.wire if number not in (message.source, message.target)]
         self.tell_who_lives()
@@ -297,8 +306,7 @@ class Stage:
     def _ask(
         self, number: int, body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
     ) -> ResponseBody:
-        manager = self.managers[number]
-        assert manager is not None, f"{self.names[number]} is down"
+        manager = self.manager(self.names[number])
         peer = Peer(CONTROLLER, self._take_id())
         if isinstance(body, LeaderAndIsrRequest):
             effects = orders.leader_and_isr(manager, peer, body, self.now_ms)
@@ -339,12 +347,16 @@ class Stage:
         """Return the ISR proposal on the wire, if there is one."""
         return next((m for m in self.wire if isinstance(m.body, AlterPartitionRequest)), None)
 
+    def _taken_proposal(self) -> Message:
+        message = self.proposal()
+        if message is None:
+            raise AssertionError("no ISR proposal is on the wire")
+        return self.take(message)
+
     def persist_isr(self, *, answer: bool = True) -> None:
         """Persist the ISR proposal on the wire; without `answer` the leader gets no answer."""
-        message = self.proposal()
-        assert message is not None, "no ISR proposal on the wire"
+        message = self._taken_proposal()
         assert isinstance(message.body, AlterPartitionRequest)
-        self.wire.remove(message)
         wanted = message.body.partitions[TP]
         state = self.state
         if wanted.leader_epoch != state.leader_epoch:
@@ -364,10 +376,7 @@ class Stage:
 
     def refuse_isr(self, error: ErrorCode) -> None:
         """Refuse the ISR proposal on the wire."""
-        message = self.proposal()
-        assert message is not None, "no ISR proposal on the wire"
-        self.wire.remove(message)
-        self.answer_isr(message, AlterPartitionResult(error))
+        self.answer_isr(self._taken_proposal(), AlterPartitionResult(error))
         self.note(f"ISR refused: {error.name}")
 
     def answer_isr(self, message: Message, result: AlterPartitionResult) -> None:
@@ -379,15 +388,20 @@ class Stage:
 
     # --- clients ------------------------------------------------------------------------------
 
-    def append(self, name: str, count: int = 1, *, acks: int = 1, value: bytes | None = None) -> Pending:
+    def append(
+        self, name: str, count: int = 1, *, acks: int | str = 1, value: bytes | None = None
+    ) -> Pending:
         """Write `count` records as a client, each in its own batch; returns the last append.
 
         Without `value` each has the number of the record as its value.
         """
+        needed = ACKS_ALL if acks == "all" else as_offset(acks, "acks")
+        if not isinstance(value, bytes | None):
+            raise TypeError(f"value is bytes, not {type(value).__name__} ({value!r:.100})")
         pending = Pending()
-        for _ in range(count):
-            pending = self._append(name, acks, value if value is not None else b"%d" % self._written)
-        self.note(f"{name} takes {count}, acks={'all' if acks < 0 else acks}")
+        for _ in range(as_int(count, "count", least=1)):
+            pending = self._append(name, needed, value if value is not None else b"%d" % self._written)
+        self.note(f"{name} takes {count}, acks={'all' if needed < 0 else needed}")
         return pending
 
     def _append(self, name: str, acks: int, value: bytes) -> Pending:
@@ -429,7 +443,8 @@ class Stage:
     def request_of(self, name: str) -> Message:
         """Return the last request on the wire from `name` to its leader."""
         sent = self._requests_of(name)
-        assert sent, f"{name} asks nothing"
+        if not sent:
+            raise AssertionError(f"no request of {name} to its leader is on the wire")
         return sent[-1]
 
     def is_asking(self, name: str) -> bool:
@@ -525,7 +540,7 @@ class Stage:
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass for every replica."""
-        self.now_ms += duration_ms
+        self.now_ms += as_int(duration_ms, "duration_ms")
         for number, manager in enumerate(self.managers):
             if manager is not None:
                 self._carry_out(number, manager.tick(self.now_ms))

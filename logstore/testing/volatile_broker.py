@@ -22,6 +22,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from logstore.arguments import as_int, as_seconds
 from logstore.broker.broker import Assembly
 from logstore.broker.dispatch import Call, Handler, Services
 from logstore.broker.embedded import BrokerConfig
@@ -74,6 +75,7 @@ class VolatileBroker:
         self._settings = {**SETTINGS, **(settings or {})}
         self._memory = MemoryDisk()
         self._boots = 0
+        self._is_over = True
         self._listen = "127.0.0.1:0"
         self._planned: dict[int, list[_Planned]] = {}
         self.disk = _SlowDisk(self._memory)
@@ -81,12 +83,14 @@ class VolatileBroker:
         self.broker: Broker
 
     def __enter__(self) -> Self:
+        self._is_over = False
         self._start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_over = True
         self.broker.__exit__(kind, error, trace)
 
     @property
@@ -128,6 +132,8 @@ class VolatileBroker:
         self._restart(self._memory.survivor)
 
     def _restart(self, leave: Callable[[], MemoryDisk]) -> None:
+        if self._is_over:
+            raise RuntimeError("the `with` block of this broker has ended; begin another")
         delay_s = self.disk.sync_delay_s
         self.broker.kill("the test did")
         self._memory = leave()
@@ -142,9 +148,11 @@ class VolatileBroker:
         name. Raises `FileNotFoundError` if there is none that holds anything.
         """
         directory = f"{LOG_DIR}/{topic}-{partition}"
+        if f"{topic}-{partition}" not in {each.name for each in self._memory.scan(LOG_DIR)}:
+            raise FileNotFoundError(f"the broker has no log of {topic}-{partition}")
         names = [each for each in self._memory.scan(directory) if each.name.endswith(suffix) and each.size]
         if not names:
-            raise FileNotFoundError(f"{directory} holds no file {suffix} with any content")
+            raise FileNotFoundError(f"{topic}-{partition} has no {suffix} file with a byte in it")
         chosen = self.random.choice(names)
         with closing(self._memory.open(f"{directory}/{chosen.name}", write=True)) as file:
             byte = self.random.randrange(file.size())
@@ -154,17 +162,15 @@ class VolatileBroker:
 
     def fill_disk(self, spare_bytes: int = 0) -> None:
         """Leave room for `spare_bytes` on the disk, until `free_disk`. Raises `ValueError` below 0."""
-        if spare_bytes < 0:
-            raise ValueError(f"spare_bytes is {spare_bytes}; the disk has no less than 0 bytes left")
-        self._memory.capacity = self._memory._used + spare_bytes
+        self._memory.capacity = self._memory._used + as_int(spare_bytes, "spare_bytes")
 
     def free_disk(self) -> None:
         """Make room again."""
         self._memory.capacity = None
 
     def slow_disk(self, seconds: float) -> None:
-        """Make every sync of a log take that much longer; 0 for none."""
-        self.disk.sync_delay_s = seconds
+        """Make every sync of a log take that much longer; 0 for none. Raises `ValueError` below 0."""
+        self.disk.sync_delay_s = as_seconds(seconds, "seconds")
 
     # --- requests -------------------------------------------------------------------------------------
 
@@ -172,25 +178,28 @@ class VolatileBroker:
         """Answer the next `times` requests of this kind with `error`, without handling them.
 
         `request` has Kafka's name: Produce, Fetch, Metadata, ListOffsets, OffsetCommit, JoinGroup, …. With
-        `topic` only requests that name the topic count. Raises `ValueError` for a kind that is not served.
+        `topic` only requests that name the topic count. Raises `ValueError` for a kind that is not served,
+        for what is no error, and for less than one time.
         """
-        self._plan(request, [_Planned(error, 0.0, topic)] * times)
+        if ErrorCode(error) is ErrorCode.NONE:
+            raise ValueError("NONE (0) is no error; delay_next lets a request succeed later")
+        self._plan(request, _Planned(ErrorCode(error), 0.0, topic), times)
 
     def delay_next(self, request: str, seconds: float, *, topic: str | None = None, times: int = 1) -> None:
         """Handle the next `times` requests of this kind after `seconds`; see `fail_next`."""
-        self._plan(request, [_Planned(None, seconds, topic)] * times)
+        self._plan(request, _Planned(None, as_seconds(seconds, "seconds"), topic), times)
 
     @property
     def planned(self) -> int:
         """How many failures and delays have not met their request yet."""
         return sum(map(len, self._planned.values()))
 
-    def _plan(self, request: str, planned: list[_Planned]) -> None:
+    def _plan(self, request: str, planned: _Planned, times: int) -> None:
         keys = [key for key, api in APIS.items() if api.name == request]
         if not keys:
             names = ", ".join(sorted(api.name for api in APIS.values() if api.advertised))
             raise ValueError(f"{request!r} is no kind of request; name one of {names}")
-        self._planned.setdefault(keys[0], []).extend(planned)
+        self._planned.setdefault(keys[0], []).extend([planned] * as_int(times, "times", least=1))
 
     def _intercept(self, broker: Assembly) -> None:
         dispatch = broker.dispatch

@@ -19,6 +19,23 @@ def test_an_operation_that_does_not_exist() -> None:
         Fault(operation="fsync")
 
 
+@pytest.mark.parametrize(
+    ("plan", "text"),
+    [
+        (lambda: Fault(at=0), "at is 0; it must be at least 1"),
+        (lambda: Fault(errno="EIO"), "errno is an int, not str"),  # type: ignore[arg-type]
+        (lambda: Fault(short=-1), "short is -1"),
+        (lambda: Fault(operation="sync", short=1), "short is for pwrite, not for sync"),
+        (lambda: Fault(path="/d/file"), "a callback is a function, not str"),  # type: ignore[arg-type]
+        (lambda: disk_with("sync"), "inject takes faults, such as .*, not 'sync'"),  # type: ignore[arg-type]
+        (lambda: FaultyDisk("/d"), "disk is a Disk, such as .*, not '/d'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(plan: Callable[[], object], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        plan()
+
+
 def opened(disk: FaultyDisk) -> File:
     return disk.open("/d/file", create=True)
 

@@ -78,6 +78,13 @@ def test_taking_images_does_not_change_the_disk(seed: int) -> None:
     assert watched.durable_image().files() == alone.durable_image().files()
 
 
+def test_a_seed_is_no_random() -> None:
+    disk = MemoryDisk()
+    with pytest.raises(TypeError, match=r"such as Random\(7\), not 7"):
+        disk.power_cut(7)  # type: ignore[arg-type]
+    assert disk.scan("/") == [], "the power is still on"
+
+
 def test_the_same_seed_gives_the_same_image() -> None:
     found: list[list[dict[str, bytes]]] = []
     for _ in range(2):

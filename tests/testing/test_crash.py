@@ -348,6 +348,39 @@ def test_a_workload_may_leave_moments_out() -> None:
     assert all_of_it.violations == rest.violations != []
 
 
+@pytest.mark.parametrize("verdict", [True, False])
+def test_a_verdict_that_is_returned_is_refused(verdict: bool) -> None:
+    """`return found == promise` instead of `assert`: such a judge called everything good."""
+
+    def workload(run: CrashRun[bytes]) -> None:
+        publish(run.disk, "/", "state", b"one")
+
+    with pytest.raises(TypeError, match=f"judge returned {verdict}.*as assert does"):
+        CrashLab(lambda disk: b"", lambda found, promise: verdict).explore(workload, b"")  # type: ignore[arg-type]
+    lab: CrashLab[bytes, bytes] = CrashLab(
+        lambda disk: b"",
+        lambda found, promise: None,
+        goes_on=lambda disk: verdict,  # type: ignore[arg-type]
+    )
+    with pytest.raises(TypeError, match=f"goes_on returned {verdict}"):
+        lab.explore(workload, b"")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"depth": 0}, "depth is 0"),
+        ({"depth": "2"}, "depth is an int"),
+        ({"images": -1}, "images is -1"),
+        ({"stop_after": 0}, "stop_after is 0"),
+        ({"goes_on": True}, "a callback is a function"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        CrashLab(lambda disk: None, lambda found, promise: None, **settings)
+
+
 def test_it_stops_after_enough() -> None:
     report = reader(stop_after=1).explore(replacing(in_place), (None,))
     assert len(report.violations) == 1

@@ -108,6 +108,23 @@ def test_what_cannot_be_copied_is_refused(tmp_path: Path) -> None:
         crashed_copy(tmp_path / "taken-0", tmp_path / "empty-0")
 
 
+def test_a_copy_inside_the_log_is_refused(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append(b"placed")
+        with pytest.raises(ValueError, match="is in the log itself"):
+            crashed_copy(log, tmp_path / "orders-0" / "copy-0")
+        with pytest.raises(ValueError, match="is in the log itself"):
+            next(every_cut(log, tmp_path / "orders-0" / "cuts"))
+    assert not [each for each in (tmp_path / "orders-0").iterdir() if each.is_dir()]
+
+
+def test_what_holds_no_log_leaves_no_copy(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").mkdir()
+    with pytest.raises(ValueError, match="holds no log"):
+        crashed_copy(tmp_path / "orders-0", tmp_path / "copy" / "orders-0")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_cut_is_within_the_file(tmp_path: Path) -> None:
     with Log.open(tmp_path / "orders-0") as log:
         empty = crashed_copy(log, tmp_path / "empty-0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -133,7 +133,37 @@ def test_the_next_requests_of_a_kind_fail_or_wait(kafka: VolatileBroker) -> None
         assert kafka.planned == 0
     assert values(kafka) == [b"first", b"retried", b"delayed"]
     with pytest.raises(ValueError, match="no kind of request"):
-        kafka.fail_next("Nonsense", ErrorCode.NONE)
+        kafka.fail_next("Nonsense", ErrorCode.INVALID_RECORD)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "text"),
+    [
+        (lambda kafka: kafka.fail_next("Produce", ErrorCode.NONE), "is no error"),
+        (lambda kafka: kafka.fail_next("Produce", "INVALID_RECORD"), "not a valid ErrorCode"),
+        (lambda kafka: kafka.fail_next("Produce", ErrorCode.INVALID_RECORD, times=0), "times is 0"),
+        (lambda kafka: kafka.delay_next("Produce", -1), "seconds is -1"),
+        (lambda kafka: kafka.slow_disk("x"), "seconds is a number of seconds"),
+        (lambda kafka: kafka.fill_disk(-1), "spare_bytes is -1"),
+        (lambda kafka: kafka.rot("orders", 7), "no log of orders-7"),
+        (lambda kafka: kafka.rot("orders", suffix=".nope"), "orders-0 has no .nope file"),
+    ],
+)
+def test_misuse_is_refused_at_once(
+    kafka: VolatileBroker, misuse: Callable[[VolatileBroker], object], text: str
+) -> None:
+    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=text):
+        misuse(kafka)
+    kafka.broker.append("orders", b"first")
+    assert values(kafka) == [b"first"]
+
+
+def test_after_its_block_it_does_not_start_again() -> None:
+    with VolatileBroker() as kafka:
+        pass
+    for call in (kafka.power_cut, kafka.kill):
+        with pytest.raises(RuntimeError, match="block of this broker has ended"):
+            call()
 
 
 @pytest.mark.parametrize("api", [api for api in APIS.values() if api.advertised], ids=lambda api: api.name)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from logstore.arguments import as_callback, as_int
 from logstore.disk.errors import raise_unsynced
-from logstore.disk.files import Buffer, Disk, File, Lock, Room
+from logstore.disk.files import Buffer, Disk, File, Lock, Room, as_disk
 from logstore.disk.memory import MemoryFile
 from logstore.testing.disks.passing import PassingDisk, PassingFile
 
@@ -49,7 +50,13 @@ class Fault:
     done: bool = False
 
     def __post_init__(self) -> None:
-        assert self.at >= 1, "calls are counted from 1"
+        as_int(self.at, "at", least=1)
+        as_int(self.errno, "errno", least=1)
+        as_int(self.short, "short")
+        if self.path is not None:
+            as_callback(self.path)
+        if self.short and self.operation not in (None, "pwrite"):
+            raise ValueError(f"short is for pwrite, not for {self.operation}")
         if self.operation not in (None, *(known := _operations())):
             raise ValueError(
                 f"{self.operation!r} is no operation of a disk or file; name one of {', '.join(known)}"
@@ -83,14 +90,18 @@ class FaultyDisk(PassingDisk):
     """
 
     def __init__(self, inner: Disk, plan: Iterable[Fault] = ()) -> None:
-        super().__init__(inner)
+        super().__init__(as_disk(inner))
         self.calls = 0
         self.counts: Counter[str] = Counter()
         self.fired: list[tuple[str, str]] = []
-        self._plan = [_Planned(fault) for fault in plan]
+        self._plan: list[_Planned] = []
+        self.inject(*plan)
 
     def inject(self, *faults: Fault) -> None:
-        """Plan more faults, counted from the next call."""
+        """Plan more faults, counted from the next call. Raises `TypeError` for anything else."""
+        for fault in faults:
+            if not isinstance(fault, Fault):
+                raise TypeError(f"inject takes faults, such as Fault(operation='sync'), not {fault!r:.100}")
         self._plan += [_Planned(fault) for fault in faults]
 
     def heal(self) -> None:
