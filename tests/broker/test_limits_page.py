@@ -17,7 +17,7 @@ from logstore.config import LogConfig
 from logstore.replication.config import NodeConfig
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "limits.md"
-UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+UNITS = {"": 1, "ms": 1, "s": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20}
 CONFIGS = (Limits, GroupConfig, ServiceConfig, LogConfig, NodeConfig)
 NO_BOUNDS = frozenset(
     {
@@ -40,7 +40,7 @@ def rows() -> list[list[str]]:
 
 
 def number(text: str) -> int:
-    found = re.fullmatch(r"([\d,]+) ?(KiB|MiB|)", text)
+    found = re.fullmatch(rf"([\d,]+) ?({'|'.join(UNITS)})", text)
     assert found, text
     return int(found[1].replace(",", "")) * UNITS[found[2]]
 
@@ -58,7 +58,11 @@ def in_code(name: str) -> int:
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 def test_the_page_has_the_bound_of_the_code(row: list[str]) -> None:
-    assert number(row[1]) == in_code(row[2].strip("`"))
+    name = row[2].strip("`")
+    assert number(row[1]) == in_code(name)
+    for suffix, units in (("ms", ["ms"]), ("s", ["s"]), ("bytes", ["bytes", "KiB", "MiB"])):
+        if re.search(rf"[._]{suffix}$", name, re.IGNORECASE):
+            assert row[1].split(" ")[-1] in units, f"{name}: {row[1]} has no unit"
 
 
 def test_every_limit_is_on_the_page() -> None:
