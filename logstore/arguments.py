@@ -43,6 +43,13 @@ def as_int(value: object, what: str, least: int = 0) -> int:
     return number
 
 
+def as_bool(value: object, what: str) -> bool:
+    """Return a bool, also for one of numpy. Raises `TypeError` for a text: "no" would be true."""
+    if value not in (True, False):
+        raise TypeError(f"{what} is True or False, not {value!r:.100}")
+    return bool(value)
+
+
 def as_str(value: object, what: str) -> str:
     """Return a str. Raises `TypeError` for anything else."""
     if not isinstance(value, str):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from logstore.arguments import as_offset, as_str
+from logstore.arguments import as_offset
 from logstore.broker.errors import SEQUENCE_LOST, RequestRefused, RequestUnanswered
 from logstore.broker.placement import placed
 from logstore.config import MAX_LONG
@@ -27,7 +27,7 @@ from logstore.disk.errors import EngineError
 from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.format.record import NO_TIMESTAMP, Header, Record, data_of, headers_of
+from logstore.format.record import NO_TIMESTAMP, Record, data_of, headers_of
 from logstore.replication.durability import Durability
 from logstore.replication.messages import ProduceResult
 
@@ -295,7 +295,7 @@ def records_of(
     """Return the arguments of `append` as records. Raises `TypeError`, and `ValueError` for a timestamp."""
     if given is None or isinstance(given, bytes | bytearray | memoryview):
         value = None if given is None else bytes(given)
-        return [Record(0, now_ms, data_of(key), value, _headers(headers))]
+        return [Record(0, now_ms, data_of(key), value, headers_of(headers))]
     if key is not None or headers:
         raise ValueError("key and headers are for a single value; give each of many records its own")
     if isinstance(given, tuple):
@@ -325,22 +325,8 @@ def _checked(record: Record, now_ms: int) -> Record:
     if time_ms == NO_TIMESTAMP:
         record = record._replace(timestamp_ms=now_ms)
     if headers or not (type(key) in _PLAIN and type(value) in _PLAIN):
-        record = record._replace(key=data_of(key), value=data_of(value), headers=_headers(headers))
+        record = record._replace(key=data_of(key), value=data_of(value), headers=headers_of(headers))
     return record
-
-
-def _headers(given: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
-    if isinstance(given, Mapping):
-        return headers_of(given)  # says what to pass instead
-    try:
-        pairs = [(name, value) for name, value in given]
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"headers are (name, value) pairs, not {given!r:.100}: {error}") from None
-    for name, value in pairs:
-        as_str(name, "the name of a header")
-        if value is not None and not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"header {name!r} is bytes or None, not {type(value).__name__}; encode it")
-    return headers_of(pairs)
 
 
 def _not_appendable(given: object) -> TypeError:

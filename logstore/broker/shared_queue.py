@@ -26,7 +26,7 @@ from functools import partial, wraps
 from itertools import chain, islice
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
-from logstore.arguments import as_config, as_int, as_timeout
+from logstore.arguments import as_config, as_int, as_str, as_timeout
 from logstore.broker.blocking import BlockingCalls, BlockingClient
 from logstore.broker.errors import RequestFailed
 from logstore.broker.limits import parse_address
@@ -175,7 +175,7 @@ class SharedQueue(Closing):
         for 30 seconds at most, if that one has died.
         """
         now_ms = self._clock()
-        due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
+        due_ms = now_ms + as_milliseconds(delay, "delay") if delay != 0 else 0
         key = None if key is None else as_bytes(key, "a key")
         record = record_of(as_bytes(value, "a value"), key, headers, now_ms, due_ms)
         return self._put(topic, [record])[0]
@@ -191,7 +191,7 @@ class SharedQueue(Closing):
         """Store values, or (key, value) pairs; returns the offset of each. See `Queue.put_many`."""
         self._check_open()
         now_ms = self._clock()
-        due_ms = now_ms + as_milliseconds(delay, "delay") if delay else 0
+        due_ms = now_ms + as_milliseconds(delay, "delay") if delay != 0 else 0
         records = [record_of(value, key, (), now_ms, due_ms) for key, value in as_pairs(values)]
         return self._put(topic, records) if records else []
 
@@ -363,7 +363,7 @@ class SharedQueue(Closing):
         lane = self._lane_of(message)
         lane.catch_up()
         lane.check(message)
-        due_ms = self._clock() + as_milliseconds(delay, "delay") if delay else 0
+        due_ms = self._clock() + as_milliseconds(delay, "delay") if delay != 0 else 0
         returned = Event(EventKind.RETURNED, (message.offset,), due_ms, message.deliveries)
         return self._return(lane, returned, reason)
 
@@ -410,7 +410,7 @@ class SharedQueue(Closing):
     @_one_call
     def peek(self, count: int = 10, topic: str = DEFAULT_TOPIC) -> list[Message]:
         """Return the first unfinished messages of `topic`; leases none. See `Queue.peek`."""
-        count = as_int(count, "count")
+        count, topic = as_int(count, "count"), as_str(topic, "a topic")
         lane = self._existing(topic)
         if lane is None:
             return []

@@ -419,6 +419,7 @@ def encode_marker_batch(
 
 
 _LAST_EPOCH: Final = (1 << 15) - 1
+_LAST_PRODUCER_ID: Final = (1 << 63) - 1
 
 
 def _check_producer(
@@ -428,6 +429,8 @@ def _check_producer(
         if is_transactional:
             raise ValueError("a transactional batch needs a producer id")
         return
+    if producer_id > _LAST_PRODUCER_ID:
+        raise ValueError(f"producer_id is {producer_id}; the last one is {_LAST_PRODUCER_ID}")
     if not 0 <= producer_epoch <= _LAST_EPOCH:
         raise ValueError(f"producer {producer_id} needs an epoch of 0 to {_LAST_EPOCH}, not {producer_epoch}")
     if not 0 <= base_sequence <= MAX_INT and not is_control:

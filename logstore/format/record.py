@@ -16,7 +16,6 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
-from itertools import starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -50,7 +49,15 @@ def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...
     """Return (name, value) pairs as headers. Raises `TypeError`."""
     if isinstance(headers, Mapping):
         raise TypeError("headers are (name, value) pairs: pass list(headers.items()), not a mapping")
-    pairs: Iterable[tuple[str, Any]] = starmap(Header, headers)
+    try:
+        pairs: list[tuple[Any, Any]] = [(name, value) for name, value in headers]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"headers are (name, value) pairs, not {headers!r:.100}: {error}") from None
+    for name, value in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is a str, not {type(name).__name__} ({name!r:.100})")
+        if not isinstance(value, bytes | bytearray | memoryview | None):
+            raise TypeError(f"header {name!r} is bytes or None, not {type(value).__name__}; encode it")
     return tuple(
         Header(name, bytes(value) if isinstance(value, memoryview) else value) for name, value in pairs
     )

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from logstore.arguments import Path, as_config, as_directory, as_int, as_offset
+from logstore.arguments import Path, as_bool, as_config, as_directory, as_int, as_offset
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.files import Buffer, Disk, as_disk, wall_clock_ms
@@ -136,9 +136,9 @@ class Log(Reading, Closing):
             as_config(config, LogConfig, 'LogConfig.from_kafka({"segment.bytes": …}) reads a mapping'),
             as_disk(disk),
             clock or wall_clock_ms,
-            create=create,
+            create=as_bool(create, "create"),
             progress=progress,
-            accept_loss=accept_loss,
+            accept_loss=as_bool(accept_loss, "accept_loss"),
         )
         return cls(partition, chosen)
 
@@ -269,7 +269,7 @@ class Log(Reading, Closing):
                 log,
                 as_int(producer_id, "producer_id"),
                 as_int(producer_epoch, "producer_epoch"),
-                ControlType.COMMIT if commit else ControlType.ABORT,
+                ControlType.COMMIT if as_bool(commit, "commit") else ControlType.ABORT,
                 coordinator_epoch=STAND_ALONE_EPOCH,
                 leader_epoch=max(log.latest_epoch, STAND_ALONE_EPOCH),
                 now_ms=log.clock(),
@@ -307,7 +307,7 @@ class Log(Reading, Closing):
         and the reasons. Raises `DiskFull` or `LogDirOffline`.
         """
         log = self.partition
-        now_ms = log.clock() if now_ms is None else now_ms
+        now_ms = log.clock() if now_ms is None else as_int(now_ms, "now_ms")
         flush_by_age(log, now_ms)
         remove_expired_producers(log, now_ms)
         deleted = delete_old_segments(log, now_ms)
@@ -340,7 +340,7 @@ class Log(Reading, Closing):
         from logstore.compact.cleaner_config import CleanerConfig
         from logstore.compact.compaction_pass import compaction_pass, run
 
-        now_ms = log.clock() if now_ms is None else now_ms
+        now_ms = log.clock() if now_ms is None else as_int(now_ms, "now_ms")
         reports: list[PassReport] = []
         while (cleanable := cleanable_of(log, now_ms)).cleanable_bytes:
             reports.append(run(compaction_pass(log, cleanable, settings or CleanerConfig(), now_ms=now_ms)))

@@ -37,7 +37,6 @@ from logstore.format.record import (
     MAX_PLAIN_BYTES,
     MAX_PLAIN_VALUES,
     NO_TIMESTAMP,
-    Header,
     Record,
     data_of,
     encode_equal_values,
@@ -141,7 +140,7 @@ def batch_of_one(
         key = data_of(key)
     if not headers:
         return _made(*encode_pairs(((key, value),)), timestamp_ms, compression, is_keyed=key is not None)
-    record = Record(0, timestamp_ms, key, value, _headers(headers))
+    record = Record(0, timestamp_ms, key, value, headers_of(headers))
     try:
         return encode_batch([record], codec=compression.codec, level=compression.level)
     except _NOT_ENCODABLE as error:
@@ -341,13 +340,6 @@ def _encoded(records: list[Record], compression: Compression) -> bytes:
         raise _wrong_part(error) from error
 
 
-def _headers(given: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...]:
-    try:
-        return headers_of(given)
-    except _NOT_ENCODABLE as error:
-        raise _wrong_part(error) from error
-
-
 def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
     match item:
         case Record():
@@ -355,7 +347,7 @@ def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
                 offset=offset,
                 key=data_of(item.key),
                 value=data_of(item.value),
-                headers=_headers(item.headers),
+                headers=headers_of(item.headers),
             )
         case tuple() if len(item) == 2:
             return Record(offset, now_ms, data_of(item[0]), data_of(item[1]))

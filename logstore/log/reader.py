@@ -183,7 +183,7 @@ class LogReader:
             attempts += 1
             # The last list serves while a segment of it follows: one that the owner removes cannot be opened.
             names, listed = listed, {}
-            if next(reversed(names), -1) <= self.next_offset:
+            if not names or next(reversed(names)) <= self.next_offset:
                 names = self._list()
                 if not names:
                     return  # the owner starts anew, above or below
@@ -330,7 +330,7 @@ class LogReader:
         """Set the log start; return False if the directory changes meanwhile and must be listed again."""
         published = checkpointed_offset(self._disk, self.directory, LOG_START_OFFSET_CHECKPOINT)
         start = max(next(iter(names)), published)
-        if self.next_offset < 0:
+        if self.next_offset == -1:
             self.next_offset = start
         if self.next_offset < start:
             if self._list() != names:

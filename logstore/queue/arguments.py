@@ -62,7 +62,10 @@ def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:
 
 
 def as_topics(topics: object) -> Collection[str] | None:
-    """Return the topics that a call names; an iterator is read once. Raises `TypeError`."""
+    """Return the topics that a call names; an iterator is read once.
+
+    Raises `TypeError`, and `ValueError` if there are none.
+    """
     if topics is None:
         return None
     if isinstance(topics, str):
@@ -71,6 +74,8 @@ def as_topics(topics: object) -> Collection[str] | None:
     for topic in found:
         if not isinstance(topic, str):
             raise TypeError(f"topics are one str or several, not {type(topics).__name__} ({topics!r:.100})")
+    if not found:
+        raise ValueError("topics is empty, so no message can come; None waits for those of every topic")
     return found
 
 

@@ -29,7 +29,7 @@ from contextlib import ExitStack, suppress
 from itertools import groupby
 from typing import Final, NamedTuple, Self, overload
 
-from logstore.arguments import Path, as_config, as_directory, as_int, as_timeout
+from logstore.arguments import Path, as_config, as_directory, as_int, as_str, as_timeout
 from logstore.config import MAX_INT, LogConfig
 from logstore.disk.closing import Closing
 from logstore.disk.errors import EngineError
@@ -217,7 +217,7 @@ class Queue(Closing):
             value = as_bytes(value, "a value")
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "a key")
-        delay_ms = as_milliseconds(delay, "delay") if delay else 0
+        delay_ms = as_milliseconds(delay, "delay") if delay != 0 else 0
         with not_owned(self._lock):
             lane = self._lane(topic)
             offset, is_new = lane.put(value, key, headers, self._clock(), delay_ms)
@@ -242,7 +242,7 @@ class Queue(Closing):
         if not pairs:
             self._check_open()
             return []
-        delay_ms = as_milliseconds(delay, "delay") if delay else 0
+        delay_ms = as_milliseconds(delay, "delay") if delay != 0 else 0
         with not_owned(self._lock):
             lane = self._lane(topic)
             before = lane.messages.log_end_offset
@@ -259,7 +259,7 @@ class Queue(Closing):
             raise self._refusal()
         if not self._reserve.is_kept:
             _make_room(self._reserve, self._lanes.values(), self._clock())
-        lane = self._lanes.get(topic)
+        lane = self._lanes.get(as_str(topic, "a topic"))
         if lane is None:
             check_topic(topic)
             lane = self._open_lane(topic)
@@ -387,7 +387,7 @@ class Queue(Closing):
 
         There are none if there is no such topic. Raises `TypeError`, and `ValueError` for a count below 0.
         """
-        count = as_int(count, "count")
+        count, topic = as_int(count, "count"), as_str(topic, "a topic")
         with not_owned(self._lock):
             self._check_open()
             return self._lanes[topic].peek(count) if topic in self._lanes else []
@@ -432,7 +432,7 @@ class Queue(Closing):
         as `ack`.
         """
         check_reason(reason)
-        delay_ms = as_milliseconds(delay, "delay") if delay else 0
+        delay_ms = as_milliseconds(delay, "delay") if delay != 0 else 0
         with not_owned(self._lock):
             lane = self._lane_of(message)
             is_kept = lane.give_back(message, self._clock(), delay_ms, reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -96,12 +96,14 @@ class TestAppendAndRead:
             with pytest.raises(TypeError, match="is not a value"):
                 log.append(wrong)
         parts: list[dict[str, Any]] = [
-            {"key": "text"}, {"key": 5}, {"headers": [(None, b"")]}, {"headers": [("h", "text")]},
-            {"timestamp_ms": 1.5}, {"timestamp_ms": 1 << 63},
+            {"key": "text"}, {"key": 5}, {"timestamp_ms": 1.5}, {"timestamp_ms": 1 << 63},
         ]  # fmt: skip
         for part in parts:
             with pytest.raises(TypeError, match="keys, values and header values must be bytes or None"):
                 log.append(b"value", **part)
+        for headers in ([(None, b"")], [("h", "text")]):
+            with pytest.raises(TypeError, match="header"):
+                log.append(b"value", headers=cast(Any, headers))
         with pytest.raises(TypeError, match="keys, values and header values must be bytes or None"):
             log.append([(b"key", "text")])
         with pytest.raises(TypeError, match="key and headers go with a single value"):

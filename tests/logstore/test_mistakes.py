@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -98,7 +99,13 @@ OPENING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: LogReader(w.path / "orders-0", start_offset="0"), TypeError, "an offset is an int, not str"),
     (lambda w: LogReader(w.path / "orders-0").seek(1.5), TypeError, "an offset is an int, not float"),
     (lambda w: list(LogReader(w.path / "orders-0", start_offset=9).records()), OffsetOutOfRange, r"\[0, 3\]"),
+    (lambda w: list(LogReader(w.path / "orders-0", start_offset=-2).records()), OffsetOutOfRange, "t -2"),
+    (lambda w: next(LogReader(w.path / "orders-0").follow(-2)), OffsetOutOfRange, "t -2"),
     (lambda w: LogReader(w.path / "orders-0").follow("0"), TypeError, "an offset is an int"),
+    (lambda w: LogReader(w.path / "orders-0", disk="/mnt"), TypeError, "disk is a Disk, such as"),
+    (lambda w: Log.open(w.path / "new-0", disk=w.path), TypeError, "disk is a Disk, such as"),
+    (lambda w: Log.open(w.path / "new-0", create="no"), TypeError, "create is True or False, not 'no'"),
+    (lambda w: Log.open(w.path / "new-0", accept_loss="no"), TypeError, "accept_loss is True or False"),
     (lambda w: w.log.snapshot(w.path / "orders-0"), FileExistsError, "name a new directory"),
     (lambda w: w.log.snapshot(w.path / "copy-0", end_offset=-1), OffsetOutOfRange, r"outside \[0, 3\]"),
     (lambda w: w.log.snapshot(w.path / "copy-0", end_offset="1"), TypeError, "an offset is an int"),
@@ -112,7 +119,9 @@ WRITING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.log.append((b"a", b"b", b"c")), TypeError, "use a Record for headers"),
     (lambda w: w.log.append(b"v", key="k"), TypeError, "keys, values and header values must be bytes"),
     (lambda w: w.log.append(b"v", headers={"a": b"b"}), TypeError, r"pass list\(headers\.items\(\)\)"),
-    (lambda w: w.log.append(b"v", headers=[("a", "b")]), TypeError, "header values must be bytes"),
+    (lambda w: w.log.append(b"v", headers=[("a", "b")]), TypeError, "header 'a' is bytes or None, not str"),
+    (lambda w: w.log.append(b"v", headers=[(1, b"b")]), TypeError, "the name of a header is a str, not int"),
+    (lambda w: w.log.append(b"v", headers="x-id"), TypeError, "headers are .name, value. pairs, not 'x-id'"),
     (lambda w: w.log.append(b"v", timestamp_ms=datetime.now(UTC)), TypeError, r"timestamps int \(ms\)"),
     (lambda w: w.log.append([b"v"], key=b"k"), TypeError, "give records their own"),
     (lambda w: w.log.append_batches(b"no batch" * 20), CorruptBatch, "format version"),
@@ -127,6 +136,8 @@ WRITING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.log.delete_records("1"), TypeError, "an offset is an int"),
     (lambda w: w.log.delete_records(9), OffsetOutOfRange, r"outside \[0, 3\]"),
     (lambda w: w.log.compact(), ValueError, "must contain compact"),
+    (lambda w: w.log.maintain("now"), TypeError, "now_ms is an int, not str"),
+    (lambda w: w.log.maintain(inf), TypeError, "now_ms is an int, not float"),
     (lambda w: w.closed.append(b"x"), LogClosed, "was closed; open it again"),
     (lambda w: w.closed.flush(), LogClosed, "was closed; open it again"),
     (lambda w: w.closed.writer(), LogClosed, "was closed; open it again"),
@@ -186,7 +197,14 @@ QUEUEING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.queue.put("text"), TypeError, "encode text"),
     (lambda w: w.queue.put(b"x", headers={"a": b"b"}), TypeError, r"pass list\(headers\.items\(\)\)"),
     (lambda w: w.queue.put(b"x", delay="1"), ValueError, "a number of seconds"),
+    (lambda w: w.queue.put(b"x", delay=None), ValueError, "a number of seconds"),
+    (lambda w: w.queue.put(b"x", delay=""), ValueError, "a number of seconds"),
+    (lambda w: w.queue.put(b"x", headers="x-id"), TypeError, "headers are .name, value. pairs"),
+    (lambda w: w.queue.put(b"x", headers=[(1, b"b")]), TypeError, "the name of a header is a str"),
     (lambda w: w.queue.put(b"x", topic="a b"), InvalidTopic, "1 to 249 characters"),
+    (lambda w: w.queue.put(b"x", topic=["mail"]), TypeError, "a topic is a str, not list"),
+    (lambda w: w.queue.get([], timeout=0), ValueError, "topics is empty"),
+    (lambda w: w.queue.peek(topic=1), TypeError, "a topic is a str, not int"),
     (lambda w: w.queue.put_many(b"x"), TypeError, "use put"),
     (lambda w: w.queue.get(timeout="1"), TypeError, "a number of seconds"),
     (lambda w: w.queue.ack(b"a"), TypeError, r"pass what get\(\) returned"),
@@ -238,6 +256,12 @@ ASYNC: list[tuple[Call, type[Exception], str]] = [
     (lambda log: log.append("text"), TypeError, "open the log with a serializer"),
     (lambda log: log.get("0"), TypeError, "an offset is an int"),
     (lambda log: log.end_transaction("7", 0, commit=True), TypeError, "producer_id"),
+    (lambda log: log.end_transaction(7, 0, commit="no"), TypeError, "commit is True or False, not 'no'"),
+    (
+        lambda log: log.end_transaction(1 << 63, 0, commit=True),
+        ValueError,
+        "producer_id is 9223372036854775808",
+    ),
     (lambda log: anext(log.read(isolation="committed")), ValueError, "read_committed"),
     (lambda log: anext(log.read("0")), TypeError, "an offset is an int"),
 ]

@@ -174,10 +174,13 @@ def test_records_that_fit_alone_are_not_refused_together(config: LogConfig, rows
     assert [record.offset for record in log.read()] == list(range(len(rows)))
 
 
-@pytest.mark.parametrize("headers", [((1, b"x"),), (("h", 1),)])
-def test_a_header_that_is_none_is_refused(headers: Any) -> None:
+@pytest.mark.parametrize(
+    ("headers", "advice"),
+    [(((1, b"x"),), "the name of a header is a str, not int"), ((("h", 1),), "header 'h' is bytes or None")],
+)
+def test_a_header_that_is_none_is_refused(headers: Any, advice: str) -> None:
     _, log = opened(LogConfig())
-    with pytest.raises(TypeError, match="header names str"):
+    with pytest.raises(TypeError, match=advice):
         log.append([Record(0, T0, None, b"v", headers)])
 
 
@@ -307,11 +310,9 @@ def test_other_keys_and_values_of_pairs_are_refused_by_name(part: Any, at: int) 
 
 @pytest.mark.parametrize("header", [("a", b"b", b"c"), ("a",), ("a", "text"), 5])
 def test_a_header_of_another_form_is_a_type_error(header: Any) -> None:
-    """With one explanation: what is wrong stands behind it once."""
     _, log = opened(LogConfig())
-    with pytest.raises(TypeError) as told:
+    with pytest.raises(TypeError, match=r"headers are \(name, value\) pairs|header 'a' is bytes or None"):
         log.append(b"v", headers=[header])
-    assert str(told.value).count("must be bytes or None") == 1
     assert log.log_end_offset == 0
 
 

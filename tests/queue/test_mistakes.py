@@ -20,7 +20,7 @@ ON_A_QUEUE: list[tuple[str, Mistake, type[Exception], str]] = [
     ("text", lambda h, _: h.queue.put("job"), TypeError, r"bytes, not str; encode text"),
     ("no value", lambda h, _: h.queue.put(None), TypeError, "bytes, not NoneType"),
     ("a text key", lambda h, _: h.queue.put(b"job", key="17"), TypeError, "a key is bytes, not str"),
-    ("a bad header", lambda h, _: h.queue.put(b"job", headers=[("n", "text")]), TypeError, "header values"),
+    ("a bad header", lambda h, _: h.queue.put(b"job", headers=[("n", "text")]), TypeError, "header 'n' is"),
     ("our header", lambda h, _: h.queue.put(b"", headers=[("logstore.x", b"")]), ValueError, "not begin"),
     ("one value for many", lambda h, _: h.queue.put_many(b"job"), TypeError, "use put"),
     ("a wrong one of many", lambda h, _: h.queue.put_many([b"a", 7]), TypeError, "bytes, not int"),
