@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import iscoroutinefunction, signature
 from typing import Final, ParamSpec, TypeAlias, TypeVar
@@ -61,6 +61,30 @@ def _settings(value: object, what: str) -> None:
             raise TypeError(f"{what}: {name} is text or a number, not {type(setting).__name__}")
 
 
+def check_partitions(value: object, what: str) -> None:
+    """Raise `TypeError` unless these are partitions: pairs of a topic and a number."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise TypeError(f"{what} are several TopicPartitions, not {type(value).__name__} ({value!r:.100})")
+    for each in value:
+        match each:
+            case (str(), int()):
+                continue
+        raise TypeError(f"{what}: a TopicPartition is wanted, not {type(each).__name__} ({each!r:.100})")
+
+
+def _by_partition(check: _Check) -> _Check:
+    def check_each(value: object, what: str) -> None:
+        if not isinstance(value, Mapping):
+            raise TypeError(
+                f"{what} map TopicPartitions to ints, not {type(value).__name__} ({value!r:.100})"
+            )
+        check_partitions(value, what)
+        for where, each in value.items():
+            check(each, f"{what}: that of {where[0]}-{where[1]}")
+
+    return check_each
+
+
 def _topics(value: object, what: str) -> None:
     if not isinstance(value, tuple | list):
         raise TypeError(f"{what} is a tuple of names, not {type(value).__name__} ({value!r:.100})")
@@ -86,6 +110,9 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "replication_factor": _number,
     "copies": _number,
     "offset": _offset,
+    "before_offset": _offset,
+    "offsets": _by_partition(as_group_offset),
+    "times": _by_partition(_offset),
     "timestamp": _offset,
     "max_bytes": as_count,
     "max_wait_ms": as_count,

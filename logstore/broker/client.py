@@ -24,8 +24,8 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequen
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypedDict, overload
 
-from logstore.arguments import as_offset, as_seconds, as_str
-from logstore.broker.checked_calls import as_group_offset, awaited, checked
+from logstore.arguments import as_seconds, as_str
+from logstore.broker.checked_calls import awaited, check_partitions, checked
 from logstore.broker.client_messages import records_in
 from logstore.broker.client_requests import (
     NO_LEADER,
@@ -387,8 +387,6 @@ class Client(AsyncClosing):
         Raises `ValueError` for an offset out of range, and as `produce`; UNKNOWN_MEMBER_ID (25) if the group
         has members.
         """
-        for where, offset in offsets.items():
-            as_group_offset(offset, f"the offset of {where}")
         once = partial(ask_coordinator, self._cluster, group, commit_request(group, offsets))
         await self._cluster.retried(once, NO_BROKER, self._deadline(timeout))
 
@@ -399,6 +397,7 @@ class Client(AsyncClosing):
 
         Raises as `produce`.
         """
+        check_partitions(partitions, "partitions")
         request = committed_request(as_str(group, "group"), partitions)
         once = partial(ask_coordinator, self._cluster, group, request)
         return offsets_in(await self._cluster.retried(once, NO_BROKER, self._deadline(timeout)))
@@ -501,7 +500,7 @@ class Client(AsyncClosing):
         """
         where = TopicPartition(topic, partition)
         deadline = self._deadline(timeout)
-        ask = delete_before(self._cluster, where, as_offset(before_offset, "before_offset"), deadline)
+        ask = delete_before(self._cluster, where, before_offset, deadline)
         return await self._cluster.retried(ask, NO_LEADER, deadline)
 
     # --- receipts -----------------------------------------------------------------------------------

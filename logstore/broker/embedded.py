@@ -28,7 +28,7 @@ from functools import partial
 from random import Random
 from types import TracebackType
 
-from logstore.arguments import as_config, as_offset, as_seconds
+from logstore.arguments import as_bool, as_config, as_offset, as_seconds, as_str
 from logstore.broker.async_topics import AsyncTopic
 from logstore.broker.broker import Assembly
 from logstore.broker.checked_calls import checked
@@ -92,7 +92,7 @@ class BrokerConfig:
     """Names the boot of the machine that `disk` belongs to, for tests; power cuts change it."""
 
     def __post_init__(self) -> None:
-        """Raise `TypeError` for a node id that is no int, for log dirs that are no tuple, for other metadata.
+        """Raise `TypeError` for a value of another type; a text is neither True nor False.
 
         Raises `ValueError` for a log dir without a name, and for a timeout that is negative or no number.
         """
@@ -105,6 +105,11 @@ class BrokerConfig:
                 f"({self.metadata!r:.100})"
             )
         as_seconds(self.timeout_s, "timeout_s")
+        as_bool(self.insecure, "insecure")
+        as_str(self.listen, "listen")
+        as_str(self.boot_id, "boot_id")
+        if self.advertised is not None:
+            as_str(self.advertised, "advertised")
         if not isinstance(self.log_dirs, tuple | list):
             raise TypeError(f"log_dirs is a tuple of directories; write ({self.log_dirs!r},) for one")
         if not all(self.log_dirs):

@@ -15,7 +15,7 @@ Needs the extra `arrow`. The first use in a process loads or compiles the kernel
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -103,10 +103,10 @@ def warm_up() -> None:
 def schema(columns: Sequence[str] = COLUMNS) -> Any:
     """Return the Arrow schema of these columns.
 
-    Raises `ValueError` for an unknown name, `TypeError` for a text.
+    Raises `ValueError` for an unknown name, `TypeError` for a text or what is no collection.
     """
-    if isinstance(columns, str | bytes):
-        raise TypeError(f"columns is a text, {columns!r}: it must be a list of names, such as ['offset']")
+    if isinstance(columns, str | bytes) or not isinstance(columns, Collection):
+        raise TypeError(f"columns is a list of names, such as ['offset'], not {columns!r:.100}")
     if unknown := [name for name in columns if name not in FIELDS]:
         raise ValueError(f"unknown column {unknown[0]!r}; the columns are {', '.join(FIELDS)}")
     return pa.schema([FIELDS[name] for name in columns])

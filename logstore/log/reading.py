@@ -21,8 +21,8 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar
 
-from logstore.arguments import as_count, as_offset
-from logstore.config import MAX_LONG
+from logstore.arguments import as_count, as_int, as_offset
+from logstore.config import MAX_INT, MAX_LONG
 from logstore.errors import CorruptBatch, OffsetOutOfRange
 from logstore.format.batch import Batch, walk
 from logstore.format.record import Record
@@ -263,6 +263,7 @@ class Reading(ABC):
         `max_records` limits the rows of each. `columnar.decode` documents the columns and errors; raises also
         as `read_bytes`, and `ImportError` without the extra `arrow`.
         """
+        most = None if max_records is None else min(as_int(max_records, "max_records", least=1), MAX_INT)
         columnar = columnar_module()
         names = columnar.COLUMNS if columns is None else columns
         if not len(columnar.schema(names)):  # raises for a wrong name now, not at the first item
@@ -271,7 +272,7 @@ class Reading(ABC):
         return (
             rows
             for fetched in self._fetches(first, end, isolation, columnar.PIECE_BYTES)
-            for rows in columnar.decode(fetched, columns=names, end_offset=end, max_records=max_records)
+            for rows in columnar.decode(fetched, columns=names, end_offset=end, max_records=most)
         )
 
     # --- how they are made ------------------------------------------------------------------------

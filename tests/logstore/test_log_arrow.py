@@ -170,10 +170,17 @@ def test_columns_are_a_list_of_names_and_not_empty(tmp_path: Path) -> None:
     with Log.open(tmp_path / "orders-0") as log:
         log.append(b"v")
         for text in ("offset", "", b"offset"):
-            with pytest.raises(TypeError, match="columns is a text"):
+            with pytest.raises(TypeError, match="columns is a list of names"):
                 log.read_arrow(0, columns=text)  # type: ignore[arg-type]
+        for wrong in (5, iter(["offset"])):
+            with pytest.raises(TypeError, match="columns is a list of names"):
+                log.read_arrow(0, columns=wrong)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="columns is empty"):
             log.read_arrow(0, columns=[])
+        for most, error in (("1", TypeError), (1.5, TypeError), (0, ValueError)):
+            with pytest.raises(error, match="max_records is"):
+                log.read_arrow(0, max_records=most)  # type: ignore[arg-type]
+        assert len(list(log.read_arrow(0, max_records=1 << 70))) == 1
         assert [batch.num_rows for batch in log.read_arrow(0, columns=["offset"])] == [1]
 
 
