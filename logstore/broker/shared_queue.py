@@ -42,6 +42,7 @@ from logstore.format.record import Record
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
+    as_messages,
     as_milliseconds,
     as_pairs,
     as_topics,
@@ -351,7 +352,7 @@ class SharedQueue(Closing):
         """
         self._check_open()
         by_topic: dict[SharedLane, list[Message]] = {}
-        for message in list(messages):
+        for message in as_messages(messages):
             by_topic.setdefault(self._lane_of(message), []).append(message)
         for lane, some in by_topic.items():
             lane.finish(some)

@@ -51,8 +51,8 @@ def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> tuple[Header, ...
         raise TypeError("headers are (name, value) pairs: pass list(headers.items()), not a mapping")
     try:
         pairs: list[tuple[Any, Any]] = [(name, value) for name, value in headers]
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"headers are (name, value) pairs, not {headers!r:.100}: {error}") from None
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are (name, value) pairs, not {headers!r:.100}") from None
     for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is a str, not {type(name).__name__} ({name!r:.100})")

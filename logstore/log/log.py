@@ -442,7 +442,7 @@ class Log(Reading, Closing):
         return read_bytes(
             self.partition,
             as_offset(start_offset),
-            max_bytes,
+            as_int(max_bytes, "max_bytes"),
             until=MAX_LONG if end_offset is None else as_offset(end_offset),
             isolation=FetchIsolation(isolation),
             at_least_one=at_least_one,

@@ -26,11 +26,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from logstore.arguments import as_offset, as_timeout, is_number
+from logstore.config import MAX_LONG
 from logstore.disk.clocks import steady_s
 from logstore.disk.closing import Closing, OfThisProcess
 from logstore.disk.reentry import Flag, not_owned
 from logstore.errors import LogClosed, LogDirOffline, OutOfResources
-from logstore.format.record import MAX_PLAIN_VALUES, Record, headers_of
+from logstore.format.record import MAX_PLAIN_VALUES, NO_TIMESTAMP, Record, headers_of
 from logstore.log.append import AppendInfo
 from logstore.log.outgoing import RECORD_OVERHEAD, Appendable, append_records, full_batch_bytes, size_of
 from logstore.log.partition_log import Clock, PartitionLog
@@ -314,7 +315,8 @@ class Writer(Closing):
         if isinstance(outcomes, list):
             failed = [each for each in outcomes if isinstance(each, BaseException)]
             if failed:
-                failed[0].add_note(f"{len(failed)} records of this writer were not written")
+                count = "1 record" if len(failed) == 1 else f"{len(failed)} records"
+                failed[0].add_note(f"not written: {count} of this writer")
                 with not_owned(self._lock):
                     self._unreported += dict.fromkeys(failed)
                     self._most = 0
@@ -373,7 +375,7 @@ def _row_of(
     timestamp_ms: int | None,
     clock: Clock,
 ) -> tuple[Appendable, int] | None:
-    """Return a single record and its estimated size; None for what is not a single record."""
+    """Return a single record and its estimated size; None for what is no record, or cannot be encoded."""
     if isinstance(records, Record) or (isinstance(records, tuple) and len(records) == 2):
         if key is not None or headers or timestamp_ms is not None:
             return None
@@ -390,6 +392,10 @@ def _row_of(
     else:
         return None
     if not {type(key), type(value)} <= {bytes, type(None)}:
+        return None
+    if isinstance(row, Record) and not (
+        type(row.timestamp_ms) is int and NO_TIMESTAMP <= row.timestamp_ms <= MAX_LONG
+    ):
         return None
     size = size_of(row) if isinstance(row, Record) else len(key or b"") + len(value or b"") + RECORD_OVERHEAD
     return row, size

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from logstore.arguments import as_str
 from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import check_topic_name
 from logstore.queue.directory import LONGEST_TOPIC
+
+T = TypeVar("T")
 
 LONGEST_S: Final = 1e15
 """The longest lease or delay, 30 million years: its end still fits the 8 bytes that a time has on disk."""
@@ -37,6 +39,8 @@ def as_pairs(values: Iterable[object]) -> list[tuple[bytes | None, bytes]]:
     """Return what `put_many` is given as (key, value) pairs. Raises `TypeError`."""
     if isinstance(values, bytes | bytearray | memoryview | str):
         raise TypeError(f"put_many wants several values, not one {type(values).__name__}; use put")
+    if not isinstance(values, Iterable):
+        raise TypeError(f"put_many wants several values, not {type(values).__name__} ({values!r:.100})")
     if isinstance(values, Mapping):
         raise TypeError("put_many wants (key, value) pairs, not a mapping; pass its items()")
     return [_as_pair(value) for value in values]
@@ -49,6 +53,13 @@ def _as_pair(item: object) -> tuple[bytes | None, bytes]:
         key, value = item
         return None if key is None else as_bytes(key, "a key"), as_bytes(value, "a value")
     return None, as_bytes(item, "a value")
+
+
+def as_messages(messages: Iterable[T]) -> list[T]:
+    """Return the messages that `ack_many` is given. Raises `TypeError`."""
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"ack_many wants several messages, not {type(messages).__name__}; use ack")
+    return list(messages)
 
 
 def as_milliseconds(seconds: object, what: str, least: int = 0) -> int:

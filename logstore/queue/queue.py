@@ -40,6 +40,7 @@ from logstore.log.log import Log
 from logstore.log.partition_log import Clock
 from logstore.queue.arguments import (
     as_bytes,
+    as_messages,
     as_milliseconds,
     as_pairs,
     as_topics,
@@ -412,7 +413,7 @@ class Queue(Closing):
 
         Raises as `ack`: the messages of that topic are as they were, those of other topics may be finished.
         """
-        messages = list(messages)  # an iterator may call the queue
+        messages = as_messages(messages)  # an iterator may call the queue
         by_topic: dict[Lane, list[Message]] = {}
         with not_owned(self._lock):
             self._check_open()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from logstore.arguments import as_callback, as_config, as_int, as_offset
+from logstore.arguments import as_callback, as_config, as_int, as_offset, as_str
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
@@ -115,13 +115,13 @@ class SimulatedCluster:
             durability=self.durability,
             timings=self.timings,
         )
-        self._world = World(swarm, trace=trace)
+        self._world = World(swarm, trace=None if trace is None else as_callback(trace))
         self._ledger = Ledger()
         self._producers: dict[tuple[PartitionChecker, int, int | None], SimulatedProducer] = {}
         self._calls = engine.CallRecord(self._world, repr(self), seed)
         self._time = engine.VirtualTime(self._world.time, self._calls)
         for host in self._world.hosts.values():
-            host.config = configure(host.config)
+            host.config = as_config(as_callback(configure)(host.config), NodeConfig, what="the result")
             self._world.start(host)
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ class SimulatedCluster:
 
         Raises `RequestFailed` if it is refused, and `TimeoutError`: deletion waits for every replica.
         """
-        self.partitions(topic)
+        self.partitions(as_str(topic, "a topic"))
         with self._calls.entered(f"delete_topic({topic!r})"):
             answer = self.administer(DeleteTopicsRequest((topic,)), limit_ms=limit_ms)
         assert isinstance(answer, DeleteTopicsResponse)
@@ -302,7 +302,7 @@ class SimulatedCluster:
             acks=count,
             is_idempotent=count == ALL if is_idempotent is None else is_idempotent,
             delivery_timeout_ms=delivery_timeout_ms,
-            node=None if node is None else host_of(self._world, node).node_id,
+            node=node,
         )
 
     def produce(
@@ -320,7 +320,8 @@ class SimulatedCluster:
         A record is its value, or a pair of key and value. Raises `RequestFailed` if they are refused or
         not acknowledged within `limit_ms`; in the second case they may be in the log.
         """
-        key = checker_of(self._world, topic, partition), number_of_acks(acks), node
+        only = None if node is None else host_of(self._world, node).node_id
+        key = checker_of(self._world, topic, partition), number_of_acks(acks), only
         producer = self._producers.get(key)
         if producer is None:
             producer = self._producers[key] = self.producer(topic, partition, acks=acks, node=node)
@@ -471,7 +472,7 @@ class SimulatedCluster:
         A side is a set of nodes; `STORE` is the metadata store. A node on no side reaches all. Clients
         always reach every node.
         """
-        groups = [sorted(set(side)) for side in sides]
+        groups = engine.sides_of(sides)
         pairs = links_between(groups, one_way=one_way)
         for node in {node for pair in pairs for node in pair} - {STORE}:
             host_of(self._world, node)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from logstore.arguments import as_int
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch, walk
@@ -33,6 +34,7 @@ from logstore.replication.messages import (
     ResponseBody,
 )
 from logstore.testing.checkers import PartitionChecker
+from logstore.testing.kit_engine import host_of
 from logstore.testing.stored import IDENTITY_AT, ConsumerView, parse
 from logstore.testing.world import World
 
@@ -183,7 +185,7 @@ class _Client:
     def __init__(self, world: World, topic_partition: TopicPartition, node: int | None) -> None:
         self.topic_partition = topic_partition
         self._world = world
-        self._node = node
+        self._node = None if node is None else host_of(world, node).node_id
         self._checker = world.checkers[topic_partition]
         self._request_timeout_ms = world.swarm.request_timeout_ms
 
@@ -324,7 +326,7 @@ class SimulatedConsumer(_Client):
         self, world: World, topic_partition: TopicPartition, from_offset: int, *, node: int | None
     ) -> None:
         super().__init__(world, topic_partition, node)
-        self.position = from_offset
+        self.position = as_int(from_offset, "from_offset")
         """The next offset to read."""
 
     def poll(self, then: Callable[[Fetched], object], *, max_wait_ms: int = 0) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from logstore.arguments import as_int, as_str
+from logstore.arguments import as_callback, as_int, as_offset, as_str
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import ResponseBody
@@ -22,6 +22,7 @@ E = TypeVar("E", bound=Exception)
 _LAST = 2.0
 """Orders an event behind all others of its millisecond: their ties are drawn below 1."""
 _MOST_STEPS = 200_000
+MOST_NODES = 1000
 
 
 class CallRecord:
@@ -77,9 +78,12 @@ def check_sizes(
 ) -> tuple[int, int]:
     """Return the replicas of a topic, and how many of them must be in sync; by default 3 and 2, or all.
 
-    Raises `TypeError`, and `ValueError` for more replicas than nodes, or more in sync than replicas.
+    Raises `TypeError`, and `ValueError` for too many nodes, for more replicas than nodes, or more in sync
+    than replicas.
     """
     count = as_int(nodes, "nodes", least=1)
+    if count > MOST_NODES:
+        raise ValueError(f"nodes is {count}; a simulated cluster has {MOST_NODES} at most")
     factor = min(3, count) if replication_factor is None else replication_factor
     factor = as_int(factor, "replication_factor", least=1)
     if factor > count:
@@ -89,6 +93,14 @@ def check_sizes(
     if in_sync > factor:
         raise ValueError(f"min_insync_replicas is {in_sync}, but replication_factor is {factor}")
     return factor, in_sync
+
+
+def sides_of(sides: Iterable[Iterable[int]]) -> list[list[int]]:
+    """Return the nodes on each side of a network partition. Raises `TypeError`."""
+    for side in sides:
+        if not isinstance(side, Iterable):
+            raise TypeError(f"a side is a set of nodes, such as {{0, 1}}, not {side!r:.100}")
+    return [sorted({as_offset(node, "a node") for node in side}) for side in sides]
 
 
 def texts_of(configs: Mapping[str, object]) -> dict[str, str]:
@@ -129,6 +141,7 @@ class VirtualTime:
         limit_ms = as_int(limit_ms, "the time to wait")
         if self.is_running:
             raise RuntimeError("no call can wait inside a callback: time is passing already")
+        as_callback(predicate)
         time, is_over = self._time, False
 
         def end() -> None:
@@ -156,7 +169,8 @@ class VirtualTime:
 
 def checker_of(world: World, topic: str, partition: int) -> PartitionChecker:
     """Return the checker of a partition. Raises `ValueError` if there is no such partition."""
-    checker = world.checkers.get(TopicPartition(topic, partition))
+    as_str(topic, "a topic")
+    checker = world.checkers.get(TopicPartition(topic, as_offset(partition, "a partition")))
     if checker is None:
         raise ValueError(f"no partition {topic}-{partition}; create_topic makes one")
     return checker
@@ -164,7 +178,7 @@ def checker_of(world: World, topic: str, partition: int) -> PartitionChecker:
 
 def host_of(world: World, node: int) -> Host:
     """Return the machine of a node. Raises `ValueError` if there is no such node."""
-    if node not in world.hosts:
+    if as_offset(node, "a node") not in world.hosts:
         raise ValueError(f"no node {node}; the nodes are {list(world.hosts)}")
     return world.hosts[node]
 

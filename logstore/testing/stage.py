@@ -18,7 +18,7 @@ import random
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from logstore.arguments import as_int, as_offset
+from logstore.arguments import as_int, as_offset, as_str
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
@@ -144,7 +144,7 @@ class Stage:
 
     def number(self, name: str) -> int:
         """Return the broker id of a replica: A is 0."""
-        if len(name) != 1 or name not in self.names:
+        if as_str(name, "a replica") not in tuple(self.names):
             raise ValueError(f"no replica {name!r}; the stage has {', '.join(self.names)}")
         return self.names.index(name)
 
@@ -418,7 +418,8 @@ class Stage:
 
     def consume(self, name: str, offset: int) -> FetchResult:
         """Read as a consumer that does not wait."""
-        request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: FetchPartition(offset, 1 << 20)})
+        at = as_offset(offset)
+        request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: FetchPartition(at, 1 << 20)})
         token = self._take_id()
         self._carry_out(
             self.number(name), serving.fetch(self.manager(name), Client(token), request, self.now_ms)

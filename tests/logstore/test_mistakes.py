@@ -131,6 +131,8 @@ WRITING: list[tuple[Call, type[Exception], str]] = [
     (lambda w: w.log.writer(max_batch=0), ValueError, "it must be 1 to"),
     (lambda w: w.log.writer().append(), TypeError, "missing 1 required positional argument: 'records'"),
     (lambda w: w.log.writer().append("text"), TypeError, "open the log with a serializer"),
+    (lambda w: w.log.writer().append(b"v", timestamp_ms="x"), TypeError, r"timestamps int \(ms\)"),
+    (lambda w: w.log.writer().append(Record(0, 1.5, None, b"v")), TypeError, r"timestamps int \(ms\)"),
     (lambda w: w.log.truncate_to("1"), TypeError, "an offset is an int"),
     (lambda w: w.log.truncate_to(-1), ValueError, "cannot truncate to offset -1"),
     (lambda w: w.log.delete_records("1"), TypeError, "an offset is an int"),

@@ -365,7 +365,7 @@ class TestErrors:
         }
         with pytest.raises(InvalidTimestamp) as caught:
             calls[call]()
-        assert caught.value.__notes__ == ["1 records of this writer were not written"]
+        assert caught.value.__notes__ == ["not written: 1 record of this writer"]
         if call in ("append", "flush"):
             assert log.log_end_offset == 0
             assert writer.append(b"b").is_written is False
