@@ -66,11 +66,15 @@ class StoreSession(AsyncClosing):
         *,
         session_timeout_ms: int = 18_000,
         patience_s: float = 30.0,
+        opening_s: float = 30.0,
     ) -> None:
-        """`store_of` as for `Runtime`. An operation that takes longer than `patience_s` counts as lost."""
+        """`store_of` as for `Runtime`. An operation that takes longer than `patience_s` counts as lost.
+
+        A session is opened within `opening_s` seconds.
+        """
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
-        self._timeout_ms, self._patience_s = session_timeout_ms, patience_s
+        self._timeout_ms, self._patience_s, self._opening_s = session_timeout_ms, patience_s, opening_s
         self._calls = count(1)
         self._answers: dict[int, asyncio.Future[Outcome]] = {}
         self._opened: asyncio.Future[int] | None = None
@@ -97,11 +101,11 @@ class StoreSession(AsyncClosing):
                 "its login (zookeeper.sasl.jaas.config, zookeeper.ssl.keystore.location), and its log"
             )
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(self._opening_s):
                 session_id = await self._session()
         except TimeoutError:
             raise MetadataStoreFailed(
-                f"the metadata store ({self._store.name}) did not answer for {self._patience_s:g} s; check "
+                f"the metadata store ({self._store.name}) did not answer for {self._opening_s:g} s; check "
                 "that it runs and that this is its address"
             ) from None
         call_id = next(self._calls)

@@ -162,6 +162,8 @@ class _Attempts(logging.Handler):
 
 
 _attempts: Final = _Attempts()
+OPENING_S: Final = 10.0
+"""How long a command waits for a session of the metadata store: a server may be starting again."""
 
 
 def with_attempt(error: Exception) -> str:
@@ -186,7 +188,7 @@ def open_store(metadata: str, security: StoreSecurity | None = None) -> Closable
 
     quieten_kazoo()
     access = access_of(security) if security is not None else OPEN
-    return BlockingZooKeeperStore(metadata, access=access)
+    return BlockingZooKeeperStore(metadata, opening_s=OPENING_S, access=access)
 
 
 @contextmanager

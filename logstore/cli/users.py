@@ -212,14 +212,14 @@ def with_store(
 
     from logstore.broker.metadata.opening import store_named
     from logstore.broker.store_session import StoreSession
-    from logstore.cli.cluster_state import quieten_kazoo
+    from logstore.cli.cluster_state import OPENING_S, quieten_kazoo
     from logstore.disk.files import OsDisk
     from logstore.errors import LogGone
     from logstore.replication.metastore.embedded import holds_store
 
     async def run() -> T:
         with store_named(metadata, first_log_dir=None, disk=OsDisk(), security=security) as opened:
-            async with StoreSession(opened.client) as session:
+            async with StoreSession(opened.client, opening_s=OPENING_S) as session:
                 return await work(session.ask)
 
     quieten_kazoo()

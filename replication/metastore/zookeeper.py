@@ -121,11 +121,21 @@ class BlockingZooKeeperStore(Closing):
     operation every session makes one round trip, and nothing older can arrive after it.
     """
 
-    def __init__(self, url: str, *, patience_s: float = DEFAULT_PATIENCE_S, access: Access = OPEN) -> None:
-        """`url` and `access` as for `ZooKeeperStore`. An answer later than `patience_s` seconds is lost."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        opening_s: float = DEFAULT_PATIENCE_S,
+        access: Access = OPEN,
+    ) -> None:
+        """`url` and `access` as for `ZooKeeperStore`. An answer later than `patience_s` seconds is lost.
+
+        A session is opened within `opening_s` seconds.
+        """
         self._inbox: SimpleQueue[StoreEvent] = SimpleQueue()
         self._store = ZooKeeperStore(url, self._inbox.put, access)
-        self._url, self._patience_s = url, patience_s
+        self._url, self._patience_s, self._opening_s = url, patience_s, opening_s
         self._calls = 0
         self._open: dict[int, None] = {}
         self._expired: list[int] = []
@@ -138,9 +148,9 @@ class BlockingZooKeeperStore(Closing):
     def open_session(self, timeout_ms: int, now_ms: int) -> int:
         """Raises `MetadataStoreFailed` if no server answers in time."""
         self._store.open_session(timeout_ms)
-        while not isinstance(event := self._take_event(), SessionOpened):
+        while not isinstance(event := self._take_event(self._opening_s), SessionOpened):
             if event is None:
-                raise MetadataStoreFailed(f"no server of {self._url} answered within {self._patience_s} s")
+                raise MetadataStoreFailed(f"no server of {self._url} answered within {self._opening_s:g} s")
         return event.session_id
 
     def heartbeat(self, session_id: int, now_ms: int) -> bool:
@@ -187,7 +197,7 @@ class BlockingZooKeeperStore(Closing):
         outcomes, is_silent = [], False
         for call_id in call_ids:
             while self._replies[call_id] is None and not is_silent:
-                is_silent = self._take_event() is None
+                is_silent = self._take_event(self._patience_s) is None
             outcomes.append(self._replies.pop(call_id) or Outcome(StoreError.CONNECTION_LOSS))
         return outcomes
 
@@ -200,10 +210,10 @@ class BlockingZooKeeperStore(Closing):
         fired, self._fired = [watch for watch in self._fired if watch.session_id in self._open], []
         return fired
 
-    def _take_event(self) -> StoreEvent | None:
+    def _take_event(self, within_s: float) -> StoreEvent | None:
         """Take in one event; None if none came in time."""
         try:
-            event = self._inbox.get(timeout=self._patience_s)
+            event = self._inbox.get(timeout=within_s)
         except Empty:
             return None
         match event:

@@ -15,6 +15,10 @@ from logstore.log.log import Log
 from tests.metadata_server import served
 
 COMMAND = (sys.executable, "-m", "logstore.cli.main")
+IMPATIENT = (
+    "import logstore.cli.cluster_state as state, logstore.cli.main as command; "
+    "state.OPENING_S = 1.0; command.main()"
+)
 BY_PIPE = -signal.SIGPIPE
 
 
@@ -33,13 +37,13 @@ def test_a_store_that_closes_the_connection_is_reported(tmp_path: Path) -> None:
     with served(settings=settings) as port:
         words = ("users", "list", "--metadata", f"zookeeper://127.0.0.1:{port}")
         done = subprocess.run(
-            (*COMMAND, *words, "--command-config", tmp_path / "eve"),
+            (sys.executable, "-c", IMPATIENT, *words, "--command-config", tmp_path / "eve"),
             capture_output=True,
             text=True,
             timeout=120,
         )
     assert done.returncode == 1, done
-    assert done.stderr.startswith("logstore: ")
+    assert done.stderr.startswith("logstore: the metadata store ("), done
 
 
 @pytest.mark.parametrize("words", [("cat",), ("dump", "--json"), ("cat", "--follow")], ids=" ".join)

@@ -9,16 +9,15 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from logstore.broker import BlockingClient, client_security
 from logstore.broker.secured import secured_broker
+from logstore.cli import cluster_state
 from logstore.cli.operating import security_of, store_security_of
 from logstore.errors import InvalidConfig
-from logstore.replication.metastore import zookeeper
 from logstore.replication.metastore.errors import MetadataStoreFailed
 from tests.cli.conftest import Outcome
 from tests.metadata_server import served
@@ -163,18 +162,15 @@ def test_a_store_that_is_not_reached_is_reported_with_the_reason(
     verb: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a certificate that one of both does not trust, or a refused login."""
-    impatient = partial(zookeeper.BlockingZooKeeperStore, patience_s=0.1)
-    monkeypatch.setattr(zookeeper, "BlockingZooKeeperStore", impatient)
+    monkeypatch.setattr(cluster_state, "OPENING_S", 0.1)
     silent = command(*verb, "--metadata", "zookeeper://127.0.0.1:1")
     said = silent.out + silent.err
     assert silent.code == 1
     assert "answered within 0.1 s. The last attempt to connect: Connection refused" in said, said
-    from logstore.cli.cluster_state import with_attempt
-
     logging.getLogger("logstore.replication.metastore.zookeeper_session").error("ZooKeeper refused the login")
-    refused = with_attempt(MetadataStoreFailed("no"))
+    refused = cluster_state.with_attempt(MetadataStoreFailed("no"))
     assert refused == "no. ZooKeeper refused the login"
-    assert with_attempt(OSError("no")) == "no"
+    assert cluster_state.with_attempt(OSError("no")) == "no"
 
 
 def test_what_users_refuses(command: Command, tmp_path: Path) -> None:
