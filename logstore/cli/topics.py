@@ -246,7 +246,7 @@ def create(
 
     if assignment is not None and (placement or partitions or replication_factor):
         raise typer.BadParameter(
-            "--replica-assignment says it all: omit --placement, --partitions and --replication-factor"
+            "--replica-assignment names all replicas: omit --placement, --partitions and --replication-factor"
         )
     if placement is Placement.ROUND_ROBIN and bootstrap and not (partitions and replication_factor):
         raise typer.BadParameter("--placement round-robin needs --partitions and --replication-factor")

@@ -195,11 +195,11 @@ def _check_counts(brokers: int, partitions: int, replication_factor: int) -> Non
     if partitions <= 0:
         raise InvalidPartitions(f"{partitions} partitions requested; at least 1 is needed")
     if replication_factor <= 0:
-        raise InvalidReplicationFactor(f"{replication_factor} replicas requested; at least 1 is needed")
+        raise InvalidReplicationFactor(f"replication factor {replication_factor}; at least 1 is needed")
     if replication_factor > brokers:
         raise InvalidReplicationFactor(
-            f"{replication_factor} replicas requested and {brokers} brokers are alive; "
-            "start more brokers or request fewer replicas"
+            f"replication factor {replication_factor} is larger than the number of live brokers ({brokers}): "
+            "start more brokers, or lower it"
         )
 
 

@@ -293,9 +293,9 @@ def _with_those_that_stop(context: Context, factor: int) -> InvalidReplicationFa
     if not stopping or factor <= 0:
         return None
     return InvalidReplicationFactor(
-        f"{factor} replicas requested and {len(context.brokers) - len(stopping)} brokers can get one: "
-        f"{len(context.brokers)} brokers are alive, and {len(stopping)} of them are shutting down or drained "
-        f"({', '.join(map(str, stopping))}). Restart those, start more brokers, or request fewer replicas"
+        f"replication factor {factor} is larger than the number of brokers that can get a replica "
+        f"({len(context.brokers) - len(stopping)}): {len(stopping)} of {len(context.brokers)} live brokers "
+        f"shut down or are drained ({', '.join(map(str, stopping))}). Restart those, start more, or lower it"
     )
 
 

@@ -55,16 +55,16 @@ def test_a_new_topic_names_the_brokers_that_get_no_replica() -> None:
 
     world.shut_down(3)
     assert refusal(3).startswith(
-        "3 replicas requested and 2 brokers can get one: 3 brokers are alive, and 1 of them are shutting "
-        "down or drained (3). Restart those"
+        "replication factor 3 is larger than the number of brokers that can get a replica (2): 1 of 3 live "
+        "brokers shut down or are drained (3). Restart those"
     )
     world.shut_down(2)
     world.shut_down(1)
-    assert "0 brokers can get one: 3 brokers are alive, and 3 of them" in refusal(1)
+    assert "can get a replica (0): 3 of 3 live brokers" in refusal(1)
     assert "at least 1 is needed" in refusal(-2)
     grown = world.ask(CreatePartitionsRequest({"t": NewPartitions(2)}))
     assert isinstance(grown, CreatePartitionsResponse)
-    assert "2 replicas requested and 0 brokers can get one" in grown.topics["t"].message
+    assert "brokers that can get a replica (0)" in grown.topics["t"].message
 
 
 def test_the_departing_broker_stops_following_and_learns_what_it_lost() -> None:
