@@ -20,11 +20,13 @@ Spark reports for every query: the end of the batch, and the end of the log.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from logstore.arguments import whole_number
+from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.errors import InvalidOption, NoMatchingTime
 from logstore.spark.logs import Bounds, Cause, Missing
@@ -125,12 +127,16 @@ def parse_offsets(text: str, option: str) -> dict[TopicPartition, int]:
                 f"option {option}: topic {topic!r} has {partitions!r}; write it like {example}"
             )
         for partition, number in partitions.items():
-            where = whole_number(partition, 0)
+            where = whole_number(partition, 0, MAX_INT)
             if where is None or isinstance(number, bool) or not isinstance(number, int):
                 raise InvalidOption(
                     f"option {option}: partition {partition!r} of {topic!r} has {number!r}; both must be "
                     f"whole numbers, like {example}"
                 )
+            if number > MAX_LONG:
+                raise InvalidOption(f"option {option}: {topic}-{where} has {number}, more than {MAX_LONG}")
+            if TopicPartition(topic, where) in found:
+                raise InvalidOption(f"option {option} names {topic}-{where} twice")
             found[TopicPartition(topic, where)] = number
     return found
 
@@ -141,7 +147,8 @@ def parse_partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
     found: set[TopicPartition] = set()
     for topic, partitions in _object(text, option, example).items():
         if not isinstance(partitions, list) or not all(
-            isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in partitions
+            isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= MAX_INT
+            for each in partitions
         ):
             raise InvalidOption(
                 f"option {option}: topic {topic!r} has {partitions!r}; write it like {example}"
@@ -154,7 +161,9 @@ def parse_partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
 
 def _object(text: str, option: str, example: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_with_each_name_once)
+    except _NamedTwice as error:
+        raise InvalidOption(f"option {option} is {text!r}: {error}") from error
     except ValueError as error:
         raise InvalidOption(
             f"option {option} is {text!r}, not JSON ({error}); write it like {example}"
@@ -162,6 +171,17 @@ def _object(text: str, option: str, example: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidOption(f"option {option} is {text!r}; write it like {example}")
     return value
+
+
+class _NamedTwice(ValueError):
+    pass
+
+
+def _with_each_name_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    for name, times in Counter(name for name, _ in pairs).items():
+        if times > 1:
+            raise _NamedTwice(f"{name!r} is named twice")
+    return dict(pairs)
 
 
 # --- positions to offsets -----------------------------------------------------------------------------------
