@@ -147,8 +147,7 @@ def parse_partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
     found: set[TopicPartition] = set()
     for topic, partitions in _object(text, option, example).items():
         if not isinstance(partitions, list) or not all(
-            isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= MAX_INT
-            for each in partitions
+            type(each) is int and 0 <= each <= MAX_INT for each in partitions
         ):
             raise InvalidOption(
                 f"option {option}: topic {topic!r} has {partitions!r}; write it like {example}"
