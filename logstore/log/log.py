@@ -361,6 +361,9 @@ class Log(Reading, Closing):
         from logstore.log.scrub import scrub_for
 
         log = self.partition
+        if not isinstance(cursor, tuple | None):
+            raise TypeError(f"cursor is that of an earlier result, not {cursor!r:.100}")
+        max_bytes = as_int(max_bytes, "max_bytes")
         log.check_writable()
         with without_shortage(log.directory, "the scrub did not end"):
             found = scrub_for(log, cursor, max_bytes)

@@ -39,7 +39,7 @@ WAITS = (None, 1.5, 1 << 70, float("inf"), True)
 METHODS: dict[type[object], str] = {
     Log: "append append_batches compact cursor delete_records end_transaction follow get is_synced maintain "
     "offset_for_timestamp read read_arrow read_batches read_bytes read_keys_values read_reverse read_values "
-    "snapshot truncate_to writer",
+    "scrub snapshot truncate_to writer",
     Writer: "append",
     LogReader: "follow seek",
     Queue: "put put_many get get_many peek ack ack_many nack extend",
