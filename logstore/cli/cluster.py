@@ -16,7 +16,8 @@ import typer
 from logstore.cli.administration import describe_cluster
 from logstore.cli.operating import Json, Wait, named_values
 from logstore.cli.serve import Console, ConsoleAdmin, LogFile, Settings
-from logstore.cli.terminal import counted, print_error, print_json
+from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_file import LocalCluster

@@ -28,6 +28,7 @@ import typer
 from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json, pause, value_of
 from logstore.cli.operator import Bootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.cli.brokers import Brokers
@@ -221,7 +222,10 @@ def _report(compared: Sequence[Compared], *, as_json: bool) -> None:
         if each.difference is not None:
             print(f"{each.partition}  {each.difference}")
         elif each.lag:
-            print(f"{each.partition}  equal up to offset {each.offset}; a replica lags by {each.lag} records")
+            print(
+                f"{each.partition}  equal up to offset {each.offset}; "
+                f"a replica lags by {counted(each.lag, 'record')}"
+            )
         for broker, why in sorted(each.left_out.items()):
             print(f"{each.partition}  broker {broker} is not compared: {why}")
         if each.not_comparable:
@@ -234,8 +238,8 @@ def _report(compared: Sequence[Compared], *, as_json: bool) -> None:
         print_json({"total": total})
     else:
         print(
-            f"{total['partitions']} partitions compared, {differing} differ, the largest lag is {last.lag}"
-            + (f" ({last.partition})" if last.lag else "")
+            f"{counted(total['partitions'], 'partition')} compared, {differing} differ, "
+            f"the largest lag is {last.lag}" + (f" ({last.partition})" if last.lag else "")
         )
 
 
@@ -287,11 +291,13 @@ def _compare_directories(directories: list[Path], pattern: re.Pattern[str] | Non
         elif difference is not None:
             print(difference)
         elif lag:
-            print(f"{partition}  equal as far as they reach; the shortest lags by {lag} records")
+            print(f"{partition}  equal as far as they reach; the shortest lags by {counted(lag, 'record')}")
     if as_json:
         print_json({"total": {"partitions": compared, "differing": differing, "max_lag": worst_lag}})
     else:
-        print(f"{compared} partitions compared, {differing} differ, the largest lag is {worst_lag}")
+        print(
+            f"{counted(compared, 'partition')} compared, {differing} differ, the largest lag is {worst_lag}"
+        )
     if not compared:
         print_error("no partition is in two or more of these directories")
         return 1

@@ -21,6 +21,7 @@ import typer
 from logstore.cli.operating import CommandConfig, CommandOrStoreConfig, Json, Wait, value_of, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, RequiredBootstrap, asked_at, operator
 from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
@@ -93,7 +94,10 @@ def elect_preferred(
                 told += "  nothing to elect: it led already" if each in led_already else ""
                 print(f"{each}  leader {leader}{told}")
         if not is_over and not wait and not as_json:
-            print(f"requested for {len(known)} partitions; logstore topics describe shows their leaders")
+            print(
+                f"requested for {counted(len(known), 'partition')}; "
+                "logstore topics describe shows their leaders"
+            )
         if is_late:
             print_error(f"no controller handled the request in {wait:g} s; is a broker running?")
         return 1 if is_late or refused or (wanted is not None and len(known) < len(wanted)) else 0

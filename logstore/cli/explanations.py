@@ -17,6 +17,7 @@ from logstore.cli.trouble import ITSELF, Rank, Trouble
 from logstore.cli.troubles import DRAINED, Observed, listed, of_the_store, troubles
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
+from logstore.wording import counted
 
 _MOST_NAMED = 8
 
@@ -85,14 +86,14 @@ def explain_broker(observed: Observed, broker: int) -> Explanation | None:
         return None
     led = [each for each in hosted if each in cluster.states and cluster.states[each].leader == broker]
     if registered is None:
-        state = f"not registered; {len(hosted)} partitions have a replica on it"
+        state = f"not registered; {counted(len(hosted), 'partition')} with a replica on it"
         evidence = f"the live brokers are {listed(sorted(cluster.brokers))}"
     else:
         state = f"registered; leads {len(led)} of the {len(hosted)} partitions that have a replica on it"
         is_controller = ", which is the controller" if cluster.controller == broker else ""
         evidence = f"the metadata lists it at {Address(registered.host, registered.port)}{is_controller}"
         if broker in observed.silent:
-            state = f"registered, and silent; {len(hosted)} partitions have a replica on it"
+            state = f"registered, and silent; {counted(len(hosted), 'partition')} with a replica on it"
         elif broker in observed.stopping:
             state = f"shutting down; still leads {len(led)} of {len(hosted)} partitions"
     own = f"broker {broker}"
@@ -121,7 +122,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.UNAVAILABLE,
             f"broker {broker}",
-            f"{_counted(orphans)} without a leader need it: it is in their ISR",
+            f"{_partitions(orphans)} without a leader need it: it is in their ISR",
             _named(orphans),
             f"look at its log dirs and its log: logstore why {orphans[0]}"
             if is_up
@@ -138,7 +139,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.AT_RISK,
             f"broker {broker}",
-            f"its replicas of {_counted(behind)} are not in sync",
+            f"its replicas of {_partitions(behind)} are not in sync",
             f"it is not in the ISR of {_named(behind)}, and the controller counts it as stopping",
             DRAINED.format(broker),
             frozenset(behind),
@@ -150,7 +151,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.AT_RISK,
             f"broker {broker}",
-            f"its replicas of {_counted(behind)} are not in sync",
+            f"its replicas of {_partitions(behind)} are not in sync",
             f"it is not in the ISR of {_named(behind)}",
             "wait: it fetches, and joins when it has caught up. If the list does not get shorter, "
             "look at its log, "
@@ -174,7 +175,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.UNDER_WAY,
             f"broker {broker}",
-            f"it leads none of {_counted(preferring)} that prefer it, though it is in sync",
+            f"it leads none of {_partitions(preferring)} that prefer it, though it is in sync",
             f"another replica leads {_named(preferring)}, as after a restart or a drain",
             f"logstore elect-preferred {preferring[0]} …; or wait, if auto.leader.rebalance.enable=true",
             frozenset(preferring),
@@ -199,8 +200,8 @@ def explain_cluster(observed: Observed, *, every: bool = False) -> Explanation:
     missing = sorted(known - cluster.brokers.keys())
     found = tuple(troubles(observed) if every else causes(troubles(observed)))
     controller = "no controller" if cluster.controller is None else f"controller {cluster.controller}"
-    state = f"{controller}, {len(cluster.brokers)} brokers up, {len(missing)} missing; " + (
-        f"{len(partitions)} partitions: {dark} without a leader, {short} not fully in sync"
+    state = f"{controller}, {counted(len(cluster.brokers), 'broker')} up, {len(missing)} missing; " + (
+        f"{counted(len(partitions), 'partition')}: {dark} without a leader, {short} not fully in sync"
     )
     evidence = f"live brokers {listed(sorted(cluster.brokers))}"
     if missing:
@@ -229,8 +230,8 @@ def nobody_answers(error: str) -> Explanation:
     return Explanation("cluster", "unknown: no broker answers", error, troubles=(trouble,))
 
 
-def _counted(partitions: list[TopicPartition]) -> str:
-    return "1 partition" if len(partitions) == 1 else f"{len(partitions)} partitions"
+def _partitions(partitions: list[TopicPartition]) -> str:
+    return counted(len(partitions), "partition")
 
 
 def _named(partitions: list[TopicPartition]) -> str:

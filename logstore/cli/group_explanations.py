@@ -16,6 +16,7 @@ from logstore.cli.group_facts import Member
 from logstore.cli.trouble import ITSELF, Rank, Trouble
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.state_change import format_time
+from logstore.wording import counted
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
@@ -100,7 +101,7 @@ def explain_group(group: ObservedGroup, of_partitions: Iterable[Trouble] = ()) -
     if group.state == DEAD and not group.offsets:
         return None
     lag = sum(each.lag for each in group.offsets.values())
-    state = f"{group.state}, {len(group.members)} members, lag {lag}"
+    state = f"{group.state}, {counted(len(group.members), 'member')}, lag {lag}"
     evidence = f"its coordinator, broker {group.coordinator}, says so"
     if group.home is not None:
         evidence += f"; {group.home} keeps the group"
@@ -193,7 +194,7 @@ def _rebalancing(group: ObservedGroup) -> Trouble:
     elif is_joining and group.round_ends_ms >= 0:
         says = "it begins: its first round waits for more members"
         ends = f"{format_time(group.round_ends_ms)} UTC"
-        evidence = f"all {len(group.members)} members have joined; the round ends at {ends}"
+        evidence = f"every member has joined ({len(group.members)}); the round ends at {ends}"
         step, waits = "wait; group.initial.rebalance.delay.ms sets how long", "more members, for a while"
     elif group.round_ends_ms >= 0:
         says = "it rebalances: its assignment is being written"
@@ -228,7 +229,7 @@ def _empty(group: ObservedGroup) -> Iterator[Trouble]:
         yield Trouble(
             Rank.AT_RISK,
             f"group {group.name}",
-            f"nobody reads, and {sum(each.lag for each in behind.values())} records wait",
+            f"nobody reads, with {_waiting(behind)}",
             f"the group has no members; {_lags(behind)}",
             "start its consumers, or find why they cannot join: their log, the address and group.id in it. "
             f"A group that is no longer used: logstore groups delete {group.name}",
@@ -258,7 +259,7 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
             yield Trouble(
                 Rank.AT_RISK,
                 f"group {group.name}",
-                f"{member} commits nothing: {sum(each.lag for each in stuck.values())} records wait",
+                f"{member} commits nothing, with {_waiting(stuck)}",
                 f"in {group.watched_s:.1f} s it committed no new offset of these: {_lags(stuck)}",
                 "look at its log: a record that it cannot process, commits that fail or are never made "
                 "(enable.auto.commit=false), a batch that takes long. logstore groups describe shows "
@@ -300,7 +301,7 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
         yield Trouble(
             Rank.UNDER_WAY,
             f"group {group.name}",
-            f"{len(idle)} members have nothing to read",
+            f"{counted(len(idle), 'member')} without a partition to read",
             f"no partition is assigned to {', '.join(map(str, idle))}",
             "nothing, if they stand by; else fewer members or more partitions",
             acts=ITSELF,
@@ -316,6 +317,10 @@ def _of_readers(group: ObservedGroup) -> Iterator[Trouble]:
             frozenset(left),
             acts="the operator of its consumers",
         )
+
+
+def _waiting(offsets: Mapping[TopicPartition, Progress]) -> str:
+    return f"{counted(sum(each.lag for each in offsets.values()), 'record')} waiting"
 
 
 def _lags(offsets: Mapping[TopicPartition, Progress]) -> str:

@@ -27,6 +27,7 @@ from logstore.cli.group_facts import committed_offsets, listed, membership, offs
 from logstore.cli.operating import CommandConfig, Json, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.cli.brokers import Brokers
@@ -90,8 +91,8 @@ def reset(
             found, members = membership(brokers, each)
             if members and not export:
                 print_error(
-                    f"group {each} has {len(members)} members ({found.group_state}); stop them first. "
-                    "Nothing was changed"
+                    f"group {each} has {counted(len(members), 'member')} ({found.group_state}); "
+                    "stop them first. Nothing was changed"
                 )
                 return 1
             if found.group_state == "Dead" and not before[each] and not export:

@@ -15,6 +15,7 @@ from logstore.cli.group_resets import reset
 from logstore.cli.operating import CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, Topics, asked_at
 from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.cli.brokers import Brokers
@@ -92,7 +93,7 @@ def _describe(brokers: Brokers, group: str, *, as_json: bool) -> int:
         print_error(f"no group {group}")
         return 1
     if not as_json:
-        print(f"{group}  {state}, {len(members)} members")
+        print(f"{group}  {state}, {counted(len(members), 'member')}")
     for each in sorted(ends):
         offset, end = committed.get(each), ends[each]
         lag = None if offset is None or end is None else max(end - offset, 0)

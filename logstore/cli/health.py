@@ -8,7 +8,8 @@ import typer
 
 from logstore.cli.operating import LONGEST_INTERVAL_S, CommandConfig, Json
 from logstore.cli.operator import RequiredBootstrap, asked_at
-from logstore.cli.terminal import counted, print_error, print_json
+from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.cli.trouble import Trouble

@@ -14,6 +14,7 @@ import typer
 
 from logstore.cli.operating import Json, LogDirs, partitions_with
 from logstore.cli.terminal import print_error, print_json, printable
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.disk.files import Disk
@@ -59,7 +60,8 @@ def lost(
     if as_json:
         print_json({"total": total})
     else:
-        print("{losses} losses, {records} records, {kept_bytes} bytes in quarantine".format_map(total))
+        found = f"{counted(total['losses'], 'loss')}, {counted(total['records'], 'record')}"
+        print(f"{found}, {total['kept_bytes']} bytes in quarantine")
     return 1 if missing or total["unreadable_lines"] else 0
 
 
@@ -103,12 +105,12 @@ def _sentences(quarantine: Quarantine, directory: str, loss: Loss) -> list[str]:
         )
         if is_below
     ]
-    batches = "" if loss.batches is None else f" in {loss.batches} batches"
+    batches = "" if loss.batches is None else f" in {counted(loss.batches, 'batch')}"
     epochs = "" if loss.epochs == (-1, -1) else f", leader epochs {loss.epochs[0]} to {loss.epochs[1]}"
     lines = [
         f"{directory} loss {loss.id}: {loss.standing.value}, {when}",
         f"{loss.who}: {printable(loss.why)}",
-        f"{offsets}: {loss.records} records{batches}, {loss.size} bytes{epochs}; "
+        f"{offsets}: {counted(loss.records, 'record')}{batches}, {loss.size} bytes{epochs}; "
         f"the log then ended at {loss.end_offset}",
     ]
     if below:

@@ -17,6 +17,7 @@ import typer
 
 from logstore.cli.operating import Json
 from logstore.cli.terminal import print_error, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.log.salvage import Salvage
@@ -69,7 +70,7 @@ def _facts(result: Salvage) -> dict[str, object]:
 
 def _print(result: Salvage) -> None:
     print(
-        f"{result.source}: {result.records} records in {result.batches} batches, "
+        f"{result.source}: {counted(result.records, 'record')} in {counted(result.batches, 'batch')}, "
         f"offsets {result.start_offset} to {result.end_offset - 1}, are in {result.target}"
     )
     lines = [_gap(gap) for gap in result.gaps]

@@ -13,6 +13,7 @@ import typer
 
 from logstore.cli.operating import Json, time_ms
 from logstore.cli.terminal import print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.log.snapshot import Snapshot
@@ -145,7 +146,7 @@ def _print(made: Snapshot, as_json: bool) -> None:
     else:
         print(
             f"{made.path}: offsets {made.log_start_offset} to {made.log_end_offset} (exclusive), "
-            f"{made.files} files, {made.copied_bytes} bytes copied"
+            f"{counted(made.files, 'file')}, {made.copied_bytes} bytes copied"
         )
 
 

@@ -84,11 +84,6 @@ def told(done: str) -> Iterator[None]:
         raise OSError(f"stdout: {error.strerror or error}; {done}") from error
 
 
-def counted(count: int, noun: str) -> str:
-    """Return `1 broker`, `2 brokers`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def print_json(fact: object) -> None:
     """Print an object on one line of stdout, in ASCII, so that no terminal setting can break it."""
     import json

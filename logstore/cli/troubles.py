@@ -25,6 +25,7 @@ from logstore.cli.trouble import ITSELF, OPERATOR, Kind, Rank, Trouble
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.state_change import format_time
+from logstore.wording import counted
 
 TOO_OFTEN = 3
 """So many departures in ten minutes: the broker restarts again and again."""
@@ -186,7 +187,7 @@ def _of_ended(observed: Observed, hosted: _Hosted) -> Iterator[Trouble]:
     for broker, partitions in sorted(hosted.items()):
         restarts = observed.restarts(broker)
         if broker not in observed.cluster.brokers:
-            holds = f", and holds replicas of {len(partitions)} partitions" if partitions else ""
+            holds = f", and holds replicas of {counted(len(partitions), 'partition')}" if partitions else ""
             down = "it is down again, and ends each time it is started" if restarts else "it is down"
             start = _start(observed.cluster, broker, partitions)
             yield Trouble(
@@ -279,7 +280,7 @@ def _of_stopping(observed: Observed, hosted: _Hosted) -> Iterator[Trouble]:
             Rank.UNDER_WAY,
             f"broker {broker}",
             "it is shutting down, and transfers its leaderships" if led else "it is shut down or drained",
-            f"the controller counts it as stopping; it leads {len(led)} partitions",
+            f"the controller counts it as stopping; it leads {counted(len(led), 'partition')}",
             "wait until its process ends. After brokers drain it does not end by itself: stop it, or restart "
             f"broker {broker}. Partitions without another in-sync replica lose their leader then"
             if led
@@ -411,7 +412,7 @@ def _not_in_sync(
     return Trouble(
         Rank.REFUSES_WRITES if is_short else Rank.AT_RISK,
         str(each),
-        f"writes with acks=all are refused: {len(state.isr)} replicas are in sync, {wanted} are needed"
+        f"writes with acks=all are refused: {counted(len(state.isr), 'replica')} in sync, {wanted} needed"
         if is_short
         else f"{len(missing)} of {len(replicas)} replicas are not in sync",
         f"ISR {listed(state.isr)} of replicas {listed(replicas)}; "

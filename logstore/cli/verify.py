@@ -19,6 +19,7 @@ import typer
 
 from logstore.cli.operating import Json, LogDirs
 from logstore.cli.terminal import byte_progress, print_json
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.disk.files import Disk
@@ -57,7 +58,7 @@ def verify(
     if as_json:
         print_json({"total": {"bytes": total, "damaged": damage, "notes": notes}})
     else:
-        print(f"{total} bytes of batches: {damage} damaged, {notes} notes")
+        print(f"{total} bytes of batches: {damage} damaged, {counted(notes, 'note')}")
     return 1 if damage else 0
 
 
@@ -71,4 +72,4 @@ def _reseal(disk: Disk, directory: str) -> None:
         partitions = [f"{directory}/{entry.name}" for entry in disk.scan(directory) if entry.is_directory]
         for path in [directory, *partitions]:
             if segment_offsets(disk, path):
-                print(f"{path}: {reseal(disk, path)} segments sealed", file=sys.stderr)
+                print(f"{path}: {counted(reseal(disk, path), 'segment')} sealed", file=sys.stderr)

@@ -53,7 +53,7 @@ def test_equal_replicas(command: Command, tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     outcome = command("compare-replicas", one, two, three)
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == "1 partitions compared, 0 differ, the largest lag is 0\n"
+    assert outcome.out == "1 partition compared, 0 differ, the largest lag is 0\n"
     assert snapshot(tmp_path) == before
 
 

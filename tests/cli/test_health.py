@@ -51,7 +51,7 @@ def observed(
 def test_no_more_replicas_are_needed_than_there_are() -> None:
     """`min.insync.replicas` above the number of replicas counts as that number, for leaders too."""
     (found,) = (each for each in troubles(observed(isr=(1, 2), min_isr=5)) if each.subject == "orders-0")
-    assert found.says.endswith("2 replicas are in sync, 3 are needed")
+    assert found.says.endswith("2 replicas in sync, 3 needed")
 
 
 def test_a_cause_comes_before_what_follows_from_it() -> None:
@@ -88,7 +88,7 @@ def test_a_sound_cluster_has_none() -> None:
             observed(live=(1,), isr=(1,), min_isr=2),
             Rank.REFUSES_WRITES,
             "orders-0",
-            "writes with acks=all are refused: 1 replicas are in sync, 2 are needed",
+            "writes with acks=all are refused: 1 replica in sync, 2 needed",
         ),
         (observed(isr=(1, 2)), Rank.AT_RISK, "orders-0", "1 of 3 replicas are not in sync"),
         (observed(live=(1, 2), isr=(1, 2)), Rank.AT_RISK, "broker 3", "it is down, and holds replicas of 1"),
@@ -183,7 +183,7 @@ def test_the_next_step_ends_a_trouble(command: Command, tmp_path: Path) -> None:
         while command("groups", "reset", "billing", "one", "--to", "latest", *over).code:
             pass
         cluster.append("one", [b"x"])
-        while "1 records wait" not in (found := first()).get("says", ""):
+        while "1 record waiting" not in (found := first()).get("says", ""):
             pass
         assert found["next_step"].endswith("logstore groups delete billing")
         deleted = command("groups", "delete", "billing", *over, "--json")

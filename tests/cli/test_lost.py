@@ -60,7 +60,7 @@ class TestListing:
         assert "loss 1: in quarantine" in outcome.out
         assert r"truncation: a leader\nsaid so" in outcome.out
         assert "offsets 3 to 5: 3 records" in outcome.out
-        assert "1 losses, 3 records" in outcome.out
+        assert "1 loss, 3 records" in outcome.out
 
     def test_of_nothing(self, command: Command, partition: Path) -> None:
         outcome = command("lost", partition, partition.parent)
@@ -70,7 +70,7 @@ class TestListing:
         """As `cluster start` makes it, with a log dir for each broker."""
         cut.parent.rename(cut.parent.parent / "node-1")
         outcome = command("lost", cut.parent.parent)
-        assert (outcome.code, "1 losses, 3 records" in outcome.out) == (0, True)
+        assert (outcome.code, "1 loss, 3 records" in outcome.out) == (0, True)
 
     def test_of_a_directory_far_above(self, command: Command, partition: Path, tmp_path: Path) -> None:
         """With losses it listed them, and without any it found no log."""

@@ -187,7 +187,7 @@ def test_replicas_of_running_brokers(command: Command, cluster: BrokerCluster) -
     _, lines = compare(command, cluster.bootstrap, "--topics", "equal", "--time", "latest")
     assert (lines[0]["from"], lines[0]["to"]) == (100, 100)
     twice = command("compare-replicas", *over, "--topics", "equal", "--interval", 0, "--count", 2)
-    assert twice.out == "1 partitions compared, 0 differ, the largest lag is 0\n" * 2
+    assert twice.out == "1 partition compared, 0 differ, the largest lag is 0\n" * 2
 
 
 @pytest.fixture

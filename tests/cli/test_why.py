@@ -91,14 +91,14 @@ CUT_SHORT = Progress(4, 4, 10, 10, start=8)
         (
             group("Empty", offsets={ORDERS: STUCK}),
             Rank.AT_RISK,
-            "nobody reads, and 6 records wait",
+            "nobody reads, with 6 records waiting",
             "no members; orders-0 committed 4, end 10, lag 6",
             "start its consumers",
         ),
         (
             group("Empty", offsets={ORDERS: CUT_SHORT, OTHER: DELETED}),
             Rank.AT_RISK,
-            "nobody reads, and 2 records wait",
+            "nobody reads, with 2 records waiting",
             "no members; orders-0 committed 4, log start 8, end 10, lag 2",
             "start its consumers",
         ),
@@ -113,7 +113,7 @@ CUT_SHORT = Progress(4, 4, 10, 10, start=8)
             group("PreparingRebalance", ANN, round_ends_ms=60_000),
             Rank.UNDER_WAY,
             "its first round waits for more members",
-            "all 1 members have joined",
+            "every member has joined (1)",
             "group.initial.rebalance.delay.ms",
         ),
         (
@@ -140,14 +140,14 @@ CUT_SHORT = Progress(4, 4, 10, 10, start=8)
         (
             group("Stable", ANN, BOB, offsets={ORDERS: STUCK, OTHER: DONE}),
             Rank.AT_RISK,
-            "ann at 10.0.0.1 commits nothing: 6 records wait",
+            "ann at 10.0.0.1 commits nothing, with 6 records waiting",
             "in 6.0 s it committed no new offset of these: orders-0 committed 4, end 10, lag 6",
             "enable.auto.commit=false",
         ),
         (
             group("Stable", ANN, offsets={ORDERS: Progress(None, None, 10, 12)}),
             Rank.AT_RISK,
-            "ann at 10.0.0.1 commits nothing: 2 records wait",
+            "ann at 10.0.0.1 commits nothing, with 2 records waiting",
             "orders-0 committed -, end 12, lag 2",
             "look at its log",
         ),
@@ -175,7 +175,7 @@ CUT_SHORT = Progress(4, 4, 10, 10, start=8)
         (
             group("Stable", ANN, BOB._replace(partitions=frozenset()), offsets={ORDERS: DONE}),
             Rank.UNDER_WAY,
-            "1 members have nothing to read",
+            "1 member without a partition to read",
             "no partition is assigned to bob at 10.0.0.2",
             "more partitions",
         ),
@@ -251,7 +251,7 @@ def test_a_group_in_order_and_one_that_is_none() -> None:
     found = explain_group(group("Stable", ANN, offsets={ORDERS: DONE}, since_ms=1_000))
     assert found == Explanation(
         "group g",
-        "Stable, 1 members, lag 0",
+        "Stable, 1 member, lag 0",
         "its coordinator, broker 2, says so; __consumer_offsets-7 keeps the group",
         "1970-01-01 00:00:01,000 UTC",
     )
@@ -329,7 +329,7 @@ def test_a_drained_broker_that_still_leads_does_not_end_by_itself() -> None:
         (observed(live=(1, 2), isr=(1, 2)), "not registered", Rank.AT_RISK, "it is down", "start broker 3"),
         (
             observed(live=(1, 2), leader=-1, isr=(3,)),
-            "not registered; 1 partitions",
+            "not registered; 1 partition with",
             Rank.UNAVAILABLE,
             "1 partition without a leader need it",
             "start broker 3",
@@ -419,7 +419,7 @@ def test_why_a_partition_and_a_cluster() -> None:
     assert explain_partition(seen, TopicPartition("none", 0)) is None
     whole = explain_cluster(seen)
     assert whole.state == (
-        "controller 1, 1 brokers up, 2 missing; 1 partitions: 0 without a leader, 1 not fully in sync"
+        "controller 1, 1 broker up, 2 missing; 1 partition: 0 without a leader, 1 not fully in sync"
     )
     assert ranks(whole) == sorted(ranks(whole))
     assert "brokers 2, 3 have replicas, and are not registered" in whole.evidence
@@ -487,7 +487,7 @@ def test_why_over_real_brokers(command: Command) -> None:
         with closing(BlockingClient(cluster.bootstrap)) as client:
             client.topic("group").partition(0).cursor("g").commit(4)
         empty = command("why", "group", "g", *over)
-        assert (empty.code, "nobody reads, and 6 records wait" in empty.out) == (1, True)
+        assert (empty.code, "nobody reads, with 6 records waiting" in empty.out) == (1, True)
         with closing(BlockingClient(cluster.bootstrap)) as client:
             client.topic("read").partition(0).cursor("late").commit(4)
         assert command("delete-records", "read-0", "latest", *over).code == 0
@@ -506,9 +506,9 @@ def test_why_over_real_brokers(command: Command) -> None:
             consumer.poll(timeout_ms=10_000)
             stuck = command("why", "group", "g", *over, "--watch", 0.1, "--json")
             state, *found = [json.loads(line) for line in stuck.out.splitlines()]
-            assert (stuck.code, state["state"]) == (1, "Stable, 1 members, lag 6")
+            assert (stuck.code, state["state"]) == (1, "Stable, 1 member, lag 6")
             assert state["since"].endswith(" UTC")
-            assert found[0]["says"].startswith("ann at 127.0.0.1 commits nothing: 6 records wait")
+            assert found[0]["says"].startswith("ann at 127.0.0.1 commits nothing, with 6 records waiting")
             assert found[0]["acts"] == "the operator of ann at 127.0.0.1"
             consumer.commit()
             assert command("why", "group", "g", *over).code == 0

@@ -39,6 +39,7 @@ from logstore.spark.jobs import verify
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, check_positive
 from logstore.spark.jobs.work import Workers, attempt_id
 from logstore.spark.verification.trust import Repair, ReplicaLog, Suspect, repair_of
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.spark.verification.repair_copy import Repaired, Work
@@ -158,7 +159,8 @@ class RepairJob:
         assert self.facts is not None, "prepare refuses a plan without findings"
         repairs = self._repairs(self.facts)
         lines = [line for each in repairs for line in _lines(each)]
-        lines.append(f"{len(repairs)} partitions would be repaired" if repairs else "nothing to repair")
+        count = counted(len(repairs), "partition")
+        lines.append(f"{count} would be repaired" if repairs else "nothing to repair")
         is_yes = not any(each.untrusted or each.gone or each.disputed for each in repairs)
         return Answer({"job": "repair", "partitions": [each.facts() for each in repairs]}, lines, is_yes)
 
@@ -267,7 +269,8 @@ class RepairJob:
         lost = sum(
             span["end_offset"] - span["start_offset"] for facts in partitions for span in facts["lost"]
         )
-        lines.append(f"{len(repairs)} partitions repaired in {self.output}, {lost} offsets lost")
+        count = counted(len(repairs), "partition")
+        lines.append(f"{count} repaired in {self.output}, {counted(lost, 'offset')} lost")
         is_yes = not any(facts["lost"] or facts["doubtful"] or facts["disputed"] for facts in partitions)
         facts = {"job": "repair", "output": self.output, "lost": lost, "partitions": partitions}
         return Answer(facts, lines, is_yes)

@@ -52,6 +52,7 @@ from logstore.spark.ledger import (
 )
 from logstore.spark.offsets import flat, lags
 from logstore.spark.read_options import ReadOptions
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -502,7 +503,7 @@ class Stream:
         if new.late:
             lines.append(f"{new.late} rows were late")
         lines.append(
-            f"{amount(new.rows)} rows in {new.batches} batches to {self.output}, "
+            f"{amount(new.rows)} rows in {counted(new.batches, 'batch')} to {self.output}, "
             f"{sum(behind.values())} offsets behind"
             if new.batches
             else "nothing new to stream"

@@ -211,7 +211,7 @@ def test_groups_with_their_lag(cluster: BrokerCluster, console: Console) -> None
     assert console.get("/api/groups", match="none")["total"] == 0
     status, text = console.get("/api/group", name="none")
     assert (status, "no group none" in text) == (404, True)
-    assert "2 records wait" in json.dumps(console.get("/api/why", kind="group", name="billing"))
+    assert "2 records waiting" in json.dumps(console.get("/api/why", kind="group", name="billing"))
 
 
 def test_a_reassignment_and_an_election(cluster: BrokerCluster, console: Console) -> None:
