@@ -11,7 +11,7 @@ imports nothing else of the package until a test uses a fixture. `-p no:logstore
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from logstore.testing.volatile_broker import VolatileBroker
 
 _CLUSTER: pytest.StashKey[SimulatedCluster] = pytest.StashKey()
-_SEEDS = ("seed", "seeds")
+_SEEDS = frozenset({"seed", "seeds"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,11 +44,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _settings(item: Any) -> dict[str, Any]:
-    """Return the settings of the nearest marker."""
-    marker = item.get_closest_marker("simulation")
-    if marker is not None and marker.args:
-        raise pytest.UsageError(f"{item.nodeid}: pass the settings of the marker `simulation` by name")
-    return dict(marker.kwargs) if marker is not None else {}
+    """Return the settings of all markers; those of a nearer one replace others. Raises `UsageError`."""
+    found: dict[str, Any] = {}
+    for marker in reversed(list(item.iter_markers("simulation"))):
+        given = marker.kwargs
+        if marker.args:
+            raise _misuse(item, "pass its settings by name")
+        if len(given.keys() & _SEEDS) == 2:
+            raise _misuse(item, "give it a seed or seeds, not both")
+        if not isinstance(given.get("seed", 0), int):
+            raise _misuse(item, f"seed is an int, not {given['seed']!r}")
+        seeds = given.get("seeds") or ()
+        if not isinstance(seeds, Collection) or not all(isinstance(seed, int) for seed in seeds):
+            raise _misuse(item, f"seeds are ints, such as range(20), not {seeds!r}")
+        if given.keys() & _SEEDS:
+            found = {name: value for name, value in found.items() if name not in _SEEDS}
+        found.update(given)
+    return found
+
+
+def _misuse(item: Any, what: str) -> pytest.UsageError:
+    return pytest.UsageError(f"{item.nodeid}: the marker `simulation`: {what}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -66,7 +82,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def simulation_seed(request: pytest.FixtureRequest) -> int:
     """The seed of this test: of the command line, else of its marker (one of `seeds`, or `seed`), else 0."""
     only: int | None = request.config.getoption("--logstore-seed")
-    return only if only is not None else int(_settings(request.node).get("seed", 0))
+    return only if only is not None else _settings(request.node).get("seed", 0)
 
 
 @pytest.fixture

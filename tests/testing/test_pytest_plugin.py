@@ -172,19 +172,51 @@ def test_the_pages_example_passes(pytester: pytest.Pytester) -> None:
     run(pytester, block).assert_outcomes(passed=20)
 
 
-def test_settings_go_by_name(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ("5", "pass its settings by name"),
+        ("seed=1, seeds=range(2)", "give it a seed or seeds, not both"),
+        ("seed='x'", "seed is an int, not 'x'"),
+        ("seeds=3", "seeds are ints, such as range(20), not 3"),
+        ("seeds='ab'", "seeds are ints, such as range(20), not 'ab'"),
+        ("seeds=iter([1])", "seeds are ints, such as range(20), not <*"),
+    ],
+)
+def test_a_marker_that_cannot_be_is_refused(pytester: pytest.Pytester, settings: str, advice: str) -> None:
     result = run(
         pytester,
-        """
+        f"""
         import pytest
 
-        @pytest.mark.simulation(5)
+        @pytest.mark.simulation({settings})
         def test_wrong(simulated_cluster):
             pass
         """,
     )
     assert result.ret != 0
-    result.stdout.fnmatch_lines(["*pass the settings of the marker `simulation` by name*"])
+    result.stdout.fnmatch_lines([f"*the marker `simulation`: {advice}*"])
+
+
+def test_a_marker_of_a_test_adds_to_that_of_its_class(pytester: pytest.Pytester) -> None:
+    """The settings of the class were forgotten."""
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.simulation(nodes=1, durability="synced", seeds=range(3))
+        class TestOne:
+            @pytest.mark.simulation(seed=4, durability="replicated")
+            def test_one(self, simulated_cluster):
+                shown = repr(simulated_cluster)
+                assert "nodes=1, seed=4" in shown and "'replicated'" in shown
+
+            def test_all(self, simulated_cluster):
+                assert "'synced'" in repr(simulated_cluster)
+        """,
+    )
+    result.assert_outcomes(passed=4)
 
 
 def test_workers_agree_on_the_tests(pytester: pytest.Pytester) -> None:
