@@ -281,6 +281,8 @@ def avro_decoder(
     if isinstance(schema, AvroDecoder):
         decoder = schema
     else:
+        if not isinstance(schema, str):
+            raise InvalidOption(f"schema is JSON text: pass json.dumps(schema), not {schema!r:.100}")
         decoder = AvroDecoder(schema, None if registry is None else Registry.at(registry, credentials))
     columns = _columns(_parsed(decoder.schema), "", ": ")
     kind = StructType.fromDDL(f"row STRUCT<{columns}>, reason STRING")

@@ -325,12 +325,17 @@ class Behind:
         }
 
 
-def lags(progress: Mapping[str, Any]) -> list[Behind]:
+def lags(progress: Mapping[str, Any] | None) -> list[Behind]:
     """Return the lag of each source of a query, in order, from `query.lastProgress` or a listener's event.
 
-    Sources of other formats have no partitions here, whatever their offsets look like.
+    Sources of other formats have no partitions here, whatever their offsets look like. Before the first
+    batch of a query its progress is None, and nothing is known. Raises `TypeError` for anything else.
     """
-    return [_behind(source) for source in progress["sources"]]
+    if progress is None:
+        return []
+    if not isinstance(progress, Mapping):
+        raise TypeError(f"pass query.lastProgress, not {progress!r:.100}")
+    return [_behind(source) for source in progress.get("sources", ())]
 
 
 def _behind(source: Mapping[str, Any]) -> Behind:

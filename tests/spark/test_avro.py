@@ -278,3 +278,11 @@ def test_schemas_that_are_not_plain_avro_are_reasons(registry: Served) -> None:
 def test_places_that_are_no_registry(place: str, login: str | None, said: str) -> None:
     with pytest.raises(InvalidOption, match=said):
         Registry.at(place, login)
+
+
+def test_a_schema_that_is_no_text_is_refused() -> None:
+    """`json.dumps` was forgotten: "unhashable type: 'dict'"."""
+    from logstore.spark import avro_decoder
+
+    with pytest.raises(InvalidOption, match=r"pass json\.dumps\(schema\), not {'type'"):
+        avro_decoder({"type": "record"})  # type: ignore[arg-type]

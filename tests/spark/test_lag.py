@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.offsets import Behind, lags
 
@@ -34,3 +36,10 @@ def test_sums_have_the_names_of_sparks_own_source() -> None:
         "avgOffsetsBehindLatest": "4.5",
     }
     assert Behind({}).metrics()["avgOffsetsBehindLatest"] == "0.0"
+
+
+def test_before_the_first_batch_there_is_no_lag() -> None:
+    """`query.lastProgress` is None then: it was "'NoneType' object is not subscriptable"."""
+    assert lags(None) == []
+    with pytest.raises(TypeError, match=r"pass query\.lastProgress, not \[\]"):
+        lags([])  # type: ignore[arg-type]
