@@ -9,12 +9,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from logstore.loggers import logger_of
 from logstore.spark.brief_errors import end_with_reason
 from logstore.spark.errors import PythonUnfit
 from logstore.spark.java import check_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logger_of(__name__)
 
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
@@ -31,12 +34,16 @@ def session(
 
     Spark runs its Python workers with the `python3` on PATH, where the format may not be installed. This
     session's workers run the Python of this program, unless PYSPARK_PYTHON names another. It listens on
-    loopback only. `settings` are `spark.…` settings of a new session. An error of ours that ends the program
+    loopback only. `settings` are `spark.…` settings of a new session; those of an active one stay, and a
+    warning names those that differ. An error of ours that ends the program
     is printed once more as its last line, below Spark's traces. Raises `JavaMissing` and `PythonUnfit`.
     """
     from pyspark.sql import SparkSession
 
     if (active := SparkSession.getActiveSession()) is not None:
+        kept = [each for each, value in (settings or {}).items() if active.conf.get(each, None) != value]
+        if kept:
+            _log.warning("the active session has other settings, and keeps them: %s", ", ".join(kept))
         return active
     check_java()
     check_workers(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
@@ -86,7 +93,13 @@ def check_workers(python: str) -> None:
         )
 
 
-def table(topic: str, *, path: str | Sequence[str] = (), brokers: str = "", **options: str) -> DataFrame:
+def table(
+    topic: str,
+    *,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    brokers: str = "",
+    **options: str,
+) -> DataFrame:
     """Return the records of a topic, from log dirs or brokers (`host:port,…`), as a frame of `session()`.
 
     `options` are those of a read; call again for new records. Spark raises `AnalysisException` with the text
@@ -95,5 +108,5 @@ def table(topic: str, *, path: str | Sequence[str] = (), brokers: str = "", **op
     reader = session().read.format("logstore").option("subscribe", topic).options(**options)
     if brokers:
         reader = reader.option("kafka.bootstrap.servers", brokers)
-    paths = [path] if isinstance(path, str) else list(path)
+    paths = [os.fspath(each) for each in ([path] if isinstance(path, str | os.PathLike) else path)]
     return reader.load(paths) if paths else reader.load()

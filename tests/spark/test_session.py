@@ -15,6 +15,7 @@ pytestmark = pytest.mark.spark
 
 PROGRAM = """
 import sys
+from pathlib import Path
 from threading import Thread
 from logstore import Log
 from logstore.spark import session, table
@@ -28,6 +29,8 @@ clicks = spark.read.format("logstore").option("subscribe", "clicks").load(path)
 thread = Thread(target=lambda: print(clicks.count()))
 thread.start()
 thread.join()
+session(settings={"spark.master": "local[1]", "spark.sql.shuffle.partitions": "7"})
+print(table("clicks", path=Path(path)).count())
 print(table("clicks", path=path, startingOffsets='{"clicks":{"0":1}}').count())
 spark.sql(f"CREATE TEMPORARY VIEW seen USING logstore OPTIONS (path '{path}', subscribe 'clicks')")
 print(spark.sql("SELECT max(offset) FROM seen").head()[0])
@@ -52,4 +55,5 @@ def test_the_workers_run_the_programs_python(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["2", "1", "1"]
+    assert done.stdout.split() == ["2", "2", "1", "1"]
+    assert "other settings, and keeps them: spark.sql.shuffle.partitions" in done.stderr
