@@ -36,8 +36,8 @@ def dies(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
     return call
 
 
-def run(folder: Path, *more: str) -> int:
-    line = ["stream", str(folder / "data"), "--output", str(folder / "table"), "--table-format", "delta"]
+def run(folder: Path, *more: str, output: str = "table", table_format: str = "delta") -> int:
+    line = ["stream", str(folder / "data"), "--output", str(folder / output), "--table-format", table_format]
     return main([*line, "--schema", "id INT NOT NULL", "--batch-records", "7", *more])
 
 
@@ -64,8 +64,8 @@ def check(folder: Path) -> None:
             assert aside == list(range(0, appended, 5)), f"{name}, before: {before}: {aside}"
             print(f"{name}, {'before' if before else 'after'} it: each row once", flush=True)
     assert run(folder, "--partition-by", "id") == 1, "the table has no such directories"
-    assert run(folder, "--partition-by", "nobody", "--output", str(folder / "fresh")) == 2
-    assert run(folder, "--table-format", "parquet") == 1
+    assert run(folder, "--partition-by", "nobody", output="fresh") == 2
+    assert run(folder, table_format="parquet") == 1
     spark.stop()
 
 
