@@ -57,10 +57,10 @@ def as_str(value: object, what: str) -> str:
     return value
 
 
-def as_callback(value: Callable[P, T]) -> Callable[P, T]:
+def as_callback(value: Callable[P, T], what: str = "a callback") -> Callable[P, T]:
     """Return a function to call later. Raises `TypeError` for what cannot be called."""
     if not callable(value):
-        raise TypeError(f"a callback is a function, not {type(value).__name__} ({value!r:.100})")
+        raise TypeError(f"{what} is a function, not {type(value).__name__} ({value!r:.100})")
     return value
 
 

@@ -69,7 +69,7 @@ def check_partitions(value: object, what: str) -> None:
         match each:
             case (str(), int()):
                 continue
-        raise TypeError(f"{what}: a TopicPartition is wanted, not {type(each).__name__} ({each!r:.100})")
+        raise TypeError(f"each of {what} is a TopicPartition, not {type(each).__name__} ({each!r:.100})")
 
 
 def _by_partition(check: _Check) -> _Check:

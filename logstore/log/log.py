@@ -362,7 +362,7 @@ class Log(Reading, Closing):
 
         log = self.partition
         if not isinstance(cursor, tuple | None):
-            raise TypeError(f"cursor is that of an earlier result, not {cursor!r:.100}")
+            raise TypeError(f"cursor is the cursor of an earlier result, not {cursor!r:.100}")
         max_bytes = as_int(max_bytes, "max_bytes")
         log.check_writable()
         with without_shortage(log.directory, "the scrub did not end"):

@@ -86,7 +86,7 @@ def as_topics(topics: object) -> Collection[str] | None:
         if not isinstance(topic, str):
             raise TypeError(f"topics are one str or several, not {type(topics).__name__} ({topics!r:.100})")
     if not found:
-        raise ValueError("topics is empty, so no message can come; None waits for those of every topic")
+        raise ValueError("topics is empty; pass None for messages of every topic")
     return found
 
 

@@ -230,9 +230,9 @@ class CrashLab(Generic[F, P]):
         stop_after: int = 100,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._recover = as_callback(recover)
-        self._judge = as_callback(judge)
-        self._goes_on = None if goes_on is None else as_callback(goes_on)
+        self._recover = as_callback(recover, "recover")
+        self._judge = as_callback(judge, "judge")
+        self._goes_on = None if goes_on is None else as_callback(goes_on, "goes_on")
         self._profiles = tuple(profiles)
         self.images = as_int(images, "images")
         self._second_images = as_int(second_images, "second_images")
@@ -533,7 +533,9 @@ class _Exploration(Generic[F, P]):
 
 def _refuse_verdict(name: str, verdict: object) -> None:
     if isinstance(verdict, bool):
-        raise TypeError(f"{name} returned {verdict}, which nobody reads: it must raise, as assert does")
+        raise TypeError(
+            f"{name} returned {verdict}, which is not used: raise an error instead, as assert does"
+        )
 
 
 def _difference(first: _Outcome[F], again: _Outcome[F]) -> str | None:

@@ -115,7 +115,7 @@ class SimulatedCluster:
             durability=self.durability,
             timings=self.timings,
         )
-        self._world = World(swarm, trace=None if trace is None else as_callback(trace))
+        self._world = World(swarm, trace=None if trace is None else as_callback(trace, "trace"))
         self._ledger = Ledger()
         self._producers: dict[tuple[PartitionChecker, int, int | None], SimulatedProducer] = {}
         self._calls = engine.CallRecord(self._world, repr(self), seed)

@@ -141,7 +141,7 @@ class VirtualTime:
         limit_ms = as_int(limit_ms, "the time to wait")
         if self.is_running:
             raise RuntimeError("no call can wait inside a callback: time is passing already")
-        as_callback(predicate)
+        as_callback(predicate, "the condition")
         time, is_over = self._time, False
 
         def end() -> None:

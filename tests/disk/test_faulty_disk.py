@@ -26,7 +26,7 @@ def test_an_operation_that_does_not_exist() -> None:
         (lambda: Fault(errno="EIO"), "errno is an int, not str"),  # type: ignore[arg-type]
         (lambda: Fault(short=-1), "short is -1"),
         (lambda: Fault(operation="sync", short=1), "short is for pwrite, not for sync"),
-        (lambda: Fault(path="/d/file"), "a callback is a function, not str"),  # type: ignore[arg-type]
+        (lambda: Fault(path="/d/file"), "path is a function, not str"),  # type: ignore[arg-type]
         (lambda: disk_with("sync"), "inject takes faults, such as .*, not 'sync'"),  # type: ignore[arg-type]
         (lambda: FaultyDisk("/d"), "disk is a Disk, such as .*, not '/d'"),  # type: ignore[arg-type]
     ],

@@ -373,7 +373,7 @@ def test_a_verdict_that_is_returned_is_refused(verdict: bool) -> None:
         ({"depth": "2"}, "depth is an int"),
         ({"images": -1}, "images is -1"),
         ({"stop_after": 0}, "stop_after is 0"),
-        ({"goes_on": True}, "a callback is a function"),
+        ({"goes_on": True}, "goes_on is a function, not bool"),
     ],
 )
 def test_a_lab_that_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:

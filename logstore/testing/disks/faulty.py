@@ -54,7 +54,7 @@ class Fault:
         as_int(self.errno, "errno", least=1)
         as_int(self.short, "short")
         if self.path is not None:
-            as_callback(self.path)
+            as_callback(self.path, "path")
         if self.short and self.operation not in (None, "pwrite"):
             raise ValueError(f"short is for pwrite, not for {self.operation}")
         if self.operation not in (None, *(known := _operations())):
