@@ -41,9 +41,9 @@ MAY_IMPORT = {
     "queue": STORAGE,
     "replication": STORAGE,
     "broker": STORAGE | {"async_reading", "queue", "replication"},
-    "spark": STORAGE | {"replication", "broker"},
+    "spark": STORAGE | {"replication", "broker", "wording"},
     "testing": STORAGE | {"replication", "broker"},
-    "cli": STORAGE | {"queue", "replication", "broker", "spark", "testing", "version"},
+    "cli": STORAGE | {"queue", "replication", "broker", "spark", "testing", "version", "wording"},
 }
 FOLDER = {
     room: ROOT / ("." if room in ("checkpoint", "replication") else "logstore") / room for room in MAY_IMPORT
