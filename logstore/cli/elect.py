@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from logstore.cli.operating import CommandConfig, CommandOrStoreConfig, Json, Wait, value_of, wait_until
+from logstore.cli.operating import (
+    CommandConfig,
+    CommandOrStoreConfig,
+    Json,
+    Wait,
+    text_of,
+    value_of,
+    wait_until,
+)
 from logstore.cli.operator import Bootstrap, Metadata, RequiredBootstrap, asked_at, operator
 from logstore.cli.terminal import print_error, print_json
 from logstore.wording import counted
@@ -181,8 +189,9 @@ def _wanted(names: list[str] | None, json_file: Path | None) -> tuple[TopicParti
     if names and json_file is not None:
         raise typer.BadParameter("give partition names or --json-file, not both")
     if json_file is not None:
+        text = text_of(json_file, "--json-file")
         with value_of("--json-file", CorruptMetadata):
-            return layout.parse_partitions(json_file.read_bytes())
+            return layout.parse_partitions(text.encode())
     try:
         return tuple(map(parse_directory_name, names)) if names else None
     except InvalidTopic as error:

@@ -24,7 +24,7 @@ import typer
 
 from logstore.arguments import epoch_ms, whole_number, whole_numbers
 from logstore.cli.group_facts import committed_offsets, listed, membership, offset_text
-from logstore.cli.operating import CommandConfig, Json, value_of
+from logstore.cli.operating import CommandConfig, Json, text_of, value_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_error, print_json
 from logstore.wording import counted
@@ -259,9 +259,9 @@ def read_file(path: Path, groups: Sequence[str]) -> dict[str, Offsets]:
 
     Raises `typer.BadParameter` for a line that is none, and for a group that the file does not have.
     """
-    # A text that is not UTF-8 is a ValueError, too.
+    text = text_of(path, "--from-file")
     with value_of(f"--from-file {path}", ValueError, csv.Error):
-        return parsed(path.read_text(), groups)
+        return parsed(text, groups)
 
 
 def parsed(text: str, groups: Sequence[str]) -> dict[str, Offsets]:

@@ -156,6 +156,18 @@ def value_of(option: str, *errors: type[Exception]) -> Iterator[None]:
         raise typer.BadParameter(f"{option}: {error}") from error
 
 
+def text_of(file: Path, name: str) -> str:
+    """Return the text of an input file, without a byte order mark. Raises `typer.BadParameter`.
+
+    `name` is that of the option or the argument that names the file.
+    """
+    try:
+        with value_of(name, OSError):
+            return file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{name}: {file} is not in UTF-8 ({error.reason}): save it so") from None
+
+
 def security_of(command_config: Path | None) -> ClientSecurity | None:
     """Return the security that a file of client properties asks for. Raises `InvalidConfig`.
 

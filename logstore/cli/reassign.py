@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from logstore.cli.operating import CommandOrStoreConfig, Json, Wait, wait_until
+from logstore.cli.operating import CommandOrStoreConfig, Json, Wait, text_of, wait_until
 from logstore.cli.operator import Bootstrap, Metadata, Operator, operator
 from logstore.cli.terminal import print_error, print_json
 
@@ -64,7 +64,7 @@ def generate(
 
     from logstore.cli.cluster_plans import current_plan, encode_plan, parse_topics_to_move, proposal
 
-    names = parse_topics_to_move(topics_file.read_text())
+    names = parse_topics_to_move(text_of(topics_file, "TOPICS"))
     try:
         ids = [int(part) for part in brokers.split(",")]
     except ValueError as error:
@@ -110,7 +110,7 @@ def execute(
     from logstore.cli.cluster_plans import BadPlan, check_alive, encode_plan, parse_plan
     from logstore.disk.errors import EngineError
 
-    plan = parse_plan(plan_file.read_text())
+    plan = parse_plan(text_of(plan_file, "PLAN"))
     with operator(metadata, bootstrap, command_config) as to:
         cluster = to.read({each.topic for each in plan}, settings=throttle is not None)
         current = dict(cluster.partitions())
@@ -204,7 +204,7 @@ def verify(
     from logstore.cli.cluster_plans import Standing, parse_plan
     from logstore.cli.throttles import told
 
-    plan = parse_plan(plan_file.read_text())
+    plan = parse_plan(text_of(plan_file, "PLAN"))
     with operator(metadata, bootstrap, command_config) as to:
         cluster, standings = _look(to, plan, wait, settings=True)
         moving = [each for each, standing in standings.items() if standing is Standing.IN_PROGRESS]
@@ -248,7 +248,7 @@ def cancel(
     """Cancel the moves of a plan in progress: restore the previous replicas."""
     from logstore.cli.cluster_plans import parse_plan, plan_back
 
-    plan = parse_plan(plan_file.read_text())
+    plan = parse_plan(text_of(plan_file, "PLAN"))
     with operator(metadata, bootstrap, command_config) as to:
         cluster = to.read({each.topic for each in plan})
         back = plan_back(cluster, plan)

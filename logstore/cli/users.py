@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from logstore.cli.operating import CommandOrStoreConfig, Json, store_security_of, value_of
+from logstore.cli.operating import CommandOrStoreConfig, Json, store_security_of, text_of
 from logstore.cli.operator import Bootstrap, asked_at, check_one_way
 from logstore.cli.terminal import print_error, print_json
 
@@ -68,8 +68,7 @@ def set_password(
     check_one_way(metadata, bootstrap)
     _check_name(user)
     if password_file is not None:
-        with value_of("--password-file", OSError, UnicodeDecodeError):
-            password = Secret(password_file.read_text().partition("\n")[0])
+        password = Secret(text_of(password_file, "--password-file").partition("\n")[0])
     else:
         password = Secret(_asked_password())
     if not password:

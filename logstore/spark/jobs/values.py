@@ -68,11 +68,11 @@ def values_of(options: Namespace) -> Values | None:
     if not given:
         return None
     if is_avro:
-        decoder = AvroDecoder(Path(options.avro_schema).read_text(), _registry(options))
+        decoder = AvroDecoder(_text(options.avro_schema), _registry(options))
         return Values("avro", decoder.columns, {}, decoder)
     schema = options.schema
     if options.json_schema is not None:
-        schema = ddl_of(Path(options.json_schema).read_text())
+        schema = ddl_of(_text(options.json_schema))
     return Values(options.value_format, schema, more)
 
 
@@ -82,7 +82,7 @@ def _registry(options: Namespace) -> Registry | None:
         return None
     login = None
     if options.registry_login is not None:
-        login = Path(options.registry_login).read_text().strip()
+        login = _text(options.registry_login).strip()
         if ":" not in login:
             raise BadUsage(f"{options.registry_login} is not USER:PASSWORD")
     if "://" not in place:
@@ -127,3 +127,11 @@ class Values:
             if not each.nullable:
                 reason = reason.when(row[each.name].isNull(), f.lit(f"{each.name} is null or missing"))
         return made, {each.name: row[each.name] for each in kinds.fields}, reason
+
+
+def _text(path: str) -> str:
+    """Return the text of an input file, without a byte order mark. Raises `BadUsage` and `OSError`."""
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadUsage(f"{path} is not in UTF-8 ({error.reason}): save it so") from None
