@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,11 +192,11 @@ def store_security_of(command_config: Path | None) -> StoreSecurity:
 
 
 def properties_of(file: Path, option: str = "--command-config") -> dict[str, str]:
-    """Return the settings of a file of properties, which an option names."""
+    """Return the settings of a file of properties, which an option names; without a byte order mark."""
     from logstore.checkpoint.identity import parse_properties
 
     with value_of(option, OSError):
-        return parse_properties(file.read_bytes(), path=str(file))
+        return parse_properties(file.read_bytes().removeprefix(BOM_UTF8), path=str(file))
 
 
 def similar(names: Iterable[str], topics: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from logstore.cli import users
 from logstore.cli.group_resets import read_file
+from logstore.cli.operating import properties_of
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.jobs.job import BadUsage
 from logstore.spark.jobs.values import _text
@@ -59,6 +60,12 @@ def test_a_byte_order_mark_is_no_part_of_a_topic(command: Command, tmp_path: Pat
     path.write_text(PLAN, "utf-8-sig")
     done = command("reassign", "execute", path, "--bootstrap", "127.0.0.1:1")
     assert "JSON" not in done.err, done
+
+
+def test_a_byte_order_mark_is_no_part_of_a_setting(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("security.protocol=PLAINTEXT\n", "utf-8-sig")
+    assert properties_of(path) == {"security.protocol": "PLAINTEXT"}
 
 
 def test_files_of_a_job(tmp_path: Path) -> None:
