@@ -382,23 +382,27 @@ def _row_of(
         row: Appendable = records
         value: Any
         key, value = (records.key, records.value) if isinstance(records, Record) else records
+        if isinstance(records, Record) and not _is_time(records.timestamp_ms):
+            return None
     elif records is None or isinstance(records, bytes | bytearray | memoryview):
         # A copy of what the caller may change before it is written.
         value = records if records is None or isinstance(records, bytes) else bytes(records)
         row = value if key is None else (key, value)
         if headers or timestamp_ms is not None:
             time_ms = clock() if timestamp_ms is None else timestamp_ms
+            if not _is_time(time_ms):
+                return None
             row = Record(0, time_ms, key, value, headers_of(headers))
     else:
         return None
     if not {type(key), type(value)} <= {bytes, type(None)}:
         return None
-    if isinstance(row, Record) and not (
-        type(row.timestamp_ms) is int and NO_TIMESTAMP <= row.timestamp_ms <= MAX_LONG
-    ):
-        return None
     size = size_of(row) if isinstance(row, Record) else len(key or b"") + len(value or b"") + RECORD_OVERHEAD
     return row, size
+
+
+def _is_time(timestamp_ms: object) -> bool:
+    return type(timestamp_ms) is int and NO_TIMESTAMP <= timestamp_ms <= MAX_LONG
 
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()

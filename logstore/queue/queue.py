@@ -260,7 +260,10 @@ class Queue(Closing):
             raise self._refusal()
         if not self._reserve.is_kept:
             _make_room(self._reserve, self._lanes.values(), self._clock())
-        lane = self._lanes.get(as_str(topic, "a topic"))
+        try:
+            lane = self._lanes.get(topic)
+        except TypeError:  # a list, for instance
+            lane = None
         if lane is None:
             check_topic(topic)
             lane = self._open_lane(topic)
