@@ -102,21 +102,23 @@ def test_late_rows_and_directories(spark: SparkSession, command: Command, tmp_pa
     times = ["12:00", "12:30", "11:00", "12:29", "12:31", "12:00"]
     values = [good(n, at=f"2026-11-20T{time}:00Z") for n, time in enumerate(times)]
     append(tmp_path / "data" / "t-0", [(NOON_MS, "k", value) for value in values])
-    line = ["stream", tmp_path / "data", "--schema", SCHEMA, "--batch-records", 2, "--json"]
-    line += ["--event-time", "at", "--late-after", 600, "--partition-by", "name"]
-    kept = command(*line, "--output", tmp_path / "kept").facts
+
+    def streamed(output: str, *more: str, batch_records: int = 2, time: str = "at") -> dict[str, Any]:
+        line = ["stream", tmp_path / "data", "--output", tmp_path / output, "--schema", SCHEMA, "--json"]
+        line += ["--event-time", time, "--late-after", 600, "--partition-by", "name"]
+        return command(*line, "--batch-records", batch_records, *more).facts
+
+    kept = streamed("kept")
     assert (kept["rows"], kept["refused"], kept["late"]) == (6, 0, 2)
     assert sorted(path.name for path in (tmp_path / "kept").glob("name=*")) == [
         f"name=n{n}" for n in range(6)
     ]
     assert len(rows(tmp_path / "kept")) == 6
-    command(*line, "--output", tmp_path / "refused", "--late", "refuse", "--batch-records", 3)
+    streamed("refused", "--late", "refuse", batch_records=3)
     assert refused(tmp_path / "refused") == [(0, 5, "it is late")], "of the second batch of three"
     append(tmp_path / "data" / "t-0", [(NOON_MS, "k", good(6, at="2026-11-20T12:01:00Z"))])
-    timed = [*line, "--event-time", "CASE WHEN id = 6 THEN 'noon' ELSE string(at) END"]
-    assert command(*timed, "--output", tmp_path / "text").facts["late"] == 2, (
-        "a time that is none is not late"
-    )
+    text = streamed("text", time="CASE WHEN id = 6 THEN 'noon' ELSE string(at) END")
+    assert text["late"] == 2, "a time that is none is not late"
 
 
 @pytest.mark.spark
