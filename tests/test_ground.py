@@ -28,6 +28,7 @@ STORAGE = {
     "lazily",
     "loggers",
     "signals",
+    "wording",
 }
 MAY_IMPORT = {
     "disk": set[str](),
@@ -41,9 +42,9 @@ MAY_IMPORT = {
     "queue": STORAGE,
     "replication": STORAGE,
     "broker": STORAGE | {"async_reading", "queue", "replication"},
-    "spark": STORAGE | {"replication", "broker", "wording"},
+    "spark": STORAGE | {"replication", "broker"},
     "testing": STORAGE | {"replication", "broker"},
-    "cli": STORAGE | {"queue", "replication", "broker", "spark", "testing", "version", "wording"},
+    "cli": STORAGE | {"queue", "replication", "broker", "spark", "testing", "version"},
 }
 FOLDER = {
     room: ROOT / ("." if room in ("checkpoint", "replication") else "logstore") / room for room in MAY_IMPORT

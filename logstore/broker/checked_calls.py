@@ -80,7 +80,7 @@ def _by_partition(check: _Check) -> _Check:
             )
         check_partitions(value, what)
         for where, each in value.items():
-            check(each, f"{what}: that of {where[0]}-{where[1]}")
+            check(each, f"{what}[{where[0]}-{where[1]}]")
 
     return check_each
 

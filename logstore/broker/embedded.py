@@ -92,7 +92,7 @@ class BrokerConfig:
     """Names the boot of the machine that `disk` belongs to, for tests; power cuts change it."""
 
     def __post_init__(self) -> None:
-        """Raise `TypeError` for a value of another type; a text is neither True nor False.
+        """Raise `TypeError` for a value of the wrong type, such as a text in place of a bool.
 
         Raises `ValueError` for a log dir without a name, and for a timeout that is negative or no number.
         """

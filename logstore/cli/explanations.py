@@ -122,7 +122,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.UNAVAILABLE,
             f"broker {broker}",
-            f"{_partitions(orphans)} without a leader need it: it is in their ISR",
+            f"{counted(len(orphans), 'partition')} without a leader need it: it is in their ISR",
             _named(orphans),
             f"look at its log dirs and its log: logstore why {orphans[0]}"
             if is_up
@@ -139,7 +139,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.AT_RISK,
             f"broker {broker}",
-            f"its replicas of {_partitions(behind)} are not in sync",
+            f"its replicas of {counted(len(behind), 'partition')} are not in sync",
             f"it is not in the ISR of {_named(behind)}, and the controller counts it as stopping",
             DRAINED.format(broker),
             frozenset(behind),
@@ -151,7 +151,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.AT_RISK,
             f"broker {broker}",
-            f"its replicas of {_partitions(behind)} are not in sync",
+            f"its replicas of {counted(len(behind), 'partition')} are not in sync",
             f"it is not in the ISR of {_named(behind)}",
             "wait: it fetches, and joins when it has caught up. If the list does not get shorter, "
             "look at its log, "
@@ -175,7 +175,7 @@ def _of_its_replicas(observed: Observed, broker: int, hosted: list[TopicPartitio
         yield Trouble(
             Rank.UNDER_WAY,
             f"broker {broker}",
-            f"it leads none of {_partitions(preferring)} that prefer it, though it is in sync",
+            f"it leads none of {counted(len(preferring), 'partition')} that prefer it, though it is in sync",
             f"another replica leads {_named(preferring)}, as after a restart or a drain",
             f"logstore elect-preferred {preferring[0]} …; or wait, if auto.leader.rebalance.enable=true",
             frozenset(preferring),
@@ -228,10 +228,6 @@ def nobody_answers(error: str) -> Explanation:
         no_help="clients that try again with the same addresses",
     )
     return Explanation("cluster", "unknown: no broker answers", error, troubles=(trouble,))
-
-
-def _partitions(partitions: list[TopicPartition]) -> str:
-    return counted(len(partitions), "partition")
 
 
 def _named(partitions: list[TopicPartition]) -> str:

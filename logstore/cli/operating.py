@@ -162,11 +162,10 @@ def text_of(file: Path, name: str) -> str:
 
     `name` is that of the option or the argument that names the file.
     """
-    try:
-        with value_of(name, OSError):
-            return file.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{name}: {file} is not in UTF-8 ({error.reason}): save it so") from None
+    from logstore.disk.host_files import input_text
+
+    with value_of(name, OSError, ValueError):
+        return input_text(file)
 
 
 def security_of(command_config: Path | None) -> ClientSecurity | None:

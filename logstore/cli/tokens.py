@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logstore.cli.operating import CommandConfig, Json, value_of
+from logstore.cli.operating import CommandConfig, Json, text_of
 from logstore.cli.operator import RequiredBootstrap, asked_at
 from logstore.cli.terminal import print_json
 
@@ -179,8 +179,7 @@ def _password(brokers: Brokers, token_id: str | None, hmac_file: Path | None) ->
     if (token_id is None) == (hmac_file is None):
         raise typer.BadParameter("name a token by its ID, or by --hmac-file")
     if hmac_file is not None:
-        with value_of("--hmac-file", OSError):
-            line = hmac_file.read_text(errors="replace").partition("\n")[0].strip()
+        line = text_of(hmac_file, "--hmac-file").partition("\n")[0].strip()
         try:
             return base64.b64decode(line, validate=True)
         except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Files of the host outside of logs, for commands and servers: private ones, and all below a directory."""
+"""Files of the host outside of logs: private ones, text of users, and all below a directory."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ def make_private_dir(directory: str) -> None:
     os.makedirs(os.path.dirname(os.path.abspath(directory)), exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
+
+
+def input_text(file: Path) -> str:
+    """Return the text of a user's file, without a byte order mark.
+
+    Raises `OSError`, and `ValueError` for another encoding than UTF-8.
+    """
+    try:
+        return file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not valid UTF-8 ({error.reason}): convert it to UTF-8") from None
 
 
 def files_below(directory: Path) -> Iterator[Path]:

@@ -36,6 +36,7 @@ from logstore.log.append import AppendInfo
 from logstore.log.outgoing import RECORD_OVERHEAD, Appendable, append_records, full_batch_bytes, size_of
 from logstore.log.partition_log import Clock, PartitionLog
 from logstore.log.serializers import Serializer, serialized
+from logstore.wording import counted
 
 _OF_THE_LOG: Final = (LogDirOffline, LogClosed, OutOfResources)
 """Errors that concern the log and not a record: appending one by one would not help."""
@@ -315,8 +316,7 @@ class Writer(Closing):
         if isinstance(outcomes, list):
             failed = [each for each in outcomes if isinstance(each, BaseException)]
             if failed:
-                count = "1 record" if len(failed) == 1 else f"{len(failed)} records"
-                failed[0].add_note(f"not written: {count} of this writer")
+                failed[0].add_note(f"not written: {counted(len(failed), 'record')} of this writer")
                 with not_owned(self._lock):
                     self._unreported += dict.fromkeys(failed)
                     self._most = 0

@@ -43,7 +43,7 @@ def session(
     if (active := SparkSession.getActiveSession()) is not None:
         kept = [each for each, value in (settings or {}).items() if active.conf.get(each, None) != value]
         if kept:
-            _log.warning("the active session has other settings, and keeps them: %s", ", ".join(kept))
+            _log.warning("a Spark session is active, so these settings have no effect: %s", ", ".join(kept))
         return active
     check_java()
     check_workers(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))

@@ -121,7 +121,7 @@ class SimulatedCluster:
         self._calls = engine.CallRecord(self._world, repr(self), seed)
         self._time = engine.VirtualTime(self._world.time, self._calls)
         for host in self._world.hosts.values():
-            host.config = as_config(as_callback(configure)(host.config), NodeConfig, what="the result")
+            host.config = engine.configured(configure, host.config)
             self._world.start(host)
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from logstore.arguments import as_callback, as_int, as_offset, as_str
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
 from logstore.replication.messages import ResponseBody
 from logstore.testing.checkers import PartitionChecker
 from logstore.testing.describe import describe
@@ -93,6 +94,14 @@ def check_sizes(
     if in_sync > factor:
         raise ValueError(f"min_insync_replicas is {in_sync}, but replication_factor is {factor}")
     return factor, in_sync
+
+
+def configured(configure: Callable[[NodeConfig], NodeConfig], config: NodeConfig) -> NodeConfig:
+    """Return what `configure` makes of a node's settings. Raises `TypeError` if it returns none."""
+    made = as_callback(configure, "configure")(config)
+    if not isinstance(made, NodeConfig):
+        raise TypeError(f"configure returned {made!r:.100}; it must return a NodeConfig")
+    return made
 
 
 def sides_of(sides: Iterable[Iterable[int]]) -> list[list[int]]:

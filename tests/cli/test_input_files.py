@@ -26,6 +26,7 @@ VERBS = (
     ("elect-preferred", "--json-file"),
     ("groups", "reset", "g", "--from-file"),
     ("users", "set", "ann", "--password-file"),
+    ("tokens", "renew", "--hmac-file"),
 )
 
 
@@ -36,7 +37,7 @@ def test_a_file_in_another_encoding_is_named(verb: tuple[str, ...], command: Com
     path.write_text(PLAN, "utf-16")
     done = command(*verb, path, "--bootstrap", "127.0.0.1:1")
     assert done.code == 2, done
-    assert f"{path} is not in UTF-8 (invalid start byte): save it so" in done.err
+    assert f"{path} is not valid UTF-8 (invalid start byte): convert it to UTF-8" in done.err
 
 
 def test_a_byte_order_mark_is_no_part_of_a_password(
@@ -73,5 +74,5 @@ def test_files_of_a_job(tmp_path: Path) -> None:
     path.write_text("{}", "utf-8-sig")
     assert _text(str(path)) == "{}"
     path.write_text("{}", "utf-16")
-    with pytest.raises(BadUsage, match="is not in UTF-8"):
+    with pytest.raises(BadUsage, match="is not valid UTF-8"):
         _text(str(path))

@@ -26,7 +26,7 @@ RAW = re.compile(
     r"|unhashable|cannot be interpreted|has no len|to unpack|cannot unpack|too large to convert|list index"
     r"|must be real number|invalid literal|could not convert|required argument is not"
 )
-"""What Python says of a value far from the call that passed it."""
+"""Python's own errors, raised far from the call that passed the value."""
 EXPLAINED = "keys, values and header values must be bytes or None"
 GIVEN: dict[str, Any] = {
     "records": b"v", "batches": b"", "value": b"v", "values": [b"v"], "messages": [],
@@ -67,7 +67,7 @@ def made() -> Iterator[dict[str, object]]:
 
 
 def refusals(call: Callable[..., object]) -> Iterator[tuple[str, Exception]]:
-    """What each wrong value of each parameter raises."""
+    """Yield the error of each wrong value of each parameter."""
     parameters = [
         each for each in signature(call).parameters.values() if each.kind is not Parameter.VAR_KEYWORD
     ]
@@ -105,6 +105,12 @@ def test_a_wrong_value_is_named(made: dict[str, object], kind: type[object], nam
 @pytest.mark.parametrize("kind", CONSTRUCTORS, ids=lambda kind: kind.__name__)
 def test_a_wrong_setting_is_named(kind: type[object]) -> None:
     judge(kind)
+
+
+def test_a_function_that_returns_no_settings_is_named() -> None:
+    """It was a trace about the argument `node_id`."""
+    with pytest.raises(TypeError, match="configure returned None; it must return a NodeConfig"):
+        SimulatedCluster(configure=lambda config: None)  # type: ignore[arg-type, return-value]
 
 
 def test_the_judge_sees_a_raw_error() -> None:

@@ -56,4 +56,4 @@ def test_the_workers_run_the_programs_python(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "2", "1", "1"]
-    assert "other settings, and keeps them: spark.sql.shuffle.partitions" in done.stderr
+    assert "so these settings have no effect: spark.sql.shuffle.partitions" in done.stderr

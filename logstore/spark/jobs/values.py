@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from logstore.disk.host_files import input_text
 from logstore.spark.avro import AvroDecoder, avro_decoder
 from logstore.spark.jobs.job import BadUsage, absolute, named_values
 from logstore.spark.jobs.json_schema import ddl_of
@@ -130,8 +131,8 @@ class Values:
 
 
 def _text(path: str) -> str:
-    """Return the text of an input file, without a byte order mark. Raises `BadUsage` and `OSError`."""
+    """Return the text of an input file. Raises `BadUsage` and `OSError`."""
     try:
-        return Path(path).read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadUsage(f"{path} is not in UTF-8 ({error.reason}): save it so") from None
+        return input_text(Path(path))
+    except ValueError as error:
+        raise BadUsage(str(error)) from None
