@@ -22,6 +22,7 @@ from logstore.disk.errors import EngineError
 Class = TypeVar("Class", bound=type)
 
 _OF_FILES: Final = re.compile(r"\bjava\.(?:nio\.file|io)\.(\w+Exception: .+)$", re.MULTILINE)
+_REPEATERS: Final = ("py4j.clientserver", "SQLQueryContextLogger")
 _RAISED: Final = re.compile(r"^logstore\.[\w.]+: (.+)$", re.MULTILINE)
 
 
@@ -67,6 +68,11 @@ def reason_of_files(error: BaseException) -> str | None:
     return f"Spark failed at a file: {found[-1]}" if found else None
 
 
+def first_line(error: BaseException) -> str:
+    """Return what Spark says of a mistake in SQL or a schema, without the plan or text that follows."""
+    return str(error).strip().split("\n")[0].rstrip("; ")
+
+
 def is_sparks(error: BaseException) -> bool:
     """Return whether Spark raised `error`: PySpark gives some of Java's errors a class, py4j all others."""
     return type(error).__module__.startswith(("pyspark.", "py4j."))
@@ -88,11 +94,14 @@ def end_with_reason() -> None:
 
 
 @contextmanager
-def quiet_proxy() -> Iterator[None]:
-    """Keep py4j from printing the traceback of an error that is raised again here."""
-    logger = logging.getLogger("py4j.clientserver")  # noqa: TID251 - of another package
-    before, logger.disabled = logger.disabled, True
+def quiet_loggers() -> Iterator[None]:
+    """Keep py4j and PySpark from printing the traceback of an error that is raised again here."""
+    loggers = [logging.getLogger(name) for name in _REPEATERS]  # noqa: TID251 - of other packages
+    before = [each.disabled for each in loggers]
+    for each in loggers:
+        each.disabled = True
     try:
         yield
     finally:
-        logger.disabled = before
+        for each, was in zip(loggers, before, strict=True):
+            each.disabled = was

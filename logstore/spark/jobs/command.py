@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn
 
 from logstore.arguments import EMPTY_PATH, names_path
 from logstore.disk.clocks import steady_s
-from logstore.disk.errors import EngineError
+from logstore.disk.errors import EngineError, InvalidTopic
 from logstore.disk.extras import how_to_install
-from logstore.spark.brief_errors import is_sparks, reason, reason_of_files
+from logstore.spark.brief_errors import is_sparks, quiet_loggers, reason, reason_of_files
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import (
     compact,
@@ -115,7 +115,7 @@ def main(
         answer = prepared.plan() if options.plan else _run(prepared, options)
     except SystemExit as end:  # argparse, after a help page
         return int(end.code or DONE)
-    except (BadUsage, InvalidOption) as error:
+    except (BadUsage, InvalidOption, InvalidTopic) as error:
         return _complain(str(error), BAD_USAGE)
     except (EngineError, OSError) as error:
         return _complain(str(error), NO)
@@ -137,7 +137,7 @@ def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
     settings = named_values("--conf", options.conf)
     progress = Progress(sys.stderr, steady_s)
     workers = Workers(progress, master=options.master, settings=settings)
-    with job_signals(), workers:
+    with job_signals(), workers, quiet_loggers():
         try:
             return prepared.run(workers)
         except Exception as error:

@@ -36,7 +36,7 @@ from logstore.spark.jobs.job import (
     named_values,
     source_options,
 )
-from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.jobs.work import Workers, amount, amounts
 from logstore.spark.ledger import (
     Intent,
     Json,
@@ -51,6 +51,7 @@ from logstore.spark.ledger import (
 from logstore.spark.logs import OffsetRange
 from logstore.spark.offsets import format_offsets
 from logstore.spark.read_options import ReadOptions
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -204,7 +205,7 @@ class Compact:
             lines.append("would first move the complete table of the last run into place")
         elif exists:
             lines.append("would replace the output" if self._overwrite else "would fail: the output exists")
-        lines.append(f"would compact {amount(offsets)} offsets of {len(ranges)} partitions")
+        lines.append(f"would compact {amounts(offsets, 'offset')} of {counted(len(ranges), 'partition')}")
         return Answer(facts, lines)
 
     def run(self, workers: Workers) -> Answer:
@@ -349,8 +350,8 @@ def _answer(facts: Mapping[str, Any]) -> Answer:
     return Answer(
         {name: fact for name, fact in facts.items() if name != "asked"},
         [
-            f"compacted {amount(facts['records'])} records to {amount(facts['rows'])} rows: "
-            f"{amount(facts['keys'])} keys, {amount(facts['tombstones'])} of them deleted, "
-            f"{amount(facts['null_keys'])} records without a key, {facts['seconds']:.1f} s"
+            f"compacted {amounts(facts['records'], 'record')} to {amounts(facts['rows'], 'row')}: "
+            f"{amounts(facts['keys'], 'key')}, {amount(facts['tombstones'])} of them deleted, "
+            f"{amounts(facts['null_keys'], 'record')} without a key, {facts['seconds']:.1f} s"
         ],
     )

@@ -34,19 +34,20 @@ from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import CODECS, DatedFiles, FileFormat, StagedFile
 from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, read_options
 from logstore.spark.jobs.pieces import Told, advanced, done_of, grouped, joined, rest_of, same_topics
-from logstore.spark.jobs.placing import place_files
-from logstore.spark.jobs.work import Workers, amount, attempt_id
+from logstore.spark.jobs.placing import LEDGER_PREFIX, check_own_table, place_files
+from logstore.spark.jobs.work import Workers, amount, amounts, attempt_id, in_bytes
 from logstore.spark.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
 from logstore.spark.offsets import nested
 from logstore.spark.read_options import ReadOptions
+from logstore.wording import counted
 
 HELP: Final = "append new records of topics to Parquet files by topic, partition and date"
 
 COLUMNS: Final = ("key", "value", "offset", "timestamp", "timestampType")
 _DIRECTORIES: Final = ("topic", "partition")
 """Columns that are in directory names, where readers find them."""
-LEDGER_DIRECTORY: Final = ".logstore-export"
+LEDGER_DIRECTORY: Final = f"{LEDGER_PREFIX}export"
 """In the table; Spark, Arrow and Hive ignore names that begin with a dot."""
 
 
@@ -213,6 +214,7 @@ class Export:
         self._ledger = f"{output}/{LEDGER_DIRECTORY}"
 
     def plan(self) -> Answer:
+        check_own_table(self._disk, self._output, "export")
         entry = read_ledger(self._disk, self._ledger)
         state = entry.state if entry.intent is None else entry.intent.plan
         self._check(state)
@@ -230,15 +232,17 @@ class Export:
         }
         lines = list(map(str, ranges))
         if unfinished:
-            lines.append(f"would first publish {len(unfinished)} staged files of the last run")
+            lines.append(f"would first publish {counted(len(unfinished), 'staged file')} of the last run")
         lines.append(
-            f"would export {amount(offsets)} offsets of {len(ranges)} partitions in {len(pieces)} tasks"
+            f"would export {amounts(offsets, 'offset')} of {counted(len(ranges), 'partition')} in "
+            f"{counted(len(pieces), 'task')}"
         )
         return Answer(facts, lines)
 
     def run(self, workers: Workers) -> Answer:
         began_s = steady_s()
         total = _Total()
+        check_own_table(self._disk, self._output, "export")
         make_durable_dir(self._disk, self._output)
         with Ledger(self._disk, self._ledger) as ledger:
             if (unfinished := complete(ledger, self._carry_out)) is not None:
@@ -341,13 +345,14 @@ class _Total:
             "partitions": [{**asdict(each), "records": self.partition_rows[name]} for name, each in ranges],
             "missing": [{**each._asdict(), "cause": each.cause.value} for each in self.missing],
         }
-        lines = [f"{each!s}: {self.partition_rows[name]} records" for name, each in ranges]
+        lines = [f"{each!s}: {counted(self.partition_rows[name], 'record')}" for name, each in ranges]
         if self.recovered:
-            lines.append(f"first published {self.recovered} files of an unfinished run")
+            lines.append(f"first published {counted(self.recovered, 'file')} of an unfinished run")
         lines += [describe(each) for each in self.missing if each.cause.is_loss]
         lines.append(
-            f"exported {amount(self.rows)} records into {self.files} files ({amount(self.size_bytes)}B), "
-            f"{seconds:.1f} s, {amount(self.rows / max(seconds, 1e-9))} records/s"
+            f"exported {amounts(self.rows, 'record')} into {counted(self.files, 'file')} "
+            f"({in_bytes(self.size_bytes)}), {seconds:.1f} s, "
+            f"{amount(self.rows / max(seconds, 1e-9))} records/s"
             if self.rows or self.files
             else "nothing new to export"
         )

@@ -17,6 +17,7 @@ import json
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from glob import glob, iglob
 from pathlib import Path
@@ -27,11 +28,12 @@ from logstore.arguments import whole_number
 from logstore.disk.files import OsDisk
 from logstore.disk.host_files import files_below
 from logstore.disk.ids import new_id
-from logstore.spark.brief_errors import quiet_proxy
+from logstore.spark.brief_errors import first_line
 from logstore.spark.errors import RowRefused
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, named_values
 from logstore.spark.ledger import NOTHING_DONE, Entry, Json, read_ledger, remove_staged
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, local_path
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -329,6 +331,33 @@ class Ingest:
         return read_ledger(OsDisk(), self._named(write_id)[1])
 
     def _check_target(self) -> None:
+        """Raise `BadUsage` if this target was not that of earlier runs, or lacks the topic."""
+        self._check_checkpoint()
+        self._check_topic()
+
+    def _check_topic(self) -> None:
+        """Raise `BadUsage` if the topic is missing and the number of its partitions is not given."""
+        from logstore.spark.sink import open_target
+        from logstore.spark.write_options import WriteOptions
+
+        sink = WriteOptions.parse(self._named(self.write_id or ("ingest", 0))[0], streaming=False)
+        if sink.topic is None or sink.partitions is not None:
+            return
+        if self._is_continued():  # an open intent may create the topic
+            return
+        with closing(open_target(sink, OsDisk())) as target:
+            if target.topic(sink.topic) is None:
+                raise BadUsage(
+                    f"topic {sink.topic} does not exist in {sink.path or 'the cluster'}; --partitions N "
+                    "creates it with N partitions"
+                )
+
+    def _is_continued(self) -> bool:
+        if self.checkpoint is not None:
+            return Path(self.checkpoint, "metadata").exists()
+        return self.write_id is not None and self._entry(self.write_id).intent is not None
+
+    def _check_checkpoint(self) -> None:
         """Raise `BadUsage` if the checkpoint has written files that this target's ledger does not know."""
         if self.checkpoint is None:
             return
@@ -368,7 +397,7 @@ class Ingest:
         }
         what = "those that are newer than its checkpoint" if self.checkpoint else "all of them"
         lines = [f"{path}  {size} bytes" for path, size in files]
-        lines.append(f"{len(files)} files, {size} bytes: would write {what} to {target}")
+        lines.append(f"{counted(len(files), 'file')}, {size} bytes: would write {what} to {target}")
         return Answer(facts, lines)
 
     def run(self, workers: Workers) -> Answer:
@@ -387,7 +416,7 @@ class Ingest:
                 else:
                     self._stream(workers.session, self.checkpoint, total)
         except AnalysisException as error:
-            raise BadUsage(str(error).split("\n")[0]) from error
+            raise BadUsage(first_line(error)) from error
         except PySparkException as error:
             raise _as_refusal(error) from error
         return self._answer(total)
@@ -405,7 +434,9 @@ class Ingest:
     def _stream(self, session: SparkSession, checkpoint: str, total: _Total) -> None:
         inputs = self.inputs
         reader = session.readStream.format(inputs.format).options(**inputs.reader_options)
-        stream = reader.schema(inputs.schema_of(session)).load(inputs.paths[0])
+        schema = inputs.schema_of(session)
+        self.rows.of(session.createDataFrame([], schema))  # its errors are not lost in those of a stream
+        stream = reader.schema(schema).load(inputs.paths[0])
 
         def publish(rows: DataFrame, number: int) -> None:
             self._write(rows, (self._query(checkpoint), number), total)
@@ -413,8 +444,7 @@ class Ingest:
         writer = stream.writeStream.foreachBatch(publish).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         try:
-            with quiet_proxy():
-                query.awaitTermination()
+            query.awaitTermination()
         finally:
             query.stop()
 
@@ -444,13 +474,13 @@ class Ingest:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        counted = Observation("refused")
+        seen = Observation("refused")
         aside = made.where(f.col(_REASON).isNotNull()).select(
             f.col(_REASON).alias("reason"), f.coalesce("_line", "_row").alias("row")
         )
-        aside = aside.observe(counted, f.count(f.lit(1)).alias("rows"))
+        aside = aside.observe(seen, f.count(f.lit(1)).alias("rows"))
         aside.write.mode("overwrite").json(f"{directory}/{write_id[0]}-{write_id[1]}")
-        return int(counted.get["rows"])
+        return int(seen.get["rows"])
 
     def _answer(self, total: _Total) -> Answer:
         written = sum(sum(partitions.values()) for partitions in total.rows.values())
@@ -463,15 +493,19 @@ class Ingest:
             "topics": total.rows,
         }
         lines = [
-            f"{topic}-{partition}  {count} rows"
+            f"{topic}-{partition}  {counted(count, 'row')}"
             for topic, partitions in sorted(total.rows.items())
             for partition, count in sorted(partitions.items(), key=lambda each: int(each[0]))
         ]
         if total.repeated:
             lines.append("this write was done before; nothing was written again")
         if total.refused:
-            lines.append(f"{total.refused} rows were refused: {self.refused}")
-        lines.append(f"{written} rows written in {total.writes} writes")
+            lines.append(f"{counted(total.refused, 'row')} refused: {self.refused}")
+        lines.append(
+            f"{counted(written, 'row')} written in {counted(total.writes, 'write')}"
+            if total.writes
+            else "nothing new to ingest"
+        )
         return Answer(facts, lines, is_yes=not total.refused)
 
 

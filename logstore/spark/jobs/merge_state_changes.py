@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from logstore.arguments import whole_numbers
 from logstore.spark.jobs.job import Answer, BadUsage, absolute
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.replication.state_change_lines import Wanted
@@ -117,7 +118,7 @@ class Merge:
             "format": self.format,
         }
         lines = [f"{file}  {size} bytes" for file, size in sized]
-        return Answer(facts, [*lines, f"{len(sizes)} files, {sum(sizes)} bytes, to {self.output}"])
+        return Answer(facts, [*lines, f"{counted(len(sizes), 'file')}, {sum(sizes)} bytes, to {self.output}"])
 
     def run(self, workers: Workers) -> Answer:
         """Do the job. Raises `OSError` for an unreadable file."""
@@ -130,12 +131,12 @@ class Merge:
         reader = reader.option("topics", json.dumps(sorted(self.wanted.topics)))
         reader = reader.option("partitions", json.dumps(sorted(self.wanted.partitions)))
         reader = reader.option("start", self.wanted.start).option("end", self.wanted.end)
-        counted = Observation("timeline")
+        seen = Observation("timeline")
         lines = (
             reader.load()
             .orderBy(*ORDER)
             .observe(
-                counted,
+                seen,
                 functions.count(functions.lit(1)).alias("lines"),
                 functions.min("time").alias("first"),
                 functions.max("time").alias("last"),
@@ -149,7 +150,7 @@ class Merge:
             case _:
                 dated = lines.drop("json", "at").withColumn("date", functions.substring("time", 1, 10))
                 dated.write.partitionBy("date").parquet(self.output)
-        found = counted.get
+        found = seen.get
         facts = {
             "files": len(self.files),
             "lines": found["lines"],
@@ -159,4 +160,7 @@ class Merge:
             "format": self.format,
         }
         span = f", from {found['first']} to {found['last']}" if found["lines"] else ""
-        return Answer(facts, [f"{found['lines']} lines of {len(self.files)} files{span}: {self.output}"])
+        return Answer(
+            facts,
+            [f"{counted(found['lines'], 'line')} of {counted(len(self.files), 'file')}{span}: {self.output}"],
+        )

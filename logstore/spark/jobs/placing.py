@@ -1,11 +1,25 @@
-"""Move the staged files of a publication to their places: repeatable, and durable when it returns."""
+"""The table of a job, and the staged files of a publication, which are moved to their places in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from logstore.disk.copying import is_there
 from logstore.disk.files import Disk, make_durable_dir
+from logstore.spark.jobs.job import BadUsage
+
+LEDGER_PREFIX: Final = ".logstore-"
+"""A job keeps its ledger in the directory of this prefix and its name, in its table."""
+
+
+def check_own_table(disk: Disk, table: str, job: str) -> None:
+    """Raise `BadUsage` if `table` is that of another job: readers would take the files of both for one."""
+    entries = disk.scan(table) if is_there(disk, table) else ()
+    for entry in entries:
+        if entry.name.startswith(LEDGER_PREFIX) and entry.name != LEDGER_PREFIX + job:
+            other = entry.name.removeprefix(LEDGER_PREFIX)
+            raise BadUsage(f"--output {table} is a table of {other}: give another directory")
 
 
 def place_files(
@@ -17,7 +31,8 @@ def place_files(
 ) -> None:
     """Rename each (staged, target), relative to `staging` and `output`: a file is staged or in its place.
 
-    Raises `OSError`, and `gone(path)` for a file that is in neither place.
+    Repeatable, and durable when it returns. Raises `OSError`, and `gone(path)` for a file that is in neither
+    place.
     """
     files = list(files)
     directories: dict[str, set[str]] = {}

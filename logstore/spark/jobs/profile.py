@@ -23,9 +23,10 @@ from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs.dated_files import HOUR_MS, NEVER
 from logstore.spark.jobs.job import Answer, add_source, check_positive, read_options
 from logstore.spark.jobs.profile_page import moment, page, span
-from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.jobs.work import Workers, amount, amounts, in_bytes
 from logstore.spark.logs import Headers, Missing, OffsetRange, raise_on_loss
 from logstore.spark.read_options import ReadOptions
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.spark.jobs.measures import Measures
@@ -130,7 +131,10 @@ class Profile:
         partitions = len({each.topic_partition for each in pieces})
         return Answer(
             {"job": "profile", "offsets": offsets, "partitions": partitions, "tasks": len(pieces)},
-            [f"would read {amount(offsets)} offsets of {partitions} partitions in {len(pieces)} tasks"],
+            [
+                f"would read {amounts(offsets, 'offset')} of {counted(partitions, 'partition')} in "
+                f"{counted(len(pieces), 'task')}"
+            ],
         )
 
     def run(self, workers: Workers) -> Answer:
@@ -217,19 +221,20 @@ def lines(facts: Mapping[str, Any]) -> Iterable[str]:
         for each in topic["partitions"]:
             times = each["times"]
             yield (
-                f"{topic['topic']}-{each['partition']}: {amount(each['records'])} records, "
-                f"{amount(each['bytes'])}B, about {amount(each['distinct_keys'])} keys, "
+                f"{topic['topic']}-{each['partition']}: {amounts(each['records'], 'record')}, "
+                f"{in_bytes(each['bytes'])}, about {amounts(each['distinct_keys'], 'key')}, "
                 f"{moment(times['earliest_ms']) or 'no times'} to {moment(times['latest_ms'])}"
             )
             yield (
-                f"    {amount(each['gaps']['offsets'])} offsets in {amount(each['gaps']['count'])} gaps, "
+                f"    {amounts(each['gaps']['offsets'], 'offset')} in "
+                f"{amounts(each['gaps']['count'], 'gap')}, "
                 f"{amount(times['late'])} late by up to {span(times['most_late_ms'])}, "
                 f"longest silence {span(times['longest_silence_ms'])}"
             )
         yield (
-            f"{topic['topic']}: {amount(topic['records'])} records, {amount(topic['bytes'])}B, about "
-            f"{amount(topic['distinct_keys'])} keys; largest partition {topic['skew']['records']} times the "
-            f"average in records, {topic['skew']['bytes']} times in bytes"
+            f"{topic['topic']}: {amounts(topic['records'], 'record')}, {in_bytes(topic['bytes'])}, about "
+            f"{amounts(topic['distinct_keys'], 'key')}; largest partition {topic['skew']['records']} times "
+            f"the average in records, {topic['skew']['bytes']} times in bytes"
         )
     if not facts["topics"]:
         yield "nothing to read"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logstore.spark.jobs.dated_files import HOUR_MS
-from logstore.spark.jobs.work import amount
+from logstore.spark.jobs.work import amount, amounts, in_bytes
 
 WIDTH: Final = 720
 HEIGHT: Final = 120
@@ -58,8 +58,8 @@ def _topic(topic: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"<h2>{escape(topic['topic'])}</h2>",
-            f"<p>{amount(topic['records'])} records, {amount(topic['bytes'])}B of keys and values, about "
-            f"{amount(topic['distinct_keys'])} distinct keys. The largest partition has "
+            f"<p>{amounts(topic['records'], 'record')}, {in_bytes(topic['bytes'])} of keys and values, about "
+            f"{amounts(topic['distinct_keys'], 'distinct key')}. The largest partition has "
             f"{skew['records']:.2f} times the records and {skew['bytes']:.2f} times the bytes of "
             "the mean.</p>",
             *filter(None, pictures),
@@ -112,7 +112,7 @@ def _row(each: Mapping[str, Any]) -> str:
         str(each["partition"]),
         f"{each['start_offset']} … {each['end_offset']}",
         amount(each["records"]),
-        f"{amount(each['bytes'])}B",
+        in_bytes(each["bytes"]),
         amount(each["distinct_keys"]),
         amount(each["null_keys"]),
         amount(each["gaps"]["offsets"]),

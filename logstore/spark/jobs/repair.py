@@ -258,7 +258,7 @@ class RepairJob:
         lines = []
         for each, facts in zip(repairs, partitions, strict=True):
             taken = ", ".join(f"{count} of {node}" for node, count in facts["taken"].items() if count)
-            lines.append(f"{each.topic_partition}  {facts['records']} records ({taken})")
+            lines.append(f"{each.topic_partition}  {counted(facts['records'], 'record')} ({taken})")
             lines += _dispute_lines(each)
             lines += [
                 f"{each.topic_partition}  {word}: offsets {span['start_offset']} to {span['end_offset'] - 1}"

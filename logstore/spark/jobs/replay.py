@@ -38,11 +38,12 @@ from logstore.spark.jobs.job import (
     read_options,
 )
 from logstore.spark.jobs.pieces import Told, advanced, done_of, grouped, joined, rest_of, same_topics, wait_s
-from logstore.spark.jobs.work import Workers, amount, attempt_id
+from logstore.spark.jobs.work import Workers, amount, amounts, attempt_id
 from logstore.spark.ledger import Json, Ledger, complete, publish_once, read_ledger
 from logstore.spark.logs import Missing, OffsetRange, describe, raise_on_loss
 from logstore.spark.offsets import nested
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, ReadOptions
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.spark.publishing import Message, Target
@@ -146,6 +147,9 @@ class Filter:
             None if text is None else int(text)
             for text in (milliseconds("--since", options.since), milliseconds("--before", options.before))
         ]
+        since_ms, before_ms = times
+        if since_ms is not None and before_ms is not None and since_ms >= before_ms:
+            raise InvalidOption(f"--since {options.since} is not before --before {options.before}")
         if options.key_pattern is not None:
             import pyarrow as pa
             import pyarrow.compute as pc
@@ -154,7 +158,7 @@ class Filter:
                 pc.match_substring_regex(pa.array([b""]), options.key_pattern)
             except pa.ArrowInvalid as error:
                 raise InvalidOption(f"--key-pattern {options.key_pattern!r}: {error}") from error
-        return cls(tuple(options.key), options.key_pattern, *times)
+        return cls(tuple(options.key), options.key_pattern, since_ms, before_ms)
 
     def of(self, rows: Any) -> Any:
         """Return the rows of a record batch, with columns key and timestamp (int64), that pass."""
@@ -301,7 +305,8 @@ class Replay:
         if entry.intent is not None:
             lines.append("would first complete the publication that the last run left open")
         lines.append(
-            f"would read {amount(offsets)} offsets of {len(ranges)} partitions in {len(pieces)} tasks, and "
+            f"would read {amounts(offsets, 'offset')} of {counted(len(ranges), 'partition')} in "
+            f"{counted(len(pieces), 'task')}, and "
             f"write them to {self.target}"
         )
         return Answer(facts, lines)
@@ -384,8 +389,8 @@ class Replay:
         before = state.get("kept", {}).get("job")
         if before is not None and before != self._identity():
             raise BadUsage(
-                f"--checkpoint {self.checkpoint} belongs to a replay with other options ({before}); repeat "
-                "them, or give another --checkpoint"
+                f"--checkpoint {self.checkpoint} belongs to a replay with {_as_options(before)}: give the "
+                "same options, or another --checkpoint"
             )
 
     @property
@@ -508,13 +513,24 @@ class _Total:
             "partitions": [{**each._asdict(), "records": count} for each, count in sorted(self.rows.items())],
             "missing": [{**each._asdict(), "cause": each.cause.value} for each in self.missing],
         }
-        lines = [f"{each}  {count} records" for each, count in sorted(self.rows.items())]
+        lines = [f"{each}  {counted(count, 'record')}" for each, count in sorted(self.rows.items())]
         if self.recovered:
             lines.append("first completed the publication that the last run left open")
         lines += [describe(each) for each in self.missing if each.cause.is_loss]
         lines.append(
-            f"read {amount(self.read)} records and wrote {amount(self.written)} to {target}, {seconds:.1f} s"
+            f"read {amounts(self.read, 'record')} and wrote {amount(self.written)} to {target}, "
+            f"{seconds:.1f} s"
             if self.read or self.publications
             else "nothing new to replay"
         )
         return Answer(facts, lines)
+
+
+def _as_options(job: Json) -> str:
+    """Return what `_identity` holds as on a command line."""
+    passing = job["filter"]
+    named = [("to", job["to"]), *(("rename", f"{topic}={new}") for topic, new in job["rename"].items())]
+    named += [("key", key) for key in passing["keys"]]
+    named += [("key-pattern", passing["key_pattern"])]
+    named += [("since", passing["since_ms"]), ("before", passing["before_ms"])]
+    return " ".join(f"--{name} {value}" for name, value in named if value is not None)

@@ -30,16 +30,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.brief_errors import quiet_proxy
+from logstore.spark.brief_errors import first_line
+from logstore.spark.columns import spark_schema
 from logstore.spark.errors import InvalidOption, RowRefused
 from logstore.spark.jobs import delta_table
 from logstore.spark.jobs.compact import sync_tree
 from logstore.spark.jobs.job import Answer, BadUsage, absolute, add_source, check_positive, source_options
 from logstore.spark.jobs.pieces import same_topics
-from logstore.spark.jobs.placing import place_files
+from logstore.spark.jobs.placing import LEDGER_PREFIX, check_own_table, place_files
 from logstore.spark.jobs.signals import first_signal
 from logstore.spark.jobs.values import Values, add_values, values_of
-from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.jobs.work import Workers, amounts
 from logstore.spark.ledger import (
     Intent,
     Json,
@@ -61,14 +62,17 @@ if TYPE_CHECKING:
 HELP: Final = "stream topics into a Parquet or Delta table by a schema, each row once, bad rows aside"
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
-LEDGER_DIRECTORY: Final = ".logstore-stream"
+LEDGER_DIRECTORY: Final = f"{LEDGER_PREFIX}stream"
 REFUSED: Final = "_refused"
 _TABLE: Final = "table"
 _REASON: Final = "_refused_because"
 _LATE: Final = "_late"
+_EVENT_MS: Final = "_event_ms"
+_OWN: Final = (*(f"_{name}" for name in COLUMNS), _REASON, _LATE, _EVENT_MS)
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 FORMATS: Final = (PARQUET, DELTA)
+_EVERY_S: Final = 10
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp")
 
 
@@ -112,8 +116,8 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     output.add_argument("--follow", action="store_true", help="continue with new records until interrupted")
     output.add_argument(
-        "--every", metavar="SECONDS", type=int, default=10,
-        help="with --follow, the time between batches (default: %(default)s)",
+        "--every", metavar="SECONDS", type=int,
+        help=f"with --follow, the time between batches (default: {_EVERY_S})",
     )  # fmt: skip
 
 
@@ -123,6 +127,8 @@ def prepare(options: Namespace) -> Stream:
     values = values_of(options)
     if options.late == "refuse" and options.late_after is None:
         raise BadUsage("--late refuse needs --late-after SECONDS")
+    if options.every is not None and not options.follow:
+        raise BadUsage("--every SECONDS needs --follow")
     given = source_options(options, COLUMNS)
     if any(name in given for name in _ENDINGS):
         raise InvalidOption("a stream has no end: use export for a range of offsets or times")
@@ -141,7 +147,7 @@ def prepare(options: Namespace) -> Stream:
         ),
         absolute(options.output),
         tuple(name.strip() for name in (options.partition_by or "").split(",") if name.strip()),
-        options.every if options.follow else None,
+        (options.every or _EVERY_S) if options.follow else None,
         options.table_format,
     )
 
@@ -169,6 +175,8 @@ class Rows:
             reason = f.lit(None).cast("string")
         else:
             made, columns, reason = self.values.parsed(made)
+            if taken := [name for name in columns if name.lower() in _OWN]:
+                raise BadUsage(f"column {taken[0]} of the schema is one of the job's own: {', '.join(_OWN)}")
         made = made.select(
             *(f.col(f"_{name}") for name in COLUMNS),
             *(column.alias(name) for name, column in columns.items()),
@@ -181,7 +189,7 @@ class Rows:
         if self.late_after_s is not None and latest_ms is not None:
             bound_ms = latest_ms - 1000 * self.late_after_s
             late = f.coalesce(f.unix_millis(time) < bound_ms, f.lit(False))
-        made = made.withColumn("_event_ms", f.unix_millis(time)).withColumn(_LATE, late)
+        made = made.withColumn(_EVENT_MS, f.unix_millis(time)).withColumn(_LATE, late)
         if self.refuses_late:
             reason = f.coalesce(f.col(_REASON), f.when(f.col(_LATE), f.lit("it is late")))
             made = made.withColumn(_REASON, reason)
@@ -227,6 +235,7 @@ class Stream:
         from logstore.spark.micro_batches import MicroBatches
         from logstore.spark.reading import open_logs, selected_bounds
 
+        check_own_table(self.disk, self.output, "stream")
         entry = read_ledger(self.disk, self.ledger)
         state = entry.state if entry.intent is None else entry.intent.plan["state"]
         done = flat(state.get("offsets", {}))
@@ -246,9 +255,10 @@ class Stream:
             "offsets": sum(left.values()),
             "partitions": [{**each._asdict(), "offsets": offsets} for each, offsets in left.items()],
         }
-        lines = [f"{each}  {offsets} offsets" for each, offsets in left.items()]
+        lines = [f"{each}  {counted(offsets, 'offset')}" for each, offsets in left.items()]
         lines.append(
-            f"would stream {amount(sum(left.values()))} offsets of {len(left)} partitions to {self.output}"
+            f"would stream {amounts(sum(left.values()), 'offset')} of {counted(len(left), 'partition')} to "
+            f"{self.output}"
         )
         return Answer(facts, lines)
 
@@ -263,8 +273,7 @@ class Stream:
             delta_table.prepare(workers)
         session = workers.session
         session.dataSource.register(LogstoreDataSource)
-        make_durable_dir(self.disk, self.ledger)
-        before = Published.of(read_ledger(self.disk, self.ledger).state)
+        entry = read_ledger(self.disk, self.ledger)
         raised: list[Exception] = []
 
         def publish(rows: DataFrame, number: int) -> None:
@@ -282,14 +291,15 @@ class Stream:
                 self.publishing.release()
 
         try:
-            with quiet_proxy():
-                behind = self._wait(workers, self._start(session, publish))
+            self._check_rows(session, entry.state)
+            make_durable_dir(self.disk, self.ledger)
+            behind = self._wait(workers, self._start(session, publish))
         except PySparkException as error:
             if raised:
                 raise raised[0] from error
             raise (_as_usage(error) if isinstance(error, AnalysisException) else error) from error
         state = read_ledger(self.disk, self.ledger).state
-        return self._answer(before, Published.of(state), behind)
+        return self._answer(Published.of(entry.state), Published.of(state), behind)
 
     def _check_table(self) -> dict[str, str]:
         """Return the topic ids for the next state.
@@ -299,6 +309,7 @@ class Stream:
         """
         from logstore.spark.reading import open_logs
 
+        check_own_table(self.disk, self.output, "stream")
         entry = read_ledger(self.disk, self.ledger)
         state = entry.state if entry.intent is None else entry.intent.plan["state"]
         if (found := state.get("format", PARQUET if state else self.table_format)) != self.table_format:
@@ -315,6 +326,11 @@ class Stream:
         with closing(open_logs(options)) as logs:
             chosen = options.selection.choose(logs.partitions())
             return self._topic_ids(options, logs.topic_ids(chosen), state)
+
+    def _check_rows(self, session: SparkSession, state: Json) -> None:
+        """Raise the errors of schema, expressions and columns that every batch would raise."""
+        nothing = session.createDataFrame([], spark_schema(COLUMNS))
+        self._table_rows(self.rows.of(nothing, state.get("latest_ms")), state)
 
     def _topic_ids(
         self, options: ReadOptions, found: Mapping[TopicPartition, str], state: Json
@@ -433,27 +449,14 @@ class Stream:
             f.count(f.lit(1)).alias("rows"),
             f.count(f.col(_REASON)).alias("refused"),
             f.count(f.when(f.col(_LATE), 1)).alias("late"),
-            f.max("_event_ms").alias("latest_ms"),
+            f.max(_EVENT_MS).alias("latest_ms"),
             f.min(
                 f.when(f.col(_REASON).isNotNull(), f.struct("_topic", "_partition", "_offset", _REASON))
             ).alias("first"),
         )
-        unwanted = ("_value",) if self.rows.values is not None else ("_key", "_value")
-        good = observed.where(f.col(_REASON).isNull()).drop(_REASON, _LATE, "_event_ms", *unwanted)
-        if unknown := [name for name in self.partition_by if name not in good.columns]:
-            raise BadUsage(f"--partition-by {','.join(unknown)}: the columns are {', '.join(good.columns)}")
-        columns = {**state.get("columns", {}), **_kinds(good)}
-        if changed := [name for name, kind in state.get("columns", {}).items() if columns[name] != kind]:
-            raise StreamMismatch(
-                f"column {changed[0]} is {columns[changed[0]]}, in {self.output} it is "
-                f"{state['columns'][changed[0]]}: stream to a new directory, or give the schema of the table"
-            )
+        good, columns = self._table_rows(observed, state)
         writer = good.write.mode("overwrite")
-        if self.table_format == DELTA:
-            known = None if state else self.partition_by
-            if problem := delta_table.mismatch(self.disk, good, self.output, known):
-                raise StreamMismatch(problem)
-        elif self.partition_by:
+        if self.table_format != DELTA and self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
         writer.parquet(f"file://{staging}/{_TABLE}")
         counts = {**seen.get, "columns": columns}
@@ -477,6 +480,30 @@ class Stream:
                 )
         return counts
 
+    def _table_rows(self, made: DataFrame, state: Json) -> tuple[DataFrame, dict[str, str]]:
+        """Return the rows that go into the table, and the types of all its columns.
+
+        Raises `BadUsage` if a column of `partition_by` is missing, and `StreamMismatch` if the table has
+        other types or directories.
+        """
+        from pyspark.sql import functions as f
+
+        unwanted = ("_value",) if self.rows.values is not None else ("_key", "_value")
+        good = made.where(f.col(_REASON).isNull()).drop(_REASON, _LATE, _EVENT_MS, *unwanted)
+        if unknown := [name for name in self.partition_by if name not in good.columns]:
+            raise BadUsage(f"--partition-by {','.join(unknown)}: the columns are {', '.join(good.columns)}")
+        columns = {**state.get("columns", {}), **_kinds(good)}
+        if changed := [name for name, kind in state.get("columns", {}).items() if columns[name] != kind]:
+            raise StreamMismatch(
+                f"column {changed[0]} is {columns[changed[0]]}, in {self.output} it is "
+                f"{state['columns'][changed[0]]}: stream to a new directory, or give the schema of the table"
+            )
+        if self.table_format == DELTA:
+            known = None if state else self.partition_by
+            if problem := delta_table.mismatch(self.disk, good, self.output, known):
+                raise StreamMismatch(problem)
+        return good, columns
+
     def _carry_out(self, session: SparkSession, intent: Intent) -> Json:
         staging = staging_directory(self.ledger, intent.number)
         files = [(staged, target) for staged, target in intent.plan["files"]]
@@ -499,12 +526,12 @@ class Stream:
         }
         lines = []
         if new.refused:
-            lines.append(f"{new.refused} rows were refused: {self.output}/{REFUSED}")
+            lines.append(f"{counted(new.refused, 'row')} refused: {self.output}/{REFUSED}")
         if new.late:
-            lines.append(f"{new.late} rows were late")
+            lines.append(f"{counted(new.late, 'row')} late")
         lines.append(
-            f"{amount(new.rows)} rows in {counted(new.batches, 'batch')} to {self.output}, "
-            f"{sum(behind.values())} offsets behind"
+            f"{amounts(new.rows, 'row')} in {counted(new.batches, 'batch')} to {self.output}, "
+            f"{counted(sum(behind.values()), 'offset')} behind"
             if new.batches
             else "nothing new to stream"
         )
@@ -517,7 +544,7 @@ def _kinds(rows: DataFrame) -> dict[str, str]:
 
 
 def _as_usage(error: Exception) -> Exception:
-    return BadUsage(str(error).split("\n")[0])
+    return BadUsage(first_line(error))
 
 
 def _gone(path: str) -> Exception:

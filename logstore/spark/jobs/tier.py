@@ -31,9 +31,10 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.loggers import logger_of
 from logstore.spark.errors import DataLoss
 from logstore.spark.jobs.job import Answer, BadUsage, absolute
-from logstore.spark.jobs.work import Workers, WorkFailed, amount
+from logstore.spark.jobs.work import Workers, WorkFailed, in_bytes
 from logstore.spark.logs import Bounds, Missing, OffsetRange, raise_on_loss
 from logstore.spark.read_options import Isolation, Selection
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.spark.tier import Manifest, Tier, Tiered
@@ -142,8 +143,10 @@ class Tiering:
                 if (segments := sum(one.wanted.topic_partition == each for one in work)) or manifest.objects
             ],
         }
-        lines = [f"{each}  {amount(each.bytes)}B" for each in work]
-        return Answer(facts, [*lines, f"would copy {len(work)} segments, {amount(total)}B, to {self.url}"])
+        lines = [f"{each}  {in_bytes(each.bytes)}" for each in work]
+        return Answer(
+            facts, [*lines, f"would copy {counted(len(work), 'segment')}, {in_bytes(total)}, to {self.url}"]
+        )
 
     def _planned(self, tier: Tier) -> tuple[list[Segment], dict[TopicPartition, Manifest]]:
         """Return the segments to copy and all manifests. Raises `DataLoss` for a hole."""
@@ -207,7 +210,8 @@ class Tiering:
                 if manifest.objects
             ],
         }
-        said = f"{len(work)} segments, {amount(copied)}B, to {self.url}" if work else "nothing new to copy"
+        copies = f"{counted(len(work), 'segment')}, {in_bytes(copied)}, to {self.url}"
+        said = copies if work else "nothing new to copy"
         return Answer(facts, [said])
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from logstore.disk.files import Disk, OsDisk
 from logstore.spark.jobs.job import Answer, BadUsage, name_and_value
+from logstore.wording import counted
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
@@ -120,12 +121,13 @@ class Verify:
         planned, unread = self._planned()
         facts = {**_totals(planned), "runs": len(planned.runs), "unreadable": unread}
         lines = [
-            f"{len(planned.partitions)} partitions, {len(planned.replicas)} replicas, "
-            f"{facts['bytes']} bytes, in {len(planned.runs)} tasks"
+            f"{counted(len(planned.partitions), 'partition')}, {counted(len(planned.replicas), 'replica')}, "
+            f"{facts['bytes']} bytes, in {counted(len(planned.runs), 'task')}"
         ]
         lines += [
-            f"{each.topic_partition}  {each.node}  {each.directory}: {len(each.segments)} segments, "
-            f"{each.size} bytes, from {each.log_start_offset}, high watermark {each.high_watermark}"
+            f"{each.topic_partition}  {each.node}  {each.directory}: "
+            f"{counted(len(each.segments), 'segment')}, {each.size} bytes, from {each.log_start_offset}, "
+            f"high watermark {each.high_watermark}"
             for each in planned.replicas
         ]
         return Answer(facts, [*lines, *unread])
@@ -230,7 +232,8 @@ def _answer(
     }
     lines = [*map(str, findings), *(f"note  {text}" for text in unread)]
     lines.append(
-        f"{facts['partitions']} partitions, {facts['replicas']} replicas, {facts['bytes']} bytes, "
-        f"{gathered.batches} batches: {len(wrong)} wrong, {facts['notes']} notes"
+        f"{counted(facts['partitions'], 'partition')}, {counted(facts['replicas'], 'replica')}, "
+        f"{facts['bytes']} bytes, {counted(gathered.batches, 'batch')}: {len(wrong)} wrong, "
+        f"{counted(facts['notes'], 'note')}"
     )
     return Answer(facts, lines, is_yes=not wrong)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TextIO, TypeVar, ca
 
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.spark.local_session import session
+from logstore.wording import noun_of
 
 if TYPE_CHECKING:
     from pyspark import RDD, Accumulator, AccumulatorParam
@@ -110,6 +111,16 @@ def amount(number: float) -> str:
         if number >= scale:
             return f"{number / scale:.3g}{sign}"
     return f"{number:.3g}"
+
+
+def amounts(count: int, noun: str) -> str:
+    """Return `1 record`, `12.3 k records`."""
+    return f"{amount(count)} {noun_of(count, noun)}"
+
+
+def in_bytes(count: float) -> str:
+    """Return `21 B`, `1.45 kB`."""
+    return f"{amount(count)}{' ' if count < 1000 else ''}B"
 
 
 def duration(seconds: float) -> str:

@@ -130,17 +130,51 @@ def test_the_first_bad_row_may_end_it(
     assert failed.code == 1
     assert "t-0, offset 10: it cannot be parsed" in complaint(failed)
     assert not list((tmp_path / "table").glob("*.parquet"))
-    wrong = command(*line, "--partition-by", "nobody", "--bad-rows", "aside")
-    assert wrong.code == 2
-    assert "nobody" in complaint(wrong)
     raw = command("stream", data, "--output", tmp_path / "raw", "--json").facts
     assert (raw["rows"], raw["refused"]) == (34, 0)
     assert rows(tmp_path / "raw")[0]["value"] == good(0).encode()
 
 
+@pytest.mark.spark
+def test_a_mistake_in_columns_is_found_before_the_query_starts(
+    spark: SparkSession, command: Command, data: Path, tmp_path: Path
+) -> None:
+    """A query ends with two hundred lines of traces above the error."""
+    table = tmp_path / "table"
+    for arguments, said in (
+        (["--schema", "id INT, name STRIN"], "Unsupported data type"),
+        (["--schema", "id INT", "--event-time", "nobody"], "`nobody` cannot be resolved"),
+        (["--schema", "id INT", "--event-time", "id +"], "Syntax error"),
+        (["--schema", "id INT", "--partition-by", "nobody"], "--partition-by nobody: the columns are"),
+        (["--schema", "id INT, _Late STRING"], "column _Late of the schema is one of the job's own"),
+        (["--schema", "id INT, ID STRING"], "It appears 2 times in the schema"),
+    ):
+        wrong = command("stream", data, "--output", table, *arguments)
+        assert wrong.code == 2, wrong.err
+        assert said in wrong.err
+        assert wrong.err.count("\n") == 1
+        assert not table.exists()
+    line = ["stream", data, "--output", table, "--topics", "t"]
+    command(*line, "--schema", "id INT")
+    other = command(*line, "--schema", "id STRING")
+    assert (other.code, other.err.count("\n")) == (1, 1), "though nothing is new"
+    assert "column id is string" in other.err
+
+
+def test_a_table_belongs_to_one_job(command: Command, data: Path, tmp_path: Path) -> None:
+    for job, other in (("stream", "export"), ("export", "stream")):
+        table = tmp_path / f"{other}s"
+        (table / f".logstore-{other}").mkdir(parents=True)
+        for more in ([], ["--plan"]):
+            refused = command(job, data, "--output", table, *more)
+            assert refused.code == 2
+            assert f"is a table of {other}" in refused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--every", "5"], "--every SECONDS needs --follow"),
         (["--schema", "id INT", "--json-schema", "x"], "exclude each other"),
         (["--late", "refuse"], "--late refuse needs"),
         (["--ending-timestamp", "2026-11-20"], "a stream has no end"),
