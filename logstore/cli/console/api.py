@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
@@ -42,7 +42,32 @@ MOST_DRAWN: Final = 100
 """Events in a drawing."""
 _TIMELINE_HERE: Final = "/api/here/timeline"
 _LOG_HERE: Final = "/api/here/log"
+_DRAWING: Final = "/api/timeline.svg"
+_OF_TIMELINES: Final = ("topic", "partition", "roles", "before_ms", "limit")
+PARAMETERS: Final[Mapping[str, Sequence[str]]] = {
+    "/api/partitions": ("topic", "only_bad", "offset", "limit", "after_ms"),
+    "/api/partition": ("name",),
+    "/api/why": ("kind", "name"),
+    "/api/topics": ("match", "offset", "limit"),
+    "/api/topic": ("name",),
+    "/api/groups": ("match", "offset", "limit"),
+    "/api/group": ("name",),
+    "/api/timeline": _OF_TIMELINES,
+    _DRAWING: (*_OF_TIMELINES, "n"),
+    _TIMELINE_HERE: _OF_TIMELINES,
+    _LOG_HERE: ("name",),
+    "/api/messages": ("partition", "offset", "time_ms", "key", "value", "limit", "characters"),
+    "/api/reassignments/proposal": ("topics", "brokers", "ignore_racks", "seed"),
+}
+"""The parameters of a GET. `n` of a drawing means nothing: another value gets past a browser's cache."""
+FIELDS: Final[Mapping[str, Sequence[str]]] = {
+    "/api/reassignments": ("plan", "additional"),
+    "/api/reassignments/cancel": ("partitions",),
+    "/api/elections": ("partitions",),
+}
+"""The fields of a POST."""
 _OF_DRAWINGS: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
 _MOST_FIELDS: Final = 32
 _CHARACTERS: Final = 2_000
 _MOST_CHARACTERS: Final = 1 << 20
@@ -108,8 +133,8 @@ class Api:
 
     def get(self, path: str, query: str) -> Page:
         """Answer a question."""
-        if path == "/api/timeline.svg":
-            return _answered(lambda: self._drawing(_given(query)))
+        if path == _DRAWING:
+            return _answered(lambda: self._drawing(_given(path, query)))
         return _answered(lambda: self._get(path, query))
 
     def post(self, path: str, body: bytes) -> Page:
@@ -122,7 +147,7 @@ class Api:
             if path in self._changes:
                 raise BadRequest(f"{path} takes a POST", HTTPStatus.METHOD_NOT_ALLOWED)
             raise BadRequest(f"no {path}; there are {', '.join(self._reads)}", HTTPStatus.NOT_FOUND)
-        return read(_given(query))
+        return read(_given(path, query))
 
     def _post(self, path: str, body: bytes) -> Answer:
         change = self._changes.get(path)
@@ -140,6 +165,7 @@ class Api:
             raise BadRequest(f"the body is not JSON: {error}") from error
         if not isinstance(given, dict):
             raise BadRequest("the body is not a JSON object")
+        _check_known("field", given, path, FIELDS[path])
         try:
             return change(given)
         finally:
@@ -287,6 +313,8 @@ class Api:
             raise BadRequest(str(error)) from error
         first, end = self._desk.ask(lambda to: asking.bounds(to, each))
         start: int | None = max(end - limit, first)
+        if "time_ms" in given and "offset" in given:
+            raise BadRequest("give either offset or time_ms")
         if "time_ms" in given:
             at_ms = _number(given, "time_ms", 0)
             start = self._desk.ask(lambda to: asking.offset_at(to, each, at_ms))
@@ -325,7 +353,8 @@ class Api:
         }
 
     def _execute(self, given: Answer) -> Answer:
-        may_join = given.get("additional") is True
+        if not isinstance(may_join := given.get("additional", False), bool):
+            raise BadRequest('"additional" is true or false')
         return self._desk.ask(lambda to: changing.execute(to, given.get("plan"), may_join=may_join))
 
     def _cancel(self, given: Answer) -> Answer:
@@ -342,11 +371,24 @@ class Api:
 # --- parameters -----------------------------------------------------------------------------------
 
 
-def _given(query: str) -> Given:
+def _given(path: str, query: str) -> Given:
     try:
-        return dict(parse_qsl(query, max_num_fields=_MOST_FIELDS))
+        pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS)
     except ValueError as error:
         raise BadRequest(f"more than {_MOST_FIELDS} parameters") from error
+    given = dict(pairs)
+    _check_known("parameter", given, path, PARAMETERS.get(path, ()))
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRequest(f"the parameter {twice} is given twice; give it once")
+    return given
+
+
+def _check_known(kind: str, given: Iterable[str], path: str, known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise BadRequest(f"{path} has no {kind} {name!r}; it has {', '.join(known) or 'none'}")
 
 
 def _needed(given: Given, name: str) -> str:
@@ -371,7 +413,10 @@ def _limit(given: Given, default: int, most: int) -> int:
 
 
 def _flag(given: Given, name: str) -> bool:
-    return given.get(name, "") in ("1", "true")
+    value = given.get(name, "0")
+    if value not in _FLAGS:
+        raise BadRequest(f"{name} is 1 or 0")
+    return _FLAGS[value]
 
 
 def _partition_named(text: str) -> TopicPartition:

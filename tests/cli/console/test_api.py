@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from logstore.broker import BrokerCluster
 from logstore.broker.http import Asked
 from logstore.broker.limits import Address
 from logstore.broker.settings import read_settings
-from logstore.cli.console import ConsoleOptions, open_console
+from logstore.cli.console import ConsoleOptions, api, open_console
 from logstore.cli.console.api import Permits
 from logstore.cli.console.console import is_secured
 from logstore.cli.console.peers import Peer
@@ -270,6 +271,13 @@ def test_a_reassignment_and_an_election(cluster: BrokerCluster, console: Console
         ),
         ("/api/reassignments", {"plan": {"partitions": [ROW | {"log_dirs": 7}]}}, 400, "has log dirs"),
         ("/api/reassignments", {"plan": {"partitions": [ROW | {"topic": "\ud800"}]}}, 400, "is not a topic"),
+        (
+            "/api/elections",
+            {"partitions": None, "dry_run": True},
+            400,
+            "has no field 'dry_run'; it has partitions",
+        ),
+        ("/api/reassignments", {"plan": {"partitions": [ROW]}, "additional": "no"}, 400, "true or false"),
         ("/api/overview", {}, 405, "/api/overview takes a GET"),
         ("/api/none", {}, 404, "no POST to /api/none"),
     ],
@@ -313,6 +321,27 @@ def test_bad_questions(console: Console) -> None:
     assert console.get("/api/reassignments/proposal", topics="orders", brokers="9")[0] == 400
     assert console.get("/api/reassignments/proposal", topics="none", brokers="1")[0] == 404
     assert console.get("/api/partitions", **{f"p{number}": 1 for number in range(40)})[0] == 400
+    assert console.get("/api/partitions", only_bad="yes") == (400, "only_bad is 1 or 0")
+    assert console.get("/api/group", names="x") == (400, "/api/group has no parameter 'names'; it has name")
+    assert console.get("/api/overview", x=1) == (400, "/api/overview has no parameter 'x'; it has none")
+    assert console.get("/api/topic", name="a&name=b") == (
+        400,
+        "the parameter name is given twice; give it once",
+    )
+    assert console.get("/api/messages", partition="orders-0", offset=0, time_ms=0) == (
+        400,
+        "give either offset or time_ms",
+    )
+
+
+def test_the_page_names_every_parameter() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "console.md").read_text()
+    for path, names in {**api.PARAMETERS, **api.FIELDS}.items():
+        if "/here/" in path or path.endswith(".svg"):
+            continue
+        rows = [line for line in page.splitlines() if line.startswith("|") and f"`{path}`" in line]
+        for name in names:
+            assert any(f"`{name}" in row or f'"{name}"' in row for row in rows), (path, name)
 
 
 @pytest.mark.parametrize(
