@@ -29,6 +29,7 @@ from logstore.disk.memory import MemoryDisk
 
 T = TypeVar("T")
 
+MOST_BROKERS = 1_000
 _FIRST_ID = 1
 _FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
 _ANY_PORT = "127.0.0.1:0"
@@ -56,9 +57,10 @@ class BrokerCluster(BlockingCalls):
     ) -> None:
         """Prepare the cluster; `settings` apply to all brokers, under Kafka's names.
 
-        Raises `ValueError` for a `count` below 1 and for a bad timeout.
+        Raises `ValueError` for a `count` out of range and for a bad timeout.
         """
-        as_int(count, "count", least=1)
+        if as_int(count, "count", least=1) > MOST_BROKERS:
+            raise ValueError(f"count is {count}; one process runs {MOST_BROKERS} brokers at most")
         # A broker that starts again finds its files, whatever the working directory is by then.
         directory = None if directory is None else os.path.abspath(directory)
         factors = dict.fromkeys(_FACTORS, str(min(count, 3)))

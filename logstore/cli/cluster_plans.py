@@ -128,7 +128,7 @@ def parse_plan(text: str) -> Plan:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise BadPlan(f"the file is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -137,6 +137,15 @@ def _json_object(text: str) -> dict[str, Any]:
     if version != _VERSION or not _is_number(version):
         raise BadPlan(f"the file has version {json.dumps(version)[:40]}; only version {_VERSION} is known")
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises `ValueError` for a name that is there twice: the first value would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
 
 
 def _is_number(value: object) -> bool:

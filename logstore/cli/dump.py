@@ -81,6 +81,8 @@ def dump(
         raise typer.BadParameter(f"--decode-as: {decode_as!r} is not one of raw, {', '.join(STATE_TOPICS)}")
     if key is not None and not records:
         raise typer.BadParameter("--key selects records: add --records")
+    if (key_decoder or value_decoder) and not records:
+        raise typer.BadParameter("--key-decoder and --value-decoder are for records: add --records")
     selecting = {
         "--from-offset": from_offset,
         "--to-offset": to_offset,

@@ -498,8 +498,11 @@ def encode(
         )
     if timestamp_ms < NO_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
-    if unknown := [name for name in rows.schema.names if name not in FIELDS]:
+    names = rows.schema.names
+    if unknown := [name for name in names if name not in FIELDS]:
         raise ValueError(f"unknown column {unknown[0]!r}; the columns are {', '.join(FIELDS)}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"column {twice[0]!r} is there twice")
     if "value" not in rows.schema.names:
         raise ValueError("column 'value' is missing; use null values to delete keys")
     kernels.warm_up()  # for the checks of the appends that follow

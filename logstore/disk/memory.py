@@ -50,6 +50,8 @@ class MemoryDisk:
         capacity: int | None = None,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
+        for path, content in (files or {}).items():
+            _check_file(path, content)
         self.capacity = capacity
         self._clock = clock
         self._root = Directory(clock())
@@ -506,3 +508,8 @@ def _existing(directory: Directory, name: str, path: str) -> Node:
 
 def _error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
+
+
+def _check_file(path: object, content: object) -> None:
+    if not isinstance(path, str) or not isinstance(content, bytes | bytearray | memoryview):
+        raise TypeError(f"files are bytes by path, not {content!r:.100} by {path!r:.100}")

@@ -320,13 +320,18 @@ def encode_batch(
     """Encode one batch of `records`, whose offsets rise from `base_offset` on; no bytes for no records.
 
     `last_offset` is the last record's unless it is given (compaction keeps that of the old batch). With
-    `log_append_time_ms` every record has that time. Raises `ValueError` for arguments that contradict each
-    other, and `UnsupportedCompression` if the codec's library is missing.
+    `log_append_time_ms` every record has that time. Raises `TypeError` for what are no records or no codec,
+    `ValueError` for arguments that contradict each other, and `UnsupportedCompression` if the codec's library
+    is missing.
     """
     _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
     rows = records if isinstance(records, (list, tuple)) else list(records)
     if not rows:
         return b""
+    if not isinstance(rows[0], Record):
+        raise TypeError(f"records are Records, such as Record(0, -1, key, value), not {rows[0]!r:.100}")
+    if not isinstance(codec, Codec):
+        raise TypeError(f"codec is a Codec, such as Codec.GZIP, not {codec!r:.100}")
     if is_control:
         _check_control(rows, is_transactional)
     # Not the smallest time: Kafka's base is the first record's.

@@ -104,7 +104,7 @@ def test_files_stay_where_they_are_if_the_working_directory_changes(
 
 
 def test_a_broker_of_a_cluster_is_named_if_it_cannot_be_stopped_or_started() -> None:
-    for count, error in ((0, ValueError), (-1, ValueError), ("3", TypeError), (1.5, TypeError)):
+    for count, error in ((0, ValueError), (1 << 70, ValueError), ("3", TypeError), (1.5, TypeError)):
         with pytest.raises(error, match="count"):
             BrokerCluster(count)  # type: ignore[arg-type]
     with BrokerCluster(2) as cluster:

@@ -206,7 +206,12 @@ def test_a_group_of_an_internal_topic(command: Command, kraft: Path) -> None:
 
 
 def test_wrong_use_is_exit_2(command: Command, numbers: Path, tmp_path: Path) -> None:
-    for options in (["--key", "k"], ["--from-time", "noon"], ["--from-offset", "-1"]):
+    for options in (
+        ["--key", "k"],
+        ["--value-decoder", "int"],
+        ["--from-time", "noon"],
+        ["--from-offset", "-1"],
+    ):
         assert command("dump", numbers, *options).code == 2
     (tmp_path / "empty").mkdir()
     assert command("dump", tmp_path / "empty").code == 2

@@ -11,7 +11,7 @@ import pytest
 from logstore.broker import Broker
 from logstore.broker.errors import RequestRefused
 from logstore.cli.brokers import check
-from logstore.cli.cluster_plans import BadPlan, proposal
+from logstore.cli.cluster_plans import BadPlan, parse_plan, proposal
 from logstore.cli.cluster_state import Cluster, Topic
 from logstore.disk.errors import ErrorCode
 from logstore.replication.metastore.layout import BrokerRegistration, TopicAssignment
@@ -195,3 +195,10 @@ def test_a_store_that_is_none_is_wrong_usage(
     refused = command(*words.split(), "--metadata", "foo://x")
     assert (refused.code, refused.out, "foo://x" in refused.err) == (2, "", True), refused
     assert not (tmp_path / "new" / "cluster.json").exists()
+
+
+def test_a_name_that_a_plan_has_twice() -> None:
+    """The first value was lost: `replicas` of one move replaced those of another in the same braces."""
+    text = '{"partitions":[{"topic":"a","partition":0,"replicas":[1],"partition":1,"replicas":[2]}]}'
+    with pytest.raises(BadPlan, match="the file is not JSON: 'partition' is there twice"):
+        parse_plan(text)

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -408,3 +409,9 @@ def test_a_synced_link_outlives_the_removal_and_the_rename_of_the_first_name() -
         files = disk.image(Random(seed)).files()
         assert files["/b/link"] == b"old"
         assert [files.get("/a/file"), files.get("/a/aside")].count(b"old") <= 1
+
+
+@pytest.mark.parametrize("files", [{"/a": "text"}, {"/a": 1}, {1: b""}])
+def test_files_that_are_no_bytes(files: Any) -> None:
+    with pytest.raises(TypeError, match="files are bytes by path"):
+        MemoryDisk(files)

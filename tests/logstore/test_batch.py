@@ -226,6 +226,15 @@ def test_kept_last_offset() -> None:
         encode_batch(kept, last_offset=4)
 
 
+def test_what_are_no_records_and_no_codec() -> None:
+    record = Record(0, T0, b"k", b"v")
+    for records in (["text"], [1], [None], record, "text", [(0, T0, b"k", b"v")]):
+        with pytest.raises(TypeError, match="records are Records, such as"):
+            encode_batch(records)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"codec is a Codec, such as Codec\.GZIP, not 'gzip'"):
+        encode_batch([record], codec="gzip")  # type: ignore[arg-type]
+
+
 def test_rows_13_and_39_a_marker_batch() -> None:
     """Row 39: one control record, 78 bytes."""
     marker = EndTransactionMarker(ControlType.COMMIT, 15)

@@ -211,6 +211,11 @@ def test_columns_that_are_refused(rows: dict[str, Any], error: type[Exception], 
         list(encode(pa.table(rows)))
 
 
+def test_a_column_that_is_there_twice() -> None:
+    with pytest.raises(ValueError, match="column 'value' is there twice"):
+        list(encode(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])))
+
+
 @pytest.mark.parametrize(
     "options", [{"batch_bytes": 0}, {"batch_bytes": 1 << 31}, {"batch_records": 0}, {"timestamp_ms": -2}]
 )

@@ -156,6 +156,8 @@ def client_security(properties: Mapping[str, str], *, token: TokenSource | None 
             raise InvalidConfig(f"{name} has no effect with {_PROTOCOL}={named}; set that, or remove this")
     context = client_context(tls_config(properties), now()) if protocol.has_tls else None
     if not protocol.has_sasl:
+        if token is not None:
+            raise InvalidConfig(f"token has no effect with {_PROTOCOL}={named}; set that, or remove this")
         return ClientSecurity(context)
     mechanism = properties.get(_MECHANISM, "")
     if not mechanism:

@@ -59,6 +59,12 @@ def test_what_no_client_can_log_in_with(more: dict[str, Any], token: Any, said: 
         client_security(BY_TOKEN | more, token=token)
 
 
+def test_a_token_without_logins() -> None:
+    """It was ignored."""
+    with pytest.raises(InvalidConfig, match=r"token has no effect with security\.protocol=PLAINTEXT"):
+        client_security({}, token=lambda: "x")
+
+
 def test_a_certificate_that_is_required_or_not_trusted_is_named(tmp_path: Path) -> None:
     """The alert comes after the handshake, as if the broker had closed the connection."""
     own = stores(tmp_path)
