@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -57,6 +58,7 @@ JOBS: Final[Mapping[str, Job]] = {
     "repair": repair,
 }
 
+_OF_PANDAS: Final = "PySpark does not yet fully support pandas"
 _CRASHED: Final = "Python worker exited unexpectedly"
 
 
@@ -137,7 +139,8 @@ def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
     settings = named_values("--conf", options.conf)
     progress = Progress(sys.stderr, steady_s)
     workers = Workers(progress, master=options.master, settings=settings)
-    with job_signals(), workers, quiet_loggers():
+    with job_signals(), workers, quiet_loggers(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _OF_PANDAS, FutureWarning)  # no job uses pandas
         try:
             return prepared.run(workers)
         except Exception as error:
