@@ -18,7 +18,6 @@ recognized by:
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -61,7 +60,6 @@ FIRST_FETCH_BYTES: Final = 1 << 20
 """Small, because the size of a range in bytes is not known yet."""
 _SMALLEST_FETCH_BYTES: Final = 1 << 16
 _PUBLISH_TIMEOUT_S: Final = 10.0
-_KNOCK_S: Final = 10.0
 
 Fetch = Callable[[Client, int, int], Coroutine[Any, Any, FetchResult]]
 """Fetches about so many bytes of the partition from an offset on. Raises as `Client.fetch`."""
@@ -103,30 +101,10 @@ class BrokerLogs:
             LOGGER.warning("options without effect here: %s", ", ".join(self._unused))
             self._unused = ()
         if self._is_new:
-            self._client.wait(self._knock)
+            self._client.wait(lambda _: self._settings.knock())
             self._is_new = False
         topics = self._asked(lambda client: client.topics())
         return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(topics[topic])]
-
-    async def _knock(self, _client: Client) -> None:
-        """Raise `RequestUnanswered` at once if no bootstrap broker takes a connection: a wrong address."""
-        failures = []
-        for address in self._settings.bootstrap:
-            try:
-                async with asyncio.timeout(_KNOCK_S):
-                    _, connected = await asyncio.open_connection(*address)
-            except TimeoutError:
-                failures.append(f"{address}: no answer in {_KNOCK_S:.0f} s")
-            except OSError as error:
-                known = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-                failures.append(f"{address}: {known}")
-            else:
-                connected.close()
-                return
-        raise RequestUnanswered(
-            f"no broker takes a connection ({'; '.join(failures)}). Check {BOOTSTRAP_SERVERS}, and that the "
-            "brokers run"
-        )
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
         """Return the readable bounds of each partition. Raises `UnknownTopic`."""

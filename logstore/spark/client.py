@@ -7,12 +7,14 @@ unknown ones, are named in a warning, as Kafka's own clients do; so a Kafka job'
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from logstore.broker.client import Client
+from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address, Limits, parse_address
 from logstore.broker.loop import fastest_loop
 from logstore.broker.loop_calls import LoopCall
@@ -27,6 +29,7 @@ FETCH_BYTES: Final = 4 << 20
 """Enough to keep one core decoding; larger fetches only take longer to arrive."""
 _FETCH_LIMITS: Final = ("max.partition.fetch.bytes", "fetch.max.bytes")
 """Equal here: a fetch asks for one partition."""
+_KNOCK_S: Final = 10.0
 _CLIENT_ID: Final = "logstore-spark"
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
 _ELSEWHERE: Final = frozenset({"group.id", "isolation.level", "bootstrap.servers"})
@@ -95,6 +98,26 @@ class ClientSettings:
             timeout_s=self.timeout_s,
             client_id=self.client_id,
             security=client_security(self.security),
+        )
+
+    async def knock(self) -> None:
+        """Raise `RequestUnanswered` at once if no bootstrap broker takes a connection: a wrong address."""
+        failures = []
+        for address in self.bootstrap:
+            try:
+                async with asyncio.timeout(_KNOCK_S):
+                    _, connected = await asyncio.open_connection(*address)
+            except TimeoutError:
+                failures.append(f"{address}: no answer in {_KNOCK_S:.0f} s")
+            except OSError as error:
+                known = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+                failures.append(f"{address}: {known}")
+            else:
+                connected.close()
+                return
+        raise RequestUnanswered(
+            f"no broker takes a connection ({'; '.join(failures)}). Check {BOOTSTRAP_SERVERS}, and that the "
+            "brokers run"
         )
 
 

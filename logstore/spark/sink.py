@@ -7,6 +7,7 @@ commit    commit   complete an open intent of the ledger; then decide this write
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -142,6 +143,12 @@ class Sink:
 def os_sink(options: WriteOptions) -> Sink:
     """Return a sink on the operating system's files."""
     return Sink(options, OsDisk(), open_target)
+
+
+def knock(options: WriteOptions) -> None:
+    """Raise `RequestUnanswered` if no broker of the target takes a connection."""
+    if options.brokers is not None:
+        asyncio.run(options.brokers.knock())
 
 
 def open_target(options: WriteOptions, disk: Disk) -> Target:

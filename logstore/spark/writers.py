@@ -21,7 +21,14 @@ from logstore.spark.brief_errors import briefly
 from logstore.spark.errors import InvalidOption, WriteRefused
 from logstore.spark.ledger import remove_staged
 from logstore.spark.publishing import Message
-from logstore.spark.sink import Sink, ledger_of_one_write, ledger_of_stream, ledger_of_transaction, os_sink
+from logstore.spark.sink import (
+    Sink,
+    knock,
+    ledger_of_one_write,
+    ledger_of_stream,
+    ledger_of_transaction,
+    os_sink,
+)
 from logstore.spark.sink_rows import check_columns
 from logstore.spark.worker_memory import spare_loaded
 from logstore.spark.write_options import Delivery, WriteOptions
@@ -50,13 +57,17 @@ class Sent(WriterCommitMessage):
 
 
 def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> DataSourceArrowWriter:
-    """Return the writer for `df.write.format("logstore")`, mode append. Raises as `WriteOptions.parse`."""
+    """Return the writer for `df.write.format("logstore")`, mode append.
+
+    Raises as `WriteOptions.parse`, and `RequestUnanswered` if no broker takes a connection.
+    """
     if overwrite:
         raise WriteRefused(
             "mode overwrite is not supported: a log is append-only. Use mode append; to replace records, "
             "delete the topic or its records first"
         )
     parsed = _checked(options, schema, streaming=False)
+    knock(parsed)
     return DirectBatchWriter(parsed) if _is_direct(parsed) else BatchWriter(parsed)
 
 

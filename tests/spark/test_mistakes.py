@@ -105,6 +105,7 @@ MISTAKES: Final = {
         topic="",
     ),
     "a topic that does not exist": write("set option partitions to create it", TEXT, topic="new"),
+    "rows for a refused port": write("Check kafka.bootstrap.servers, and that", TEXT, **NOWHERE),
     "a name without a version": write("identify a write together; give both", TEXT, txnAppId="nightly"),
     "the end of a stream": stream("a stream has no end; remove it", endingOffsets="latest"),
     "the checkpoint of another topic": stream(

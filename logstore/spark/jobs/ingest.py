@@ -331,16 +331,20 @@ class Ingest:
         return read_ledger(OsDisk(), self._named(write_id)[1])
 
     def _check_target(self) -> None:
-        """Raise `BadUsage` if this target was not that of earlier runs, or lacks the topic."""
+        """Raise `BadUsage` if this target was not that of earlier runs, or lacks the topic.
+
+        Raises `RequestUnanswered` if no broker takes a connection.
+        """
         self._check_checkpoint()
         self._check_topic()
 
     def _check_topic(self) -> None:
         """Raise `BadUsage` if the topic is missing and the number of its partitions is not given."""
-        from logstore.spark.sink import open_target
+        from logstore.spark.sink import knock, open_target
         from logstore.spark.write_options import WriteOptions
 
         sink = WriteOptions.parse(self._named(self.write_id or ("ingest", 0))[0], streaming=False)
+        knock(sink)
         if sink.topic is None or sink.partitions is not None:
             return
         if self._is_continued():  # an open intent may create the topic

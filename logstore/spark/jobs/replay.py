@@ -287,6 +287,9 @@ class Replay:
     disk: Disk = field(default_factory=OsDisk)
 
     def plan(self) -> Answer:
+        from logstore.spark.sink import knock
+
+        knock(self.sink)
         entry = read_ledger(self.disk, self.checkpoint)
         state = entry.state if entry.intent is None else {"kept": entry.intent.plan.get("kept", {})}
         self._check_same(state)
@@ -314,8 +317,9 @@ class Replay:
     def run(self, workers: Workers) -> Answer:
         """Do the job. Raises `WorkFailed`, `WriteRefused`, `BadUsage`, `EngineError` and `OSError`."""
         from logstore.spark.publishing import Publisher
-        from logstore.spark.sink import open_target
+        from logstore.spark.sink import knock, open_target
 
+        knock(self.sink)
         total = _Total()
         began_s = steady_s()
         with Ledger(self.disk, self.checkpoint) as ledger:

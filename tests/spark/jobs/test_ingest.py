@@ -71,6 +71,14 @@ def test_bad_usage(command: Command, lines: Path, arguments: list[str], complain
     assert outcome.err.count("\n") == 1
 
 
+def test_a_wrong_address_is_known_at_once(command: Command, lines: Path, tmp_path: Path) -> None:
+    line = ["ingest", lines, "--brokers", "127.0.0.1:1", "--topic", "t", "--staging", tmp_path / "s"]
+    for more in ([], ["--plan"], ["--partitions", "1"]):
+        refused = command(*line, *more)
+        assert (refused.code, refused.err.count("\n")) == (1, 1)
+        assert "no broker takes a connection (127.0.0.1:1: Connection refused)" in refused.err
+
+
 @pytest.mark.spark
 def test_raw_lines_keep_every_byte(command: Command, tmp_path: Path) -> None:
     """Only a newline ends a line: no carriage return goes, and nothing is taken for text."""

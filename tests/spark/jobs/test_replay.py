@@ -161,6 +161,15 @@ def test_bad_usage(command: Command, source: Path, arguments: list[str], complai
     assert outcome.err.count("\n") == 1
 
 
+def test_a_wrong_address_is_known_at_once(command: Command, source: Path, tmp_path: Path) -> None:
+    """It took two minutes, with Spark started, and a plan did not ask."""
+    line = ["replay", source, "--to-brokers", "127.0.0.1:1", "--checkpoint", tmp_path / "c"]
+    for more in ([], ["--plan"]):
+        refused = command(*line, *more)
+        assert (refused.code, refused.err.count("\n")) == (1, 1)
+        assert "no broker takes a connection (127.0.0.1:1: Connection refused)" in refused.err
+
+
 def test_a_copy_onto_itself_by_another_path(command: Command, source: Path, tmp_path: Path) -> None:
     """It would double the topic at every run."""
     (tmp_path / "link").symlink_to(source)
